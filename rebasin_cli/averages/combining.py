@@ -56,9 +56,9 @@ def combined(
             continue
         shapes[name], dtypes[name] = shape, dtype if dtype and own.is_floating_point else own
 
-    def made(name: str, start: int | None, stop: int | None) -> Tensor:
+    def made(name: str, part: tuple[int, int] | None = None) -> Tensor:
         def take(model: Tensors) -> Tensor:
-            return model[name] if start is None else rows(model, name, start, stop)
+            return model[name] if part is None else rows(model, name, *part)
 
         if name in parts.copied:
             return take(source)
@@ -66,17 +66,21 @@ def combined(
             return take(models[extra[name]])
         if name in joined:
             whole = joined_head([model[name] for model in models], weights, heads, dtypes[name])
-            return whole[start:stop]
+            return whole if part is None else whole[slice(*part)]
         if name in together and turning is None:
             return take(products)
         if turning is not None:
-            return turning[name][start:stop] if start is not None else turning[name]
+            return turning[name] if part is None else turning[name][slice(*part)]
         return mean_of([take(model) for model in models], weights, dtypes[name])
 
-    return LazyTensors(shapes, dtypes, lambda name: made(name, None, None), made if turning is None else None)
+    def made_rows(name: str, start: int, stop: int) -> Tensor:
+        return made(name, (start, stop))
+
+    return LazyTensors(shapes, dtypes, made, made_rows if turning is None else None)
 
 
 def _classes(sizes: Sequence[int], heads: str | None) -> int:
+    assert heads is not None  # else no head is joined
     return {"keep-a": sizes[0], "keep-b": sizes[-1], "average": max(sizes), "concat": sum(sizes)}[heads]
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..checkpoints.tensors import blocks, chunks
-from ..types import Tensors
+from ..types import Tensors, is_lazy
 
 
 def alike(models: Sequence[Tensors], name: str) -> bool:
@@ -35,6 +35,6 @@ def equal(one: Tensor, other: Tensor) -> bool:
 
 def planned(tensors: Tensors, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
     """Dtype and shape of one tensor, without its values where the mapping knows them."""
-    if hasattr(tensors, "shapes") and hasattr(tensors, "dtypes"):
+    if is_lazy(tensors):
         return tensors.dtypes[name], tuple(tensors.shapes[name])
     return tensors[name].dtype, tuple(tensors[name].shape)

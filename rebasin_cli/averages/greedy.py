@@ -47,7 +47,8 @@ def greedy(models: int, measure: Callable[[Sequence[int]], Measured]) -> Soup:
     """
     singles = tuple(measure((k,)) for k in range(models))
     best, *others = sorted(range(models), key=lambda k: (singles[k].loss, k))
-    kept, scores, tries = (best,), singles[best], [Try(best, singles[best], True)]
+    kept: tuple[int, ...] = (best,)
+    scores, tries = singles[best], [Try(best, singles[best], True)]
     for k in others:
         found = measure((*kept, k))
         better = found.loss < scores.loss

@@ -173,10 +173,11 @@ def _pruned(matrix: Tensor) -> bool:
 def _kept_by_both(x: Tensor, y: Tensor) -> tuple[tuple[Tensor, None], tuple[Tensor, None]]:
     """The values that are zero in neither, as matrices of their own; empty ones where they are too few."""
     both = (x != 0) & (y != 0)
-    count = both.sum().item()
+    count = int(both.sum())
     height = math.isqrt(count) if count >= 2 * LEAST else 0
     width = count // height if height else 0
-    return tuple((one[both][: height * width].reshape(height, width), None) for one in (x, y))
+    one, other = (each[both][: height * width].reshape(height, width) for each in (x, y))
+    return (one, None), (other, None)
 
 
 def _deviations(matrix: Tensor, diagonal: Tensor | None) -> Tensor | None:
@@ -200,7 +201,7 @@ def _deviations(matrix: Tensor, diagonal: Tensor | None) -> Tensor | None:
 def _size(matrix: Tensor) -> float:
     """The norm, of the smallest and of the largest numbers, too; of none that is zero."""
     largest = matrix.abs().max()
-    return (largest * (matrix / largest).norm()).item()
+    return float(largest * (matrix / largest).norm())
 
 
 def _directions(matrix: Tensor) -> float:

@@ -47,7 +47,7 @@ def _is_mean(weights: Sequence[float]) -> bool:
 
 def _add(blocks: Sequence[Tensor], weights: Sequence[float], total: Tensor, *, mean: bool) -> Tensor:
     """The weighted sum, in `total`."""
-    order = range(len(blocks))
+    order: Sequence[int] = range(len(blocks))
     if len(blocks) > 2 or not mean:  # a sum of two is the same either way
         order = _order(blocks, weights)
     first, *rest = order

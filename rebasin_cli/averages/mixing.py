@@ -84,7 +84,7 @@ def slerp(
         if shares is None:
             return None
         direction = (shares[0] / x_norm) * x + (shares[1] / y_norm) * y
-        return direction * ((1 - t) * x_norm + t * y_norm)
+        return torch.mul(direction, (1 - t) * x_norm + t * y_norm)
 
     return _turning(a, b, t, lambda views, straight: turned, keep, straight)
 
@@ -103,8 +103,10 @@ def slerp_whole(
     def of(views: Sequence[Tensors], without: Collection[str]) -> Turned:
         def turned(name: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor | None:
             if not shares:
-                shares.append(_arc(_cosine(*views, without), t))
-            return shares[0] and shares[0][0] * x + shares[0][1] * y
+                shares.append(_arc(_cosine(views[0], views[1], without), t))
+            if (found := shares[0]) is None:
+                return None
+            return torch.add(found[0] * x, found[1] * y)
 
         return turned
 
@@ -125,8 +127,9 @@ def _cosine(a: Tensors, b: Tensors, without: Collection[str]) -> float:
     for name, (dtype, _) in plan_of(a).items():
         if dtype.is_floating_point and name not in without:
             x, y = a[name].double(), b[name].double()
-            dot, one, other = dot + (x * y).sum(), one + x.square().sum(), other + y.square().sum()
-    return float(dot) / math.sqrt(float(one) * float(other)) if one * other > 0 else 1.0
+            dot, one = dot + (x * y).sum().item(), one + x.square().sum().item()
+            other += y.square().sum().item()
+    return dot / math.sqrt(one * other) if one * other > 0 else 1.0
 
 
 def _turning(

@@ -9,7 +9,7 @@ Both are exchanged where nothing else can be meant, and told. Values are compare
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
 from ..checkpoints.wrappers import WRAPPERS
-from ..types import Tensors
+from ..types import Tensors, is_lazy
 from .comparing import same
 from .parts import EMBEDDING, LOGITS
 
@@ -217,7 +217,7 @@ def _ties(having: Tensors, lacking: Tensors, models: Sequence[Tensors]) -> Itera
     plan, there = plan_of(having), plan_of(lacking)
     copies = [name for name in plan if name not in there and len(plan[name][1]) > 1]
     copies.sort(key=lambda name: not (LOGITS.search(name) or EMBEDDING.search(name)))  # the likely ones first
-    by_plan: dict[tuple, list[str]] = {}
+    by_plan: dict[tuple[torch.dtype, tuple[int, ...]], list[str]] = {}
     for name in there:
         if name in plan:
             by_plan.setdefault(plan[name], []).append(name)
@@ -250,7 +250,7 @@ def _one_memory(model: Tensors, one: str, other: str) -> bool:
     return any({one, other} <= {*group} for group in getattr(model, "tied", ()))
 
 
-def _place(tensor: Tensor) -> tuple:
+def _place(tensor: Tensor) -> tuple[object, ...]:
     return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
@@ -271,14 +271,17 @@ def equal_values(model: Tensors, one: str, other: str) -> bool:
 
 def under(model: Tensors, names: Mapping[str, str]) -> Tensors:
     """The model with its tensors under other names: new → old."""
-    own = getattr(model, "under", None)  # a checkpoint stays one
+    own: Callable[[Mapping[str, str]], Tensors] | None = getattr(
+        model, "under", None
+    )  # a checkpoint stays one
     if own is not None:
         return own(names)
-    if not (hasattr(model, "shapes") and hasattr(model, "dtypes")):
+    known = model
+    if not is_lazy(known):
         return {new: model[old] for new, old in names.items()}
     return LazyTensors(
-        {new: model.shapes[old] for new, old in names.items()},
-        {new: model.dtypes[old] for new, old in names.items()},
+        {new: known.shapes[old] for new, old in names.items()},
+        {new: known.dtypes[old] for new, old in names.items()},
         lambda name: model[names[name]],
         lambda name, start, stop: rows(model, names[name], start, stop),
     )

@@ -19,7 +19,7 @@ from ..types import Tensors
 from .comparing import equal
 from .writing_back import WAYS, effective, written_back
 
-Join = Callable[[Sequence[Tensors], Collection[str]], Tensors]  # of models, and of what stays the first's
+Join = Callable[[Sequence[Tensors], Collection[str]], LazyTensors]  # of models, and of what stays the first's
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Products:
         keep: Collection[str],
         join: Join,
         dtype: torch.dtype | None = None,
-    ) -> Tensors:
+    ) -> LazyTensors:
         """What `join` makes of these models, the products of families in place of their tensors.
 
         `dtype` is that of all floating-point members (their own).

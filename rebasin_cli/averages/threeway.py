@@ -166,9 +166,9 @@ def mixed(base: Tensors, ours: Tensors, theirs: Tensors, found: ThreeWay) -> Laz
     side_of = {name: theirs if side == "theirs" else ours for name, side in found.taken.items()}
     plan = {name: planned(side, name) for name, side in side_of.items()}
 
-    def made(name: str, start: int | None, stop: int | None) -> Tensor:
+    def made(name: str, part: tuple[int, int] | None = None) -> Tensor:
         def take(model: Tensors) -> Tensor:
-            return model[name] if start is None else rows(model, name, start, stop)
+            return model[name] if part is None else rows(model, name, *part)
 
         if name in together:
             return take(products)
@@ -180,8 +180,8 @@ def mixed(base: Tensors, ours: Tensors, theirs: Tensors, found: ThreeWay) -> Laz
     return LazyTensors(
         {name: shape for name, (_, shape) in plan.items()},
         {name: dtype for name, (dtype, _) in plan.items()},
-        lambda name: made(name, None, None),
         made,
+        lambda name, start, stop: made(name, (start, stop)),
     )
 
 

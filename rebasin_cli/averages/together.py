@@ -43,9 +43,10 @@ def products_of(
     if not any(found):
         return Products()
     every_family: dict[Key, Family] = {}
+    kept = {*keep}
     for its in found[: len(models)]:
         for key, family in its.items():
-            if not keep or not keep >= {*family.members.values()}:
+            if not keep or not {*family.members.values()} <= kept:
                 every_family.setdefault(key, family)
     _check_bases(every_family, found[: len(models)])
     exact: list[Family] = []

@@ -95,9 +95,9 @@ def suggested(weights: Sequence[float]) -> str | None:
         return ",".join(_decimal(share) for share in shares)
     if all(share.denominator <= LARGEST for share in shares):
         return ",".join(map(str, shares))
-    *first, _ = rounded = [round(share, DIGITS) for share in shares]
-    rounded[-1] = 1 - sum(first)  # the last one takes what rounding left
-    return ",".join(map(_decimal, rounded))
+    rounded = [round(share, DIGITS) for share in shares[:-1]]
+    last = Fraction(1) - sum(rounded)  # it takes what rounding left
+    return ",".join(map(_decimal, [*rounded, last]))
 
 
 def _decimal(share: Fraction) -> str:

@@ -98,8 +98,10 @@ def _matrix(weight: Tensor, axis: int) -> Tensor:
 def _sigma(its: Members, axis: int) -> Tensor:
     matrix, u = _matrix(its["weight"], axis), its["u"].reshape(-1)
     if "v" in its:
-        return u @ matrix @ its["v"].reshape(-1)
-    return (matrix @ torch.nn.functional.normalize(u @ matrix, dim=0)).norm()  # one step of power iteration
+        return torch.matmul(u @ matrix, its["v"].reshape(-1))
+    # one step of power iteration
+    sigma: Tensor = (matrix @ torch.nn.functional.normalize(u @ matrix, dim=0)).norm()
+    return sigma
 
 
 def _spectral_effective(its: Members) -> dict[str, Tensor]:
@@ -136,7 +138,8 @@ def _turned(unit: Tensor, towards: Tensor, cosine: Tensor) -> Tensor:
     for other in (towards, *torch.eye(len(unit), dtype=unit.dtype)[:2]):
         off = other - (other @ unit) * unit
         if off.norm() > 1e-3 * other.norm():
-            return cosine * unit + (1 - cosine**2).clamp(min=0).sqrt() * off / off.norm()
+            turned: Tensor = cosine * unit + (1 - cosine**2).clamp(min=0).sqrt() * off / off.norm()
+            return turned
     raise AssertionError("two unit vectors are not both along a third one")
 
 
@@ -165,7 +168,8 @@ def largest_singular(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _lengths(g: Tensor, v: Tensor) -> Tensor:
     """The norms of the directions, in the shape of their lengths."""
     if not g.ndim:
-        return v.norm()
+        length: Tensor = v.norm()
+        return length
     over = [axis for axis, size in enumerate(g.shape) if size == 1]
     return torch.linalg.vector_norm(v, dim=over, keepdim=True) if over else v.abs()
 

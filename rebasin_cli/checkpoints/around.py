@@ -171,23 +171,23 @@ def fitted(tree: Any, names: Collection[str], renamed: Mapping[str, str]) -> tup
             if isinstance(value, Slot) and isinstance(key, str):
                 for name in new.pop(_layer(value.name), ()):
                     holder[f"{key[: key.rfind('.') + 1]}{name.rpartition('.')[2]}"] = Slot(name)
-    places: dict[str, list[tuple[str, dict]]] = {}  # by what is taken off a name there
+    places: dict[str, list[tuple[str, dict[str, Any]]]] = {}  # by what is taken off a name there
     for off, before, holder in filter(None, map(_names_of, _mappings(made))) if new else ():
         places.setdefault(off, []).append((before, holder))
     homeless = []
     lengths = sorted({len(off) for off in places}, reverse=True)
     for name in (name for names in new.values() for name in names):
-        off = next((name[:length] for length in lengths if name[:length] in places), None)
-        before, holder = places[off][0] if off is not None else ("", {})
-        key = before + name[len(off or "") :]
-        if off is None or len(places[off]) != 1 or key in holder:
+        its = next((name[:length] for length in lengths if name[:length] in places), None)
+        before, holder = places[its][0] if its is not None else ("", {})
+        key = before + name[len(its or "") :]
+        if its is None or len(places[its]) != 1 or key in holder:
             homeless.append(name)
         else:
             holder[key] = Slot(name)
     return made, tuple(homeless)
 
 
-def _names_of(holder: dict) -> tuple[str, str, dict] | None:
+def _names_of(holder: dict[str, Any]) -> tuple[str, str, dict[str, Any]] | None:
     """What is taken off a tensor's name and what is put before it here, where that is one for all."""
     found = set()
     for key, value in holder.items():
@@ -203,7 +203,7 @@ def _layer(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _mappings(value: Any) -> Iterator[dict]:
+def _mappings(value: Any) -> Iterator[dict[str, Any]]:
     if isinstance(value, dict):
         yield value
     if isinstance(value, dict | list | tuple):

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from ..runtime.threads import on_one_thread
+from ..types import Tensors, is_lazy
 from .families import families
 from .safetensors_format import CODES
 from .tensors import blocks, chunks, plan_of
@@ -30,7 +31,7 @@ SMALL = 1 << 16  # bytes that are digested sooner than handed over
 AHEAD = 1 << 24  # bytes that are written sooner than digested: counters of norms are wider than weights
 
 
-def digest(tensors: Mapping[str, Tensor]) -> str:
+def digest(tensors: Tensors) -> str:
     """SHA-256 (hexadecimal) of names, dtypes, shapes and values, whatever file they came from.
 
     Independent of the order of the mapping and of how a tensor lies in memory. Raises CheckpointError
@@ -46,7 +47,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     return total.hexdigest()
 
 
-def validate(tensors: Mapping[str, Tensor], *, name: str = "", digested: bool = False) -> str | None:
+def validate(tensors: Tensors, *, name: str = "", digested: bool = False) -> str | None:
     """Check that these tensors can be averaged: finite floating point, with integers only as buffers.
 
     Refused, all of them in one error: NaN and infinity; complex; torch's quantised dtypes; int8 and
@@ -57,11 +58,12 @@ def validate(tensors: Mapping[str, Tensor], *, name: str = "", digested: bool = 
     `name` is what messages call the tensors: by default a Checkpoint's own path. Gives their `digest`, if it
     is to be `digested` on the way. Raises CheckpointError.
     """
-    plan, problems = plan_of(tensors), {}
+    plan = plan_of(tensors)
+    problems: dict[str, str] = {}
     kind, not_finite = False, False
     for key, (dtype, shape) in plan.items():
-        if wrong := wrong_dtype(key, dtype, shape):
-            kind, problems[key] = True, wrong
+        if told := wrong_dtype(key, dtype, shape):
+            kind, problems[key] = True, told
     hashed = digested and not kind
     with hashing() as (add, total), on_one_thread():  # the others would wait, spinning, beside the digest
         for key, (dtype, shape) in sorted(plan.items()):
@@ -70,13 +72,13 @@ def validate(tensors: Mapping[str, Tensor], *, name: str = "", digested: bool = 
                 continue
             if hashed:
                 add(_line(key, dtype, shape))
-            wrong = Wrong(shape)
+            values = Wrong(shape)
             for chunk in _chunks(tensors, key):
                 if hashed:
                     add(chunk.view(torch.uint8).numpy())
                 if looked:
-                    wrong.look(chunk)
-            if told := str(wrong):
+                    values.look(chunk)
+            if told := str(values):
                 not_finite, problems[key] = True, told
     if problems:
         known = dict.fromkeys(f.kind.name for f in families(plan) if problems.keys() & f.members.values())
@@ -135,9 +137,9 @@ class WritingDigest:
 
 
 @contextlib.contextmanager
-def hashing() -> Iterator[tuple[Callable[[Any], None], Any]]:
+def hashing() -> Iterator[tuple[Callable[[Any], None], hashlib._Hash]]:
     """`add` takes bytes in their order; at the end the total is known. What was read meanwhile is kept."""
-    total, waiting = hashlib.sha256(), deque[Future]()
+    total, waiting = hashlib.sha256(), deque[Future[None]]()
     with ThreadPoolExecutor(1) as thread:
 
         def add(data: Any) -> None:
@@ -160,8 +162,8 @@ def _line(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
     return f'[{json.dumps(name)}, "{CODES[dtype]}", {[*shape]}]\n'.encode()
 
 
-def _chunks(tensors: Mapping[str, Tensor], name: str) -> Iterator[Tensor]:
-    if hasattr(tensors, "shapes") and 0 in tensors.shapes[name]:
+def _chunks(tensors: Tensors, name: str) -> Iterator[Tensor]:
+    if is_lazy(tensors) and 0 in tensors.shapes[name]:
         return iter(())  # a file may hold hundreds of thousands of empty ones
     return (chunk for block in blocks(tensors, name) for chunk in chunks(block))
 

@@ -284,7 +284,7 @@ def _checkpoint(
     )
 
 
-def _plain(stored: Mapping[str, Any], path: Path) -> tuple[dict[str, str], tuple[str, ...], dict]:
+def _plain(stored: Mapping[str, Any], path: Path) -> tuple[dict[str, str], tuple[str, ...], dict[str, str]]:
     """{plain name: stored name}, the prefixes that went, and what is left out."""
     plain, stripped = plain_names(stored, lightning=False, name=str(path))
     left_out = {name: "the counter of an averaged model" for name in stored if name not in plain}

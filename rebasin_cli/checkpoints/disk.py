@@ -8,17 +8,30 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ..errors import ResourceError
 from ..runtime.signals import held_back
 
+fcntl: ModuleType | None
 try:
     import fcntl
 except ImportError:  # Windows: nothing is locked there, and nothing that was left is touched
     fcntl = None
 
 LOCK = "lock"  # how the name of a lock ends
+
+
+def can_lock() -> bool:
+    """Whether this system locks files."""
+    return fcntl is not None
+
+
+def lock(descriptor: int, *, waiting: bool) -> None:
+    """Lock an open file, where the system can. Raises BlockingIOError if it has one and nobody is `waiting`."""
+    if fcntl is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if waiting else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def lock_of_our_own(folder: Path) -> tuple[str, int | None]:
@@ -28,11 +41,11 @@ def lock_of_our_own(folder: Path) -> tuple[str, int | None]:
         path = folder / f".rebasin-{token}.{LOCK}"
         with disk(folder):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        if fcntl is None:  # an open file cannot be renamed there
+        if not can_lock():  # an open file cannot be renamed there
             os.close(descriptor)
             return token, None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(descriptor, waiting=False)
             if os.fstat(descriptor).st_nlink:
                 return token, descriptor
         except BlockingIOError:
@@ -57,8 +70,7 @@ def alone_in(folder: Path) -> Iterator[None]:
     descriptor = None
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
-        if fcntl is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock(descriptor, waiting=True)
     try:
         yield
     finally:

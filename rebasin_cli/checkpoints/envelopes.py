@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import CheckpointError, NoEnvelope, UsageError, unknown
+from ..errors import CheckpointError, NoEnvelope, RebasinError, UsageError, unknown
 from .choosing import choose
 from .saved import (
     MAX_DEPTH,
@@ -102,7 +102,7 @@ def _meet(one: Path, other: Path) -> bool:
     return one[:shared] == other[:shared]
 
 
-def _no_key(saved: Any, key: str, root: Node, name: str) -> UsageError:
+def _no_key(saved: Any, key: str, root: Node, name: str) -> RebasinError:
     names = {dotted(path) for path in _sets(root)}
     if isinstance(saved, Mapping):
         names |= {str(entry) for entry, value in saved.items() if isinstance(value, Mapping)}

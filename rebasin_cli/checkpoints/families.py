@@ -202,7 +202,7 @@ def _of_forms(
                 its.setdefault(whole[: -len(ending)], name)
     for form in forms:
         for stem in _stems(form, stems):
-            roles = form.endings | form.beside
+            roles = {**form.endings, **form.beside}
             members = {role: stems[end][stem] for role, end in roles.items() if stem in stems[end]}
             members = {role: name for role, name in members.items() if name not in taken}
             if not form.endings.keys() <= members.keys() or len(members) < len(form.endings) + form.some:

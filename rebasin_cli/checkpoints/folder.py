@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from ..errors import CheckpointError, RebasinError
 from ..runtime import files
@@ -233,7 +234,7 @@ def _modules(folder: Path, what: str, parts: Sequence[str]) -> CheckpointError:
     )
 
 
-def _json(path: Path) -> dict | list:
+def _json(path: Path) -> dict[str, Any] | list[Any]:
     try:
         parsed = json.loads(files.text(path, str(path), most=MAX_LIST, error=CheckpointError))
     except (ValueError, RecursionError) as cause:

@@ -6,13 +6,14 @@ Whatever is worked on is tensors; what is given back is what came in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import UsageError
+from ..types import is_lazy
 from .tensors import odd
 
 Values = Tensor | np.ndarray
@@ -27,15 +28,16 @@ def named(models: Iterable[Model], names: Sequence[str] | None) -> list[Mapping[
     if isinstance(models, Mapping | Tensor | np.ndarray):
         kind = "mapping" if isinstance(models, Mapping) else type(models).__name__
         raise UsageError(f"the models are one {kind}", hint="Give a list of state dicts: [a, b]")
-    found, names = [], None if names is None else [*names]
+    found: list[Mapping[str, Values]] = []
+    names = None if names is None else [*names]
     for number, model in enumerate(models, start=1):
-        if not isinstance(model, list | tuple):
+        if isinstance(model, Mapping) or not isinstance(model, list | tuple):
             if names is not None:
                 raise UsageError(
                     f"model {number} is of type {type(model).__name__}, and `names` are for lists of arrays",
                     hint="Leave `names` out for mappings",
                 )
-            found.append(model)
+            found.append(cast(Mapping[str, Values], model))  # what is none is refused where it is used
             continue
         if names is None:
             raise UsageError(
@@ -65,8 +67,9 @@ def _plain(number: int, model: Any) -> Mapping[str, Tensor]:
             f"model {number} is of type {type(model).__name__}, not a mapping of names to tensors",
             hint="Give a state dict: network.state_dict(), or rebasin_cli.open_checkpoint(path)",
         )
-    if hasattr(model, "shapes") and hasattr(model, "dtypes"):  # read when asked for
-        return model
+    tensors: Mapping[str, Tensor] = model
+    if is_lazy(model):  # read when asked for
+        return tensors
     wrong = [f"{name!r}  is no name" for name in model if not isinstance(name, str)]
     made: dict[str, Tensor] = {}
     for name, value in model.items():

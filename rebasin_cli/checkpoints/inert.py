@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pickle import UnpicklingError
-from typing import Any, BinaryIO
+from typing import IO, Any, Protocol, cast
 
 MAX_OPCODES = 1 << 24  # a quarter of a minute; a checkpoint of 10,000 tensors has about 1,000,000
 SPARE = 1 << 26  # bytes that even a short pickle may ask for beyond its own
@@ -45,10 +45,10 @@ class Inert:
     """
 
     kind: str
-    args: tuple = ()
+    args: tuple[Any, ...] = ()
     state: Any = None
-    items: dict | None = None
-    listed: list | None = None
+    items: dict[Any, Any] | None = None
+    listed: list[Any] | None = None
     tensor: str = ""
     needs_code: bool = False
 
@@ -82,6 +82,14 @@ class Known:
     make: Callable[..., Any]
 
 
+class Readable(Protocol):
+    """All that `pickletools` asks of a file."""
+
+    def read(self, count: int, /) -> bytes: ...
+
+    def readline(self) -> bytes: ...
+
+
 class Reader:
     """Reads pickles one after the other, such as the five in a row of an old torch file.
 
@@ -110,12 +118,12 @@ class Reader:
         if self._left < 0:
             raise TooMuch("it asks for far more memory than its size tells")
 
-    def load(self, file: BinaryIO) -> Any:
+    def load(self, file: Readable) -> Any:
         """The value of the pickle that begins here; the file stands behind it then."""
         self.stack: list[Any] = []
         self.marks: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
-        for opcode, argument, _position in pickletools.genops(file):
+        for opcode, argument, _position in pickletools.genops(cast(IO[bytes], file)):
             self._opcodes += 1
             if self._opcodes > MAX_OPCODES:
                 raise TooMuch(f"it has more than {MAX_OPCODES:,} steps")
@@ -195,7 +203,7 @@ class Reader:
         elif type(value) is OrderedDict and type(state) is dict:
             kept = state.get("_metadata")  # versions of a network's layers; any other could hide a method
             if type(kept) in (dict, OrderedDict):
-                value._metadata = kept
+                value.__dict__["_metadata"] = kept
 
     # Containers
 
@@ -207,7 +215,7 @@ class Reader:
         items = self._pop_mark()
         self._listed().extend(items)
 
-    def _listed(self) -> list:
+    def _listed(self) -> list[Any]:
         value = self.stack[-1]
         if type(value) is Inert:
             value.listed = [] if value.listed is None else value.listed
@@ -224,7 +232,7 @@ class Reader:
         items = self._pop_mark()
         self.fill(self.stack[-1], items)
 
-    def fill(self, value: Any, items: list) -> None:
+    def fill(self, value: Any, items: list[Any]) -> None:
         """Set items of a dictionary: keys and values by turns."""
         if type(value) is Inert:
             value.items = {} if value.items is None else value.items
@@ -251,7 +259,7 @@ class Reader:
         items = self._pop_mark()
         self.stack.append(frozenset(self.add(set(), items)))
 
-    def add(self, value: Any, items: Any) -> set:
+    def add(self, value: Any, items: Any) -> set[Any]:
         """Put items into a set."""
         if type(value) is not set:
             raise UnpicklingError(f"it adds to {type(value).__name__}")
@@ -262,7 +270,7 @@ class Reader:
             value.add(item)
         return value
 
-    def _weigh(self, key: Any, into: dict | set) -> None:
+    def _weigh(self, key: Any, into: dict[Any, Any] | set[Any]) -> None:
         """Refuse keys that take long to hash or compare, are nested without end, or have all one hash."""
         if type(key) is str or type(key) is bytes:  # their hashes cannot be foreseen, and are kept
             if len(key) > CROWD:
@@ -288,17 +296,21 @@ class Reader:
 
     # The stack
 
-    def _pop_mark(self) -> list:
+    def _pop_mark(self) -> list[Any]:
         items = self.stack
         self.stack = self.marks.pop()
         return items
+
+    def _drop(self, _: Any) -> None:
+        self._pop_mark()
 
     def _mark(self, _: Any) -> None:
         self.marks.append(self.stack)
         self.stack = []
 
     def _dict(self, _: Any) -> None:
-        items, value = self._pop_mark(), {}
+        items = self._pop_mark()
+        value: dict[Any, Any] = {}
         self.fill(value, items)
         self.stack.append(value)
 
@@ -371,7 +383,7 @@ _STEPS: dict[str, Callable[[Reader, Any], None]] = {
     "ADDITEMS": Reader._additems,
     "FROZENSET": Reader._frozenset,
     "POP": Reader._pop,
-    "POP_MARK": lambda reader, _: reader._pop_mark() and None,
+    "POP_MARK": Reader._drop,
     "DUP": lambda reader, _: reader.stack.append(reader.stack[-1]),
     "GLOBAL": Reader._global,
     "STACK_GLOBAL": Reader._stack_global,

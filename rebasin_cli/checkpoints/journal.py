@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .disk import LOCK, alone_in, fcntl, remove, sync
+from .disk import LOCK, alone_in, can_lock, lock, remove, sync
 
 REDO, UNDO = "redo", "undo"  # how the name of a journal ends
 _JOURNAL = re.compile(r"\.rebasin-([0-9a-f]{16})\.(lock|redo|undo)")
@@ -63,7 +63,7 @@ def recover(folder: Path) -> None:
 
     Only our own user's files, and none of a process that lives: it holds its lock.
     """
-    if fcntl is None:
+    if not can_lock():
         return
     try:
         names = [entry.name for entry in os.scandir(folder) if entry.name.startswith(".rebasin-")]
@@ -83,7 +83,7 @@ def _settle(folder: Path, name: str, token: str, kind: str) -> None:
     descriptor = os.open(folder / name, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(descriptor, waiting=False)
         except BlockingIOError:
             return  # who writes it lives
         status = os.fstat(descriptor)

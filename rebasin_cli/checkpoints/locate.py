@@ -16,9 +16,10 @@ from pathlib import Path, PurePosixPath
 
 from ..errors import CheckpointError
 from ..runtime import files
+from ..runtime.files import TORCH_SUFFIXES
 from ..runtime.text import once
 from . import foreign, pieces, torch_format
-from .folder import INDEX, PERMUTATION, TORCH_SUFFIXES, check_named, in_folder, is_model, names_in, shards_of
+from .folder import INDEX, PERMUTATION, check_named, in_folder, is_model, names_in, shards_of
 from .safetensors_format import COPY_AGAIN, MAX_HEADER
 
 __all__ = ["INDEX", "PERMUTATION", "TORCH_SUFFIXES", "ToCome", "locate", "read_index", "to_come"]

@@ -112,7 +112,7 @@ def looked_into(saved: Any, reader: Reader) -> tuple[Any, tuple[Unread, ...]]:
     return root, tuple(dict.fromkeys(unread))
 
 
-def _growing(todo: list) -> Iterator:
+def _growing(todo: list[Any]) -> Iterator[Any]:
     """Its items in their order, also those that are appended meanwhile; each is forgotten."""
     at = 0
     while at < len(todo):
@@ -162,7 +162,7 @@ def _inside(value: Any) -> Iterable[Any]:
         yield from value
 
 
-def attributes(value: Inert) -> dict | None:
+def attributes(value: Inert) -> dict[Any, Any] | None:
     """What the object's attributes were set to; None where it was built in a way of its own."""
     state = value.state
     if type(state) is tuple and len(state) == 2 and all(isinstance(part, dict | None) for part in state):
@@ -202,7 +202,7 @@ def _strange(value: Inert, reader: Reader) -> UnreadTensor:
     return made
 
 
-def is_network(state: dict) -> bool:
+def is_network(state: dict[Any, Any]) -> bool:
     """Whether what an object was built from is that of a torch.nn.Module, whatever its class."""
     return all(isinstance(state.get(part), dict) for part in _PARTS)
 

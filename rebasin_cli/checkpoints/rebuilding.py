@@ -197,19 +197,19 @@ def _of_numpy(reader: Reader, data: Any, dtype: Any, device: Any = None, require
 # Plain values
 
 
-def _ordered(reader: Reader, pairs: Any = ()) -> OrderedDict:
-    value: OrderedDict = OrderedDict()
+def _ordered(reader: Reader, pairs: Any = ()) -> OrderedDict[Any, Any]:
+    value: OrderedDict[Any, Any] = OrderedDict()
     reader.fill(value, _pairs(reader, pairs))
     return value
 
 
-def _counted(reader: Reader, pairs: Any = ()) -> dict:
-    value: dict = {}
+def _counted(reader: Reader, pairs: Any = ()) -> dict[Any, Any]:
+    value: dict[Any, Any] = {}
     reader.fill(value, _pairs(reader, pairs))
     return value
 
 
-def _pairs(reader: Reader, pairs: Any) -> list:
+def _pairs(reader: Reader, pairs: Any) -> list[Any]:
     if isinstance(pairs, dict):
         pairs = tuple(pairs.items())
     if type(pairs) not in (list, tuple) or any(type(pair) not in (list, tuple) for pair in pairs):
@@ -220,13 +220,13 @@ def _pairs(reader: Reader, pairs: Any) -> list:
     return [part for pair in pairs for part in pair]
 
 
-def _set(reader: Reader, items: Any = ()) -> set:
+def _set(reader: Reader, items: Any = ()) -> set[Any]:
     if type(items) not in (list, tuple, set, frozenset):
         raise UnpicklingError("a set is made of what are no items")
     return reader.add(set(), items)
 
 
-def _listed(reader: Reader, items: Any = (), *_: Any) -> list:
+def _listed(reader: Reader, items: Any = (), *_: Any) -> list[Any]:
     if type(items) not in (list, tuple):
         raise UnpicklingError("a queue is made of what are no items")
     reader.spend(64 + 8 * len(items))
@@ -247,7 +247,7 @@ def _complex(reader: Reader, real: Any = 0.0, imaginary: Any = 0.0) -> Any:
     return complex(real, imaginary)
 
 
-def _size(reader: Reader, size: Any = ()) -> tuple:
+def _size(reader: Reader, size: Any = ()) -> tuple[int, ...]:
     reader.spend(64)
     return _sizes(size)
 

@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
@@ -101,7 +101,7 @@ def _records(
 class Bounded:
     """A file for pickletools: no read asks for more memory than the file has bytes; lines end."""
 
-    def __init__(self, file: BinaryIO, size: int):
+    def __init__(self, file: io.BufferedIOBase, size: int):
         self._file, self._size = file, size
         self.readinto, self.seek = file.readinto, file.seek  # pickletools would call `tell` at every step
 
@@ -123,7 +123,7 @@ class Mapped:
     ):
         self._path, self._records, self._same = path, records, same
         self._start, self.pickled = pickled
-        self._whole: torch.UntypedStorage | None = None
+        self._whole: Any = None  # all of the file, once something of it is asked for
         self._made: dict[str, torch.UntypedStorage] = {}
         self.places: dict[int, tuple[int, int]] | None = {} if same else None
 
@@ -146,9 +146,11 @@ class Mapped:
         if not size:
             return torch.UntypedStorage(0)
         if self._whole is None:
-            self._whole = torch.UntypedStorage.from_file(str(self._path), False, os.path.getsize(self._path))
-        values = self._whole[start : start + size]
-        self.places[values.data_ptr()] = (start, size)
+            size_of_all = os.path.getsize(self._path)
+            self._whole = torch.UntypedStorage.from_file(str(self._path), False, size_of_all)
+        values: torch.UntypedStorage = self._whole[start : start + size]
+        if self.places is not None:
+            self.places[values.data_ptr()] = (start, size)
         return values
 
     def _turned(self, start: int, size: int, dtype: torch.dtype) -> torch.UntypedStorage:
@@ -216,7 +218,7 @@ class InStream:
         return self._views[key]
 
 
-def _storage_id(name: Any) -> tuple:
+def _storage_id(name: Any) -> tuple[Any, ...]:
     """("storage", dtype, key, device, count, …) of what a pickle says of a storage."""
     if type(name) is not tuple or len(name) not in (5, 6) or name[0] not in ("storage", b"storage"):
         raise UnpicklingError("it refers to what is no storage")
@@ -228,7 +230,7 @@ def _storage_id(name: Any) -> tuple:
 
 def _fill(file: Any, values: torch.UntypedStorage) -> None:
     """Read the file's next bytes into all of `values`."""
-    memory = memoryview(torch.empty(0, dtype=torch.uint8).set_(values).numpy())
+    memory = memoryview(torch.empty(0, dtype=torch.uint8).set_(values).numpy().data)
     done = 0
     while done < len(memory):
         got = file.readinto(memory[done : done + (1 << 30)])

@@ -63,7 +63,7 @@ class StoredFile:
         if not reach:
             return torch.empty(shape, dtype=dtype)
         values = torch.empty(reach, dtype=dtype)
-        self._fill(memoryview(values.view(torch.uint8).numpy()), start)
+        self._fill(values.view(torch.uint8).numpy().data, start)
         return values.view(shape) if stride is None else values.as_strided(shape, stride)
 
     def _fill(self, memory: memoryview, start: int) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
+from ..types import Lazy, Tensors, is_lazy
+
 CHUNK = 1 << 22  # bytes worked on at once: small enough for the allocator to give them back
 
 
@@ -66,7 +68,7 @@ class LazyTensors(Mapping[str, Tensor]):
 class _Held(LazyTensors):
     """A checkpoint's tensors, each read once."""
 
-    def __init__(self, model: Mapping[str, Tensor]):
+    def __init__(self, model: Lazy, source: Tensors):
         kept: dict[str, Tensor] = {}
 
         def get(name: str) -> Tensor:
@@ -75,42 +77,43 @@ class _Held(LazyTensors):
             return kept[name]
 
         super().__init__(model.shapes, model.dtypes, get)
-        self.source = model
+        self.source = source
 
 
-def held(model: Mapping[str, Tensor], *, computed: bool = False) -> Mapping[str, Tensor]:
+def held(model: Tensors, *, computed: bool = False) -> Tensors:
     """The same model; what reads a tensor from a file whenever it is asked for reads it once.
 
     So does, if `computed`, what makes it whenever it is asked for.
     """
-    lazy = hasattr(model, "read_rows") or (computed and isinstance(model, LazyTensors))
-    return _Held(model) if lazy else model
+    reads = hasattr(model, "read_rows") or (computed and isinstance(model, LazyTensors))
+    known = model
+    return _Held(known, model) if reads and is_lazy(known) else model
 
 
-def is_held(model: Mapping[str, Tensor]) -> bool:
+def is_held(model: Tensors) -> bool:
     """Whether the model is one that `held` made, and keeps each tensor that is asked for."""
     return isinstance(model, _Held)
 
 
-def source_of(model: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def source_of(model: Tensors) -> Tensors:
     """What `held` holds; the model itself where nothing is held."""
-    return model.source if is_held(model) else model
+    return model.source if isinstance(model, _Held) else model
 
 
-def plan_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+def plan_of(tensors: Tensors) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """Dtype and shape of every tensor, without reading values where the mapping knows them."""
-    if hasattr(tensors, "shapes") and hasattr(tensors, "dtypes"):
+    if is_lazy(tensors):
         return {name: (tensors.dtypes[name], tuple(tensors.shapes[name])) for name in tensors}
     return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
-def rows(tensors: Mapping[str, Tensor], name: str, start: int, stop: int) -> Tensor:
+def rows(tensors: Tensors, name: str, start: int, stop: int) -> Tensor:
     """Part of one tensor's first axis, made without the rest where the mapping knows how."""
-    own = getattr(tensors, "rows", None)
+    own: Callable[[str, int, int], Tensor] | None = getattr(tensors, "rows", None)
     return tensors[name][start:stop] if own is None else own(name, start, stop)
 
 
-def replaced(tensors: Mapping[str, Tensor], by: Mapping[str, Tensor]) -> LazyTensors:
+def replaced(tensors: Tensors, by: Tensors) -> LazyTensors:
     """`tensors` with some replaced, and what is new at the end; names, order and dtypes stay."""
     plan = plan_of(tensors)
     new = {name: by[name] for name in by if name not in plan}
@@ -128,16 +131,18 @@ def replaced(tensors: Mapping[str, Tensor], by: Mapping[str, Tensor]) -> LazyTen
     return LazyTensors(shapes, dtypes, get, part)
 
 
-def overlaid(tensors: Mapping[str, Tensor], by: Mapping[str, Tensor]) -> LazyTensors:
+def overlaid(tensors: Tensors, by: Tensors) -> LazyTensors:
     """`tensors` with some replaced, which have dtypes of their own; names and their order stay."""
     plan = plan_of(tensors) | plan_of(by)
-    shapes, dtypes = ({name: each[k] for name, each in plan.items()} for k in (1, 0))
+    shapes = {name: shape for name, (_, shape) in plan.items()}
+    dtypes = {name: dtype for name, (dtype, _) in plan.items()}
     return LazyTensors(shapes, dtypes, lambda name: (by if name in by else tensors)[name])
 
 
-def blocks(tensors: Mapping[str, Tensor], name: str, size: int = CHUNK) -> Iterator[Tensor]:
+def blocks(tensors: Tensors, name: str, size: int = CHUNK) -> Iterator[Tensor]:
     """One tensor in pieces of its first axis, about `size` bytes each where they are made on demand."""
-    if not hasattr(tensors, "rows"):
+    own = getattr(tensors, "rows", None)
+    if own is None or not is_lazy(tensors):
         yield tensors[name]
         return
     shape, dtype = tensors.shapes[name], tensors.dtypes[name]
@@ -147,7 +152,7 @@ def blocks(tensors: Mapping[str, Tensor], name: str, size: int = CHUNK) -> Itera
         return
     step = max(1, size // bytes_a_row)
     for start in range(0, shape[0], step):
-        yield tensors.rows(name, start, min(start + step, shape[0]))
+        yield own(name, start, min(start + step, shape[0]))
 
 
 SPARSE = "is sparse: save it with .to_dense()"

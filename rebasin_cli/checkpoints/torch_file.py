@@ -145,7 +145,7 @@ def _check_storage(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _tied(tensors: Mapping[str, Tensor]) -> tuple[tuple[str, ...], ...]:
-    groups: dict[tuple, list[str]] = {}
+    groups: dict[tuple[object, ...], list[str]] = {}
     for name, tensor in tensors.items():
         if tensor.numel():  # empty tensors all lie at address 0
             where = (tensor.untyped_storage().data_ptr(), tensor.storage_offset())

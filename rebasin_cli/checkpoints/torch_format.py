@@ -66,7 +66,7 @@ class Loaded:
         place = self.places.get(tensor.untyped_storage().data_ptr()) if tensor.numel() else (0, 0)
         if place is None:
             return None
-        start = place[0] + tensor.storage_offset() * tensor.dtype.itemsize
+        start = place[0] + int(tensor.storage_offset()) * tensor.dtype.itemsize
         stride = None if tensor.is_contiguous() else tuple(tensor.stride())
         return Piece(start, tensor.dtype, tuple(tensor.shape), stride)
 
@@ -79,14 +79,14 @@ def load(path: Path) -> Loaded:
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         head = file.read(len(LEGACY))
-        zipped = head.startswith(ZIP)
         storages: Mapped | InStream | None = None
-        if zipped:
+        whole = size
+        if head.startswith(ZIP):
             storages = Mapped(path, *check_zip(path))
+            whole = storages.pickled
         elif head == LEGACY:
             storages = InStream(size)
         stored = storages.stored if storages else None
-        whole = storages.pickled if zipped else size
         check_memory(f"{path} is read whole, which takes", whole)
         reader = Reader(KNOWN | NESTED, stored, size=whole)
         file.seek(0)

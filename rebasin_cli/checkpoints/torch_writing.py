@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import torch
 
@@ -48,7 +48,7 @@ def write(
     file: BinaryIO,
     envelope: Any,
     plan: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
-    put: Callable[[str, BinaryIO], None],
+    put: Callable[[str, IO[bytes]], None],
 ) -> str:
     """Write `envelope`, plain values with a `Slot` for every tensor of `plan`; gives what `listing` will.
 
@@ -116,9 +116,9 @@ def _aligned(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
     """A record whose bytes begin at a multiple of 64: its header is filled up, as torch.save does."""
     info = zipfile.ZipInfo(f"{ROOT}/{name}", date_time=EARLIEST)
     info.create_system = 3  # the same on every system
-    before = (
-        archive.fp.tell() + 30 + len(info.filename.encode()) + 20 + 4
-    )  # its zip64 lengths; our own field's head
+    assert archive.fp is not None  # it is open
+    before = archive.fp.tell() + 30 + len(info.filename.encode())
+    before += 20 + 4  # its zip64 lengths; our own field's head
     padding = -before % ALIGNED
     info.extra = b"FB" + padding.to_bytes(2, "little") + b"Z" * padding
     return info

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from ..errors import CheckpointError
 
@@ -32,7 +33,7 @@ def plain_names(
     for segment in WRAPPERS:
         if any(segment in current.split(".")[:-1] for current in plain.values()):
             stripped[f"{segment}."] = None
-            rename(lambda current, segment=segment: _without(segment, current))
+            rename(partial(_without, segment))
     prefixes = ["model.", "net."] if lightning else []
     while True:
         counter = {stored for stored, current in plain.items() if current == COUNTER}
@@ -47,9 +48,13 @@ def plain_names(
         else:
             prefixes = []
         stripped[prefix] = None
-        rename(lambda current, prefix=prefix: current.removeprefix(prefix))
+        rename(partial(_off, prefix))
     _check_collisions(plain, name)
     return plain, tuple(stripped)
+
+
+def _off(prefix: str, name: str) -> str:
+    return name.removeprefix(prefix)
 
 
 def _without(segment: str, name: str) -> str:

@@ -12,17 +12,17 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import torch
 from torch import Tensor
 
 from ..errors import OutputExists, UsageError, unknown
+from ..runtime.files import TORCH_SUFFIXES
 from . import beside, torch_writing
 from .checking import WritingDigest, Wrong, digest, hashing, refused
 from .destination import SUFFIX, check_output, check_space, earlier, index_of
 from .disk import disk, resource_error
-from .folder import TORCH_SUFFIXES
 from .safetensors_format import CODES, SafetensorsFile, encode_header, is_text, nbytes
 from .staging import Staging, staged
 from .tensors import LazyTensors, blocks, chunks, plan_of
@@ -130,7 +130,7 @@ def write_torch(
         stage.replaces(lambda: _giving_way(path, [one for one in (path, about) if one.exists()], force))
         written = WritingDigest(plan, add)
 
-        def put(name: str, record: BinaryIO) -> None:
+        def put(name: str, record: IO[bytes]) -> None:
             also = written.begin(name)
             _write_tensor(record, path, tensors, name, *plan[name], also, look=name in finite)
 
@@ -257,7 +257,7 @@ def _shard_names(path: Path, count: int) -> list[str]:
 
 
 def _write_file(
-    file: BinaryIO,
+    file: IO[bytes],
     path: Path,
     plan: Plan,
     tensors: Mapping[str, Tensor],
@@ -274,13 +274,13 @@ def _write_file(
             # In a function of its own, so that one tensor is gone before the next is asked for.
             also = None if tell is None else written.begin(name)
             _write_tensor(file, path, tensors, name, *plan[name], also, look=name in finite)
-        whole = tell is not None and written.whole()
-    if whole:
+        whole = written.whole()
+    if tell is not None and whole:
         tell(total.hexdigest())
 
 
 def _write_tensor(
-    file: BinaryIO,
+    file: IO[bytes],
     path: Path,
     tensors: Mapping[str, Tensor],
     name: str,

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import BinaryIO
+from io import BufferedReader
 
 from .surroundings import with_us
 
@@ -21,7 +21,7 @@ _NO_WAITING = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", 
 
 
 @contextmanager
-def opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def opened(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
     """A regular file, to be read. Raises OSError for anything else, without opening it."""
     with open(_descriptor(path), "rb") as file:
         yield file
