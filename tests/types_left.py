@@ -54,7 +54,7 @@ def check(cache: Path, *, strict: bool) -> str:
 
 def differences(left: Left, found: Left, said: str) -> list[str]:
     """What is not as the list says, one sentence each, the new errors of a file below it."""
-    lines = []
+    lines, fewer = [], []
     for name in sorted({*left, *found}):
         allowed, there = left.get(name, (0, 0)), found.get(name, (0, 0))
         if there[0] > allowed[0] or there[1] > allowed[1]:
@@ -63,8 +63,10 @@ def differences(left: Left, found: Left, said: str) -> list[str]:
             )
             lines += [f"  {line}" for line in said.splitlines() if line.startswith(f"{name}:")]
         elif there != allowed:
-            lines.append(f"{name}: fewer errors than the list says: python -m tests.types_left --write")
-    return lines
+            fewer.append(name)
+    shown = ", ".join(fewer[:3]) + " …" * (len(fewer) > 3)
+    hint = f"fewer errors than the list says, in {len(fewer)} files: make types WRITE=--write ({shown})"
+    return [*lines, hint] if fewer else lines
 
 
 def main(arguments: list[str]) -> None:

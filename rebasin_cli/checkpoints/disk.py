@@ -29,7 +29,7 @@ def can_lock() -> bool:
 
 
 def lock(descriptor: int, *, waiting: bool) -> None:
-    """Lock an open file, where the system can. Raises BlockingIOError if it has one and nobody is `waiting`."""
+    """Lock an open file, where the system can; if not `waiting`, BlockingIOError says that another has."""
     if fcntl is not None:
         fcntl.flock(descriptor, fcntl.LOCK_EX if waiting else fcntl.LOCK_EX | fcntl.LOCK_NB)
 

@@ -29,7 +29,7 @@ LARGEST = 1e300  # sums of entries beyond it overflow
 
 
 Numbers = np.ndarray | torch.Tensor
-Duals = np.ndarray | tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # of rows, of columns, and margins
+Duals = np.ndarray | Sequence[torch.Tensor]  # of rows, of columns, and margins
 
 
 class Solution:
