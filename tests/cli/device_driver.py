@@ -169,7 +169,10 @@ def _each(self, task, items, each=Beside.each):
 def register() -> torch.library.Library:
     """Let PyTorch know the device, as long as what this returns is kept."""
     module = types.SimpleNamespace(
-        get_amp_supported_dtype=lambda: [torch.bfloat16], is_available=lambda: True
+        get_amp_supported_dtype=lambda: [torch.bfloat16],
+        is_available=lambda: True,
+        _is_in_bad_fork=lambda: False,
+        manual_seed_all=lambda seed: None,
     )
     _setup_privateuseone_for_python_backend(NAME, backend_module=module)
     library = torch.library.Library("aten", "IMPL")

@@ -1,15 +1,14 @@
 """Commands beside a device that is not the CPU (see device_driver): what the CPU finds, computed there."""
 
 import json
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+
+from tests import processes
 
 from .conftest import fresh, pictures, rebasin, same
 
@@ -76,11 +75,11 @@ def ran(tmp_path_factory):
         folder = models(tmp_path_factory.mktemp("device"))
         commands = listed(which)
         (folder / "commands.json").write_text(json.dumps(commands))
-        command = [sys.executable, DRIVER, "commands.json"]
-        env = {**os.environ, **environment}
-        done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=600)
-        told = [json.loads(line) for line in done.stdout.splitlines()]
-        assert done.returncode == 0 and [name for name, *_ in told] == list(commands), done.stderr
+        log = folder.with_name(f"{folder.name}-log")
+        done = processes.script(DRIVER, "commands.json", log=log, folder=folder, **environment)
+        code = done.wait(600)
+        told = [json.loads(line) for line in done.out.splitlines()]
+        assert code == 0 and [name for name, *_ in told] == list(commands), done.err
         for name, code, _, err, _ in told:
             assert code == (130 if len(commands[name]) > 1 else 0), (name, err)
         return folder, {name: (out, counts) for name, _, out, _, counts in told}

@@ -21,6 +21,7 @@ from rebasin_cli.commands.recipes.documents import Documents, Named
 from rebasin_cli.commands.recipes.remembered import Left, Remembered
 from rebasin_cli.reports import json as json_format
 from rebasin_cli.runtime import watching
+from tests import processes
 
 from .conftest import contents
 from .test_gate import report
@@ -203,22 +204,19 @@ def begun(pair, tmp_path):
     started = []
 
     def begun(**environment):
-        command = [sys.executable, "-m", "rebasin_cli", "run", "r.yaml", "--result", "result.json"]
-        root = Path(watching.__file__).parents[2]
-        env = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"} | environment
-        process = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
+        log = tmp_path.with_name(f"{tmp_path.name}-{len(started)}")
+        process = processes.rebasin("run", "r.yaml", "--result", "result.json", log=log, **environment)
         started.append(process)
-        for line in process.stderr:
-            if "loading" in line:
-                time.sleep(0.2)  # it sleeps by now
-                return process
-        return pytest.fail("the step did not begin")
+        while "loading" not in process.err:
+            assert process.poll() is None, "the step did not begin"
+            time.sleep(0.01)
+        time.sleep(0.2)  # it sleeps by now
+        return process
 
     yield begun
     for process in started:
         process.kill()
         process.wait()
-        process.stderr.close()
 
 
 @pytest.mark.parametrize(
@@ -233,16 +231,16 @@ def test_a_signal_ends_a_run_within_a_moment_and_says_where(begun, tmp_path, num
     assert (told["exit_code"], told["stopped_at"]) == (code, "slow")
     assert [step["status"] for step in told["steps"]] == ["done", "interrupted"]
     assert "error" in ends("gates.xml").values() and names("not-passed") == {"first.safetensors"}
-    assert "in step slow of r.yaml" in process.stderr.read()
+    assert "in step slow of r.yaml" in process.err
 
 
 def test_a_second_signal_ends_code_that_catches_the_first(begun, tmp_path):
     """In a process, which ends hard."""
     process, since = begun(STUBBORN="1"), time.monotonic()
-    process.terminate()
+    process.send_signal(signal.SIGTERM)
     time.sleep(0.3)
     assert process.poll() is None
-    process.terminate()
+    process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 143 and time.monotonic() - since < 20
     assert json.loads((tmp_path / "result.json").read_text())["stopped_at"] == "slow"
     assert "error" in ends("gates.xml").values() and names("not-passed") == {"first.safetensors"}

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
+
 from .conftest import contents, fresh
 
 DRIVER = Path(__file__).with_name("torchrun_driver.py")
@@ -47,15 +49,16 @@ def told(tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2"}
-    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    processes = [
-        subprocess.Popen([sys.executable, DRIVER, folder], env=env | {"RANK": str(k)}) for k in (0, 1)
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+
+    logs = folder.with_name(f"{folder.name}-log")
+    ranks = [
+        processes.script(DRIVER, folder, log=logs.with_suffix(f".{k}"), RANK=str(k), **place) for k in (0, 1)
     ]
     try:
-        assert [process.wait(120) for process in processes] == [0, 0]
+        assert [rank.wait() for rank in ranks] == [0, 0], [rank.err for rank in ranks]
     finally:
-        for process in processes:
+        for process in ranks:
             process.kill()
             process.wait()
     ranks = [json.loads((folder / f"rank{k}.json").read_text()) for k in (0, 1)]

@@ -2,13 +2,12 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from tests import processes
 
 from .conftest import contents
 
@@ -178,33 +177,17 @@ def test_a_network_that_the_last_step_broke_is_not_written(refused, tmp_path):
 )
 def test_a_signal_ends_the_process_and_the_state_is_kept(tmp_path, number, code, word):
     """In a process, whose exit code is what a shell sees of a signal."""
-    command = [
-        sys.executable,
-        "-m",
-        "rebasin_cli",
-        *map(str, TINY),
-        "--epochs",
-        "100000",
-        "-o",
-        "a.safetensors",
-    ]
-    before = signal.signal(
-        number, signal.default_int_handler
-    )  # not ignored here, so not there: in the background it may be
+    line = (*TINY, "--epochs", 100000, "-o", "a.safetensors")
+    running = processes.rebasin(*line, log=tmp_path.with_name(f"{tmp_path.name}-process"))
     try:
-        running = subprocess.Popen(
-            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-    finally:
-        signal.signal(number, before)
-    try:
-        deadline = time.monotonic() + 300  # on a busy machine the imports alone take long
-        while not (tmp_path / "a.training.pt").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        while not (tmp_path / "a.training.pt").exists():
+            assert running.poll() is None, running.err
+            time.sleep(0.01)
         running.send_signal(number)
-        out, err = running.communicate(timeout=300)
+        running.wait()
     finally:
         running.kill()
+    out, err = running.out, running.err
     assert running.returncode == code and out == ""
     assert "go on with --resume" in err and err.endswith(f"rebasin: {word}\n") and "Traceback" not in err
     assert set(contents(tmp_path)) == {"a.training.pt"}

@@ -1,9 +1,6 @@
 """Processes that search together: three of them, started once, do everything that is asked of ranks."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +8,7 @@ import pytest
 from rebasin_cli.errors import UsageError
 from rebasin_cli.runtime import devices, together
 from rebasin_cli.runtime.ranks import ALONE, Ranks
+from tests import processes
 
 SIZE = 3
 WORKER = Path(__file__).parent / "ranks_worker.py"
@@ -20,27 +18,18 @@ WORKER = Path(__file__).parent / "ranks_worker.py"
 def told(tmp_path_factory):
     """What every rank has found, each of them a process: {scenario: [rank 0's, rank 1's, …]}."""
     folder = tmp_path_factory.mktemp("ranks")
-    workers, written = [], []
-    for k in range(SIZE):
-        streams = [open(folder / f"{name}{k}", "w+", encoding="utf-8") for name in ("out", "err")]
-        env = {**os.environ, "RANK": str(k), "WORLD_SIZE": str(SIZE), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, WORKER, folder]
-        workers.append(subprocess.Popen(command, env=env, stdout=streams[0], stderr=streams[1]))
-        written.append(streams)
+    workers = [
+        processes.script(WORKER, folder, log=folder / f"log{k}", RANK=str(k), WORLD_SIZE=str(SIZE))
+        for k in range(SIZE)
+    ]
     try:
         for worker in workers:
-            worker.wait(120)
+            worker.wait()
     finally:
         for worker in workers:
             worker.kill()
             worker.wait()
-    ended = []
-    for streams in written:
-        for stream in streams:
-            stream.seek(0)
-        ended.append([stream.read() for stream in streams])
-        for stream in streams:
-            stream.close()
+    ended = [(worker.out, worker.err) for worker in workers]
     lines = [[json.loads(line) for line in out.splitlines()] for out, _ in ended]
     found = {name: [dict(rank).get(name) for rank in lines] for name, _ in lines[1]}
     assert "stuck" in found, ended
