@@ -6,13 +6,15 @@ same; ignored, where all of it is; else refused, since means of its tensors woul
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 
 from ..checkpoints.checking import wrong_dtype
 from ..checkpoints.families import Family, Plan, families
-from ..checkpoints.forms import Kind
+from ..checkpoints.forms import Kind, Planned
 from ..checkpoints.tensors import plan_of
 from ..errors import SpecError
 from ..types import Tensors
@@ -88,17 +90,16 @@ def families_of(plans: Iterable[Plan]) -> list[Family]:
     return [*{key: family for its in reversed(_found([*plans])) for key, family in its.items()}.values()]
 
 
-def _found(plans: Sequence[Plan]) -> list[dict[Key, Family]]:
+def _found(plans: Sequence[Plan]) -> list[Mapping[Key, Family]]:
     """The families of each file by what they stand for; most files have the same tensors."""
-    known: list[tuple[Plan, dict[Key, Family]]] = []
-    found = []
-    for plan in plans:
-        its = next((its for other, its in known if other == plan), None)
-        if its is None:
-            its = {(it.stem, it.kind.name): it for it in families(plan, _is_code)}
-            known.append((plan, its))
-        found.append(its)
-    return found
+    return [_of_plan(tuple(plan.items())) for plan in plans]
+
+
+@functools.lru_cache(maxsize=16)
+def _of_plan(plan: tuple[tuple[str, Planned], ...]) -> Mapping[Key, Family]:
+    """As long as a path is measured, its files have the same tensors at every point."""
+    found = families(dict(plan), _is_code)
+    return MappingProxyType({(it.stem, it.kind.name): it for it in found})
 
 
 def _is_code(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:

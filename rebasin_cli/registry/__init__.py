@@ -46,8 +46,8 @@ class Registry:
 
     def own(self) -> dict[str, str]:
         """The modules of this folder by name: `rebasin_cli.nets.mlp` is `mlp`. No other package is asked."""
-        files = sorted(self.path.glob("[!_]*.py"))
-        return {file.stem.replace("_", "-"): f"{self.group}.{file.stem}" for file in files}
+        stems = _modules(self.path, self.path.stat().st_mtime_ns)
+        return {stem.replace("_", "-"): f"{self.group}.{stem}" for stem in stems}
 
     def _entry_points(self) -> dict[str, importlib.metadata.EntryPoint]:
         return {point.name: point for point in entry_points(self.group)}
@@ -108,6 +108,12 @@ class Registry:
             except RebasinError:
                 found[name] = ()
         return found
+
+
+@functools.lru_cache(maxsize=32)
+def _modules(folder: Path, changed: int) -> tuple[str, ...]:
+    """The names of a folder's modules; `changed` is when files came or went there last."""
+    return tuple(file.stem for file in sorted(folder.glob("[!_]*.py")))
 
 
 def entry_points(group: str) -> importlib.metadata.EntryPoints:

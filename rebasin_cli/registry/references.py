@@ -186,14 +186,16 @@ def _set_apart(folder: str) -> None:
     """
     others = _folders - {folder}
     _folders.add(folder)
-    plain = [(name, module) for name, module in sys.modules.items() if type(module) is ModuleType]
-    for name, module in plain if others else ():
+    top = [(name, module) for name, module in sys.modules.items() if "." not in name] if others else []
+    for name, module in top:
+        if type(module) is not ModuleType:
+            continue
         known = vars(module)  # a module's own `__getattr__` is not asked
         paths = known.get("__path__")
         place = next(iter(paths), None) if isinstance(paths, Iterable) else known.get("__file__")
-        here = os.path.join(folder, name)
-        if "." in name or not isinstance(place, str) or os.path.dirname(place) not in others:
+        if not isinstance(place, str) or os.path.dirname(place) not in others:
             continue
+        here = os.path.join(folder, name)
         if os.path.isfile(f"{here}.py") or os.path.isdir(here):
             for part in [part for part in sys.modules if part == name or part.startswith(f"{name}.")]:
                 del sys.modules[part]
