@@ -7,21 +7,33 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..errors import UsageError
 from ..runtime.text import line
 
 
 def gates_of(options: Mapping[str, Any]) -> Any:
     """The options about gates as a `measure.gates.Asked`. Raises UsageError before anything is measured."""
     from ..commands.verbs import gates as gating
-    from ..measure import gates
+    from ..measure import gates, thresholds
 
-    limits = {
-        name: options[name]
-        for name in ("max_barrier", "min_accuracy", "max_accuracy_drop", "baseline_tolerance")
-    }
-    named = tuple(gates.parse_gate(text) for text in options["gate"] or ())
+    named = thresholds.asked(options["gate"] or (), max_barrier=options["max_barrier"])
     baseline = gating.baseline(options["baseline"], options["missing_baseline"])
-    return gates.Asked(gates=named, baseline=baseline, **limits)
+    return gates.Asked(named, baseline, options["baseline_tolerance"])
+
+
+def refuse_gone(arguments: Sequence[str]) -> None:
+    """Raise UsageError with the line to type for limits that had options of their own, and are gates now."""
+    if arguments[:1] not in (["barrier"], ["gate"]):
+        return
+    from ..measure import thresholds
+
+    told = []
+    for word, after in zip(arguments, [*arguments[1:], ""], strict=True):
+        flag, equals, value = word.partition("=")
+        told.append(thresholds.gone(flag, value if equals else after * (not after.startswith("--"))))
+    told = [each for each in told if each]
+    if told:
+        raise UsageError("; ".join(told))
 
 
 def end(report: Any, baseline: Path | None) -> None:

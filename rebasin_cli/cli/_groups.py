@@ -136,8 +136,6 @@ FORMATS = of_formats(Registry("reports", "report format"))
 WRITTEN = _group(force=o.Force, out_dtype=o.OutDtype, out_shard_size=o.OutShardSize, attest=o.Attest)
 GATES = _group(
     max_barrier=o.MaxBarrier,
-    min_accuracy=o.MinAccuracy,
-    max_accuracy_drop=o.MaxAccuracyDrop,
     gate=o.Gates,
     baseline=o.Baseline,
     missing_baseline=o.MissingBaseline,

@@ -334,21 +334,15 @@ GATES = "Gates (exit code 1 where one is not met)"
 
 MaxBarrier = Annotated[
     float | None,
-    gate("--max-barrier", metavar="NATS", help="Test-loss barrier (chord) of the shipped row."),
-]
-MinAccuracy = Annotated[
-    float | None,
-    gate("--min-accuracy", metavar="0–1", help="Test accuracy of the shipped row at λ = ½."),
-]
-MaxAccuracyDrop = Annotated[
-    float | None, gate("--max-accuracy-drop", metavar="0–1", help="… below the mean of the endpoints.")
+    gate("--max-barrier", metavar="NATS", help="The same as --gate 'test barrier <= NATS'."),
 ]
 Gates = Annotated[
     list[str] | None,
     gate(
         "--gate",
-        metavar="ROW:SPLIT:DEFINITION<=X",
-        help="Any figure, such as 'naive:test:midpoint<=1'; repeatable.",
+        metavar="'[ROW] [SPLIT] FIGURE <= X'",
+        help="Such as 'test accuracy >= 0.9', 'test accuracy drop <= 0.01' or 'naive train barrier <= 1'; "
+        "repeatable.",
     ),
 ]
 Baseline = Annotated[

@@ -144,7 +144,8 @@ def _plan(
     if fixed := next(iter(fixed_rows(gates.gates)), None):
         if session.asked.search.open:
             session.say(
-                f"method: wm, as a gate names {fixed!r}: auto chooses its repair itself (gates: shipped:…)"
+                f"method: wm, as a gate names {fixed!r}: auto chooses its repair itself (a gate that names "
+                "no row is of its choice)"
             )
     else:
         session = method.chosen(session)

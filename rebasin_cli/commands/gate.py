@@ -31,7 +31,10 @@ def gate(
     """
     report = stored_report(path, error=CheckpointError).report
     if not gates.any:
-        raise UsageError("no gate is named", hint="Such as --max-barrier 0.1, or --baseline FILE")
+        raise UsageError(
+            "no gate is named",
+            hint="Such as --max-barrier 0.1, --gate 'test accuracy >= 0.9', or --baseline FILE",
+        )
     destinations = written.destinations(inputs=Inputs((path,)))
     try:
         check_measured(report, gates)

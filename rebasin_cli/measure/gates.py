@@ -1,34 +1,21 @@
-"""Thresholds on a finished report: what a CI run asks before it lets a merge through.
+"""Thresholds held against a finished report: what a CI run asks before it lets a merge through.
 
-`parse_gate` reads `ROW:SPLIT:DEFINITION<=X`; `check_gate_names` and `check_limits` find mistakes before an
-hour of measuring, as `check_baseline` does for `baseline`; `evaluate_gates` holds the thresholds against the
-report, and `judged` puts what it found into it: right after measuring, or years later.
+`thresholds` reads them; `check_gate_names` finds mistakes before an hour of measuring, as `check_baseline`
+does for `baseline`; `evaluate_gates` holds the thresholds against the report, and `judged` puts what it found
+into it: right after measuring, or years later.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..errors import RebasinError, UsageError, unknown
-from ..registry import numbers
+from ..errors import RebasinError, UsageError
 from ..reports import Gate, Report, Row
 from ..reports._format import number
 from .baseline import TOLERANCE, Baseline, against, at_middle, shipped
-
-# What a gate may ask for: (words for a sentence, unit, whether larger is better).
-DEFINITIONS = {
-    "midpoint": ("loss barrier (midpoint)", " nats", False),
-    "chord": ("loss barrier (chord)", " nats", False),
-    "accuracy_midpoint": ("accuracy barrier (midpoint)", "", False),
-    "accuracy_chord": ("accuracy barrier (chord)", "", False),
-    "loss": ("loss at λ=½", " nats", False),
-    "accuracy": ("accuracy at λ=½", "", True),
-}
-FORM = "expected ROW:SPLIT:DEFINITION<=X, for example 'aligned:test:chord<=0.05'"
-_GATE = re.compile(r"\s*([^:<>=≤≥]+):([^:<>=≤≥]+):([^:<>=≤≥]+)(<=|>=|==|[≤≥<>=])([^:<>=≤≥]+)")
+from .thresholds import SHIPPED, Threshold, misread, parse_gate, stored, vocabulary, wrong
 
 REPAIRED = " + "  # in the names of rows whose repair, or temperature, a search may decide
 
@@ -38,51 +25,38 @@ ROUNDING = {"": 1e-12, " nats": 5e-8}
 
 
 @dataclass(frozen=True)
-class Threshold:
-    """A gate before it is measured: which figure, and how small (accuracy: how large) it has to be."""
-
-    text: str
-    row: str
-    split: str
-    definition: str
-    limit: float
-
-
-@dataclass(frozen=True)
 class Asked:
-    """All gates that a command is asked for. Raises UsageError for limits that cannot be meant."""
+    """All gates that a command is asked for. Raises UsageError for a tolerance that cannot be meant."""
 
-    max_barrier: float | None = None
-    min_accuracy: float | None = None
-    max_accuracy_drop: float | None = None
     gates: tuple[Threshold, ...] = ()
     baseline: Baseline | None = None
     baseline_tolerance: float = TOLERANCE
 
     def __post_init__(self) -> None:
-        check_limits(**self.limits)
-
-    @property
-    def limits(self) -> dict[str, float | None]:
-        """The limits by their options."""
-        return {
-            "max_barrier": self.max_barrier,
-            "min_accuracy": self.min_accuracy,
-            "max_accuracy_drop": self.max_accuracy_drop,
-            "baseline_tolerance": self.baseline_tolerance,
-        }
+        check_tolerance(self.baseline_tolerance)
 
     @property
     def any(self) -> bool:
         """Whether anything is asked for at all."""
-        limits = (self.max_barrier, self.min_accuracy, self.max_accuracy_drop)
-        return any(limit is not None for limit in limits) or bool(self.gates) or self.baseline is not None
+        return bool(self.gates) or self.baseline is not None
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Raise UsageError for a --baseline-tolerance that cannot be meant: NaN, infinite or below 0."""
+    if not (math.isfinite(tolerance) and tolerance >= 0):
+        expected = "a number" if not math.isfinite(tolerance) else "0 or more"
+        raise UsageError(f"--baseline-tolerance: the limit is {tolerance:g}, expected {expected}")
 
 
 def judged(report: Report, asked: Asked) -> Report:
     """The report with these gates in the place of those that it had, all held against its figures."""
     baseline = asked.baseline
-    found = evaluate_gates(report, gates=asked.gates, baseline=baseline and baseline.report, **asked.limits)
+    found = evaluate_gates(
+        report,
+        asked.gates,
+        baseline=baseline and baseline.report,
+        baseline_tolerance=asked.baseline_tolerance,
+    )
     return replace(report, gates=found, baseline=baseline.account if baseline else {})
 
 
@@ -92,73 +66,41 @@ def contradicted(report: Report) -> Iterator[str]:
     Gates against a baseline are not looked at: what they were held against is not in the report.
     """
     for gate in report.gates:
-        option, _, _ = gate.text.partition(" ")
-        limit = {option.removeprefix("--").replace("-", "_"): gate.limit}
-        if option == "--baseline":
+        if gate.text.partition(" ")[0] == "--baseline":
             continue
         try:
-            known = (
-                limit if option in _LIMITS else {"gates": [replace(parse_gate(gate.text), limit=gate.limit)]}
-            )
-            (again,) = evaluate_gates(report, **known)
+            known = stored(gate.text)
+            (again,) = evaluate_gates(report, [replace(known, limit=gate.limit)])
         except RebasinError as error:
             yield f"{gate.text}: {error.message}"
             continue
-        asked = gate.text == f"{option} {gate.limit:g}" if option in _LIMITS else _asks(gate)
-        if not asked:
+        if not known.asks(gate.limit):
             yield f"{gate.text}: it was held against {gate.limit:g}"
         elif again.met != gate.met:
             yield f"{gate.text}: it says {'met' if gate.met else 'not met'}, and {again.detail}"
 
 
-def _asks(gate: Gate) -> bool:
-    return parse_gate(gate.text).limit == gate.limit
-
-
-_LIMITS = ("--max-barrier", "--min-accuracy", "--max-accuracy-drop")
-
-
-def parse_gate(text: str) -> Threshold:
-    """Read `ROW:SPLIT:DEFINITION<=X`, or `>=X` for accuracy.
-
-    >>> parse_gate("aligned + reset:test:chord<=0.05").limit
-    0.05
-    """
-    found = _GATE.fullmatch(text)
-    if not found:
-        raise UsageError(f"--gate {text!r} cannot be read", hint=FORM)
-    row, split, definition, comparison, value = (part.strip() for part in found.groups())
-    row = " + ".join(" ".join(part.split()) for part in row.split("+"))  # "aligned+reset" is meant well
-    if definition not in DEFINITIONS:
-        raise _in_gate(text, unknown("definition", definition, DEFINITIONS))
-    larger = DEFINITIONS[definition][2]
-    wanted, better = (">=", "larger") if larger else ("<=", "smaller")
-    if comparison.replace("≤", "<=").replace("≥", ">=") != wanted:
-        message = f"--gate {text!r}: {definition} is better when {better}, found {comparison!r}"
-        raise UsageError(message, hint=f"Write '{row}:{split}:{definition}{wanted}{value}'")
-    try:
-        limit = numbers.real(value)
-    except ValueError:
-        raise UsageError(f"--gate {text!r}: {value!r} is not a number", hint=FORM) from None
-    _check_limit(f"--gate {text!r}", limit, accuracy=larger)
-    return Threshold(text.strip(), row, split, definition, limit)
-
-
-SHIPPED = "shipped"  # the row that `merge` would write, whatever a search makes it
-
-
 def check_gate_names(gates: Iterable[Threshold], rows: Iterable[str], splits: Iterable[str]) -> None:
-    """Raise UsageError, with the nearest names, for gates on rows or splits that will not be measured."""
-    rows, splits, wrong = [*rows, SHIPPED], list(splits), []
-    for gate in gates:
-        for kind, name, known in (("row", gate.row, rows), ("split", gate.split, splits)):
-            if name not in known:
-                wrong.append(_in_gate(gate.text, unknown(kind, name, known)))
-    if len(wrong) == 1:
-        raise wrong[0]
-    if wrong:
-        problems = [f"{error.message}. {error.hint}" for error in wrong]
-        raise UsageError("gates ask for what is not measured", problems=problems)
+    """Raise UsageError, with the nearest names, for gates on rows or splits that will not be measured.
+
+    And for one whose words are the name of another row as well.
+    """
+    rows, splits = [SHIPPED, *rows], list(splits)
+    found = [problem for gate in gates for problem in _misnamed(gate, rows, splits)]
+    if len(found) == 1:
+        raise found[0]
+    if found:
+        problems = [f"{error.message}. {error.hint}" for error in found]
+        raise UsageError(
+            "gates ask for what is not measured", problems=[*problems, *vocabulary(rows[1:], splits)]
+        )
+
+
+def _misnamed(gate: Threshold, rows: Sequence[str], splits: Sequence[str]) -> Iterator[UsageError]:
+    for kind, name, known in (("row", gate.row, rows), ("split", gate.split, splits)):
+        if name not in known:
+            yield wrong(gate.text, f"unknown {kind} {name!r}", name, known, rows=rows[1:], splits=splits)
+    yield from misread(gate, rows)
 
 
 def check_measured(report: Report, asked: Asked) -> None:
@@ -174,76 +116,38 @@ def fixed_rows(gates: Iterable[Threshold]) -> list[str]:
     return sorted({gate.row for gate in gates if REPAIRED in gate.row})
 
 
-def check_limits(
-    *,
-    max_barrier: float | None = None,
-    min_accuracy: float | None = None,
-    max_accuracy_drop: float | None = None,
-    baseline_tolerance: float | None = None,
-) -> None:
-    """Raise UsageError for limits that cannot be meant: NaN, accuracies of 95, tolerances below 0."""
-    for option, limit, accuracy in (
-        ("--max-barrier", max_barrier, False),
-        ("--min-accuracy", min_accuracy, True),
-        ("--max-accuracy-drop", max_accuracy_drop, True),
-        ("--baseline-tolerance", baseline_tolerance, False),
-    ):
-        if limit is not None:
-            _check_limit(option, limit, accuracy=accuracy)
-    if baseline_tolerance is not None and baseline_tolerance < 0:
-        raise UsageError(f"--baseline-tolerance: the limit is {baseline_tolerance:g}, expected 0 or more")
-
-
 def evaluate_gates(
     report: Report,
-    *,
-    max_barrier: float | None = None,
-    min_accuracy: float | None = None,
-    max_accuracy_drop: float | None = None,
     gates: Sequence[Threshold | str] = (),
+    *,
     baseline: Report | None = None,
     baseline_tolerance: float = TOLERANCE,
 ) -> tuple[Gate, ...]:
-    """Every threshold held against the report, in the order of the arguments.
+    """Every threshold held against the report, in their order, the baseline's last.
 
-    The first three and the baseline look at the shipped row on test data. A figure that is NaN, infinite
-    or was not measured does not meet its gate. Add the result with `dataclasses.replace(report, gates=…)`.
+    A figure that is NaN, infinite or was not measured does not meet its gate. Add the result with
+    `dataclasses.replace(report, gates=…)`.
     """
-    check_limits(
-        max_barrier=max_barrier,
-        min_accuracy=min_accuracy,
-        max_accuracy_drop=max_accuracy_drop,
-        baseline_tolerance=baseline_tolerance,
-    )
+    check_tolerance(baseline_tolerance)
     asked = tuple(parse_gate(gate) if isinstance(gate, str) else gate for gate in gates)
     check_measured(report, Asked(gates=asked))
-    judged: list[Gate] = []
-    for option, limit, definition in (
-        ("--max-barrier", max_barrier, "chord"),
-        ("--min-accuracy", min_accuracy, "accuracy"),
-    ):
-        if limit is not None:
-            row = shipped(report, option).name
-            judged.append(_gate(report, Threshold(f"{option} {limit:g}", row, "test", definition, limit)))
-    if max_accuracy_drop is not None:
-        judged.append(_accuracy_drop(report, max_accuracy_drop))
-    judged += [_gate(report, gate) for gate in asked]
+    found = [_held(report, gate) for gate in asked]
     if baseline is not None:
-        judged += against(baseline, report, baseline_tolerance)
-    return tuple(judged)
+        found += against(baseline, report, baseline_tolerance)
+    return tuple(found)
 
 
-def _gate(report: Report, threshold: Threshold) -> Gate:
-    words, unit, larger = DEFINITIONS[threshold.definition]
-    row = shipped(report, threshold.text) if threshold.row == SHIPPED else report.row(threshold.row)
-    measured = _measure(row, threshold.split, threshold.definition)
-    bound = f"{'at least' if larger else 'at most'} {number(threshold.limit)}{unit}"
-    subject = f"{row.name}, {threshold.split}: {words}"
-    return _judged(threshold.text, measured, threshold.limit, subject, unit, bound, larger)
+def _held(report: Report, gate: Threshold) -> Gate:
+    figure = gate.figure
+    row = shipped(report, gate.text) if gate.row == SHIPPED else report.row(gate.row)
+    measured = _measure(report, row, gate.split, gate.definition)
+    bound = f"{'at least' if figure.larger else 'at most'} {number(gate.limit)}{figure.unit}"
+    subject = f"{row.name}, {gate.split}: {figure.sentence}"
+    return _judged(gate.text, measured, gate.limit, subject, figure.unit, bound, figure.larger)
 
 
 def _judged(
-    text: str, measured: float, limit: float, subject: str, unit: str, bound: str, larger: bool = False
+    text: str, measured: float, limit: float, subject: str, unit: str, bound: str, larger: bool
 ) -> Gate:
     spare = ROUNDING[unit]
     met = measured >= limit - spare if larger else measured <= limit + spare  # False for NaN
@@ -258,33 +162,16 @@ def _judged(
     return Gate(text, measured, limit, met, told, bound)
 
 
-def _accuracy_drop(report: Report, limit: float) -> Gate:
-    row = shipped(report, "--max-accuracy-drop")
-    ends = [(model.get("test") or {}).get("accuracy", math.nan) for model in report.endpoints]
-    drop = math.fsum(ends) / len(ends) - _measure(row, "test", "accuracy") if ends else math.nan
-    subject = f"{row.name}, test: the fall of accuracy at λ=½ below the mean of the endpoints"
-    return _judged(f"--max-accuracy-drop {limit:g}", drop, limit, subject, "", f"at most {number(limit)}")
-
-
-def _measure(row: Row, split: str, definition: str) -> float:
+def _measure(report: Report, row: Row, split: str, definition: str) -> float:
     """The figure a gate asks for, NaN where it was not measured."""
     if definition in ("loss", "accuracy"):
         return at_middle(row, definition, split)
+    if definition == "accuracy_drop":
+        ends = [(model.get(split) or {}).get("accuracy", math.nan) for model in report.endpoints]
+        return math.fsum(ends) / len(ends) - at_middle(row, "accuracy", split) if ends else math.nan
     barrier = row.barriers.get(split)
     return getattr(barrier, definition) if barrier else math.nan
 
 
 def _splits(report: Report) -> list[str]:
     return list(dict.fromkeys(split for row in report.rows for split in (*row.curves, *row.barriers)))
-
-
-def _in_gate(text: str, error: RebasinError) -> UsageError:
-    return UsageError(f"--gate {text!r}: {error.message}", hint=error.hint)
-
-
-def _check_limit(where: str, limit: float, *, accuracy: bool) -> None:
-    if not math.isfinite(limit):
-        raise UsageError(f"{where}: the limit is {limit}, expected a number")
-    if accuracy and not -1 <= limit <= 1:
-        hint = f"Accuracy is 0–1: did you mean {limit / 100:g}?" if 1 < limit <= 100 else "Accuracy is 0–1."
-        raise UsageError(f"{where}: the limit is {limit:g}", hint=hint)

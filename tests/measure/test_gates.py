@@ -8,15 +8,13 @@ import pytest
 from rebasin_cli.errors import GateNotMet, UsageError
 from rebasin_cli.measure.baseline import Baseline
 from rebasin_cli.measure.gates import (
-    DEFINITIONS,
     Asked,
     check_gate_names,
-    check_limits,
     contradicted,
     evaluate_gates,
     judged,
-    parse_gate,
 )
+from rebasin_cli.measure.thresholds import FIGURES, asked, of_option, parse_gate
 from rebasin_cli.reports import Barrier, Curve, Report, Row
 from rebasin_cli.reports._gates import raise_unmet, results
 
@@ -38,45 +36,14 @@ def report(*, chord=0.05, accuracy=0.915, loss=0.36, data="mnist") -> Report:
     return Report("0", "", 0, (), {}, {"name": data}, {}, {}, ends, rows)
 
 
-def _one(report, **options):
-    (gate,) = evaluate_gates(report, **options)
+def _one(report, *, gates=(), **limits):
+    """One gate: of `gates`, or of an option."""
+    asked = [*(of_option(key, limit) for key, limit in limits.items()), *gates]
+    (gate,) = evaluate_gates(report, asked)
     return gate
 
 
-# reading
-
-
-def test_a_gate_is_row_split_definition_and_limit():
-    gate = parse_gate(" aligned+ reset : test:chord <= 5e-2")
-    assert (gate.row, gate.split, gate.definition, gate.limit) == ("aligned + reset", "test", "chord", 0.05)
-    assert gate.text == "aligned+ reset : test:chord <= 5e-2"
-    assert parse_gate("naive:train:accuracy≥0.5").limit == 0.5
-
-
-@pytest.mark.parametrize(
-    ("text", "said", "hint"),
-    [
-        ("", "cannot be read", "ROW:SPLIT:DEFINITION<=X"),
-        ("aligned:chord<=0.05", "cannot be read", "ROW:SPLIT:DEFINITION<=X"),
-        ("a:aligned:test:chord<=0.05", "cannot be read", "ROW:SPLIT:DEFINITION<=X"),
-        ("aligned:test:chord", "cannot be read", "ROW:SPLIT:DEFINITION<=X"),
-        ("aligned:test:chord<=0.05<=0.1", "cannot be read", "ROW:SPLIT:DEFINITION<=X"),
-        ("aligned:test:cord<=0.05", "unknown definition 'cord'", "Did you mean chord"),
-        ("aligned:test:chord<=", "cannot be read", "ROW:SPLIT:DEFINITION<=X"),
-        ("aligned:test:chord<=low", "'low' is not a number", "ROW:SPLIT:DEFINITION<=X"),
-        ("aligned:test:chord<=nan", "the limit is nan", None),
-        ("aligned:test:chord<0.05", "smaller, found '<'", "'aligned:test:chord<=0.05'"),
-        ("aligned:test:chord>=0.05", "smaller, found '>='", "'aligned:test:chord<=0.05'"),
-        ("aligned:test:accuracy<=0.9", "larger, found '<='", "'aligned:test:accuracy>=0.9'"),
-        ("aligned:test:accuracy>=98", "the limit is 98", "did you mean 0.98"),
-    ],
-)
-def test_a_gate_that_cannot_be_meant_is_refused_with_the_way_out(text, said, hint):
-    with pytest.raises(UsageError) as caught:
-        parse_gate(text)
-    assert repr(text) in caught.value.message
-    assert said in caught.value.message
-    assert hint is None or hint in caught.value.hint
+# names
 
 
 def test_gate_names_are_checked_against_what_will_be_measured():
@@ -87,27 +54,17 @@ def test_gate_names_are_checked_against_what_will_be_measured():
     assert "Did you mean aligned + reset" in caught.value.hint
     with pytest.raises(UsageError) as caught:
         check_gate_names(map(parse_gate, ["nave:tests:chord<=1", "naive:test:loss<=1"]), rows, splits)
-    assert len(caught.value.problems) == 2
+    assert len(caught.value.problems) == 5 and caught.value.problems[-1].startswith("figures  barrier, ")
     assert "'nave'" in caught.value.problems[0] and "Did you mean naive" in caught.value.problems[0]
     assert "'tests'" in caught.value.problems[1] and "Did you mean test" in caught.value.problems[1]
 
 
-@pytest.mark.parametrize(
-    "limits",
-    [
-        {"max_barrier": math.nan},
-        {"max_barrier": math.inf},
-        {"min_accuracy": 95.0},
-        {"max_accuracy_drop": 2.0},
-        {"baseline_tolerance": math.nan},
-        {"baseline_tolerance": -0.01},
-    ],
-)
-def test_limits_that_are_no_limits_are_refused(limits):
-    with pytest.raises(UsageError, match="--" + next(iter(limits)).replace("_", "-")):
-        check_limits(**limits)
-    with pytest.raises(UsageError):
-        evaluate_gates(report(), **limits)
+def test_a_tolerance_that_is_none_is_refused():
+    for tolerance in (math.nan, math.inf, -0.01):
+        with pytest.raises(UsageError, match="--baseline-tolerance"):
+            Asked(baseline_tolerance=tolerance)
+        with pytest.raises(UsageError, match="--baseline-tolerance"):
+            evaluate_gates(report(), baseline_tolerance=tolerance)
 
 
 # holding
@@ -122,14 +79,15 @@ def test_limits_that_are_no_limits_are_refused(limits):
         ("accuracy_chord", 0.18),
         ("loss", 1.0),
         ("accuracy", 0.75),
+        ("accuracy_drop", 0.175),
     ],
 )
 def test_every_definition_measures_its_own_figure(definition, figure):
-    assert definition in DEFINITIONS and len(DEFINITIONS) == 6
+    assert len(FIGURES) == 7
     sign, worse = (">=", 0.001) if definition == "accuracy" else ("<=", -0.001)
     exact = _one(report(), gates=[f"aligned:test:{definition}{sign}{figure}"])
     missed = _one(report(), gates=[parse_gate(f"aligned:test:{definition}{sign}{figure + worse}")])
-    assert (exact.measured, exact.limit, exact.met) == (figure, figure, True)
+    assert (exact.measured, exact.limit, exact.met) == (pytest.approx(figure), figure, True)
     assert not missed.met
     assert "aligned, test" in missed.detail
 
@@ -185,24 +143,19 @@ def test_what_is_no_number_or_was_not_measured_does_not_meet_its_gate():
     assert not _one(dataclasses.replace(report(), endpoints=()), max_accuracy_drop=0.9).met
 
 
-def test_gates_come_in_the_order_of_the_options():
+def test_gates_come_in_their_order_that_of_max_barrier_first_and_the_baselines_last():
     texts = [
         gate.text
         for gate in evaluate_gates(
             report(),
+            asked(["naive:test:loss<=3", "aligned test loss <= 3"], max_barrier=0.1),
             baseline=report(),
-            gates=["naive:test:loss<=3", "aligned:test:loss<=3"],
-            max_accuracy_drop=0.1,
-            min_accuracy=0.9,
-            max_barrier=0.1,
         )
     ]
     assert texts == [
         "--max-barrier 0.1",
-        "--min-accuracy 0.9",
-        "--max-accuracy-drop 0.1",
         "naive:test:loss<=3",
-        "aligned:test:loss<=3",
+        "aligned test loss <= 3",
         "--baseline chord",
         "--baseline accuracy",
     ]
@@ -213,21 +166,21 @@ def test_a_gate_on_an_unknown_row_or_without_a_shipped_row_is_a_usage_error():
     with pytest.raises(UsageError, match="unknown row 'aligne'"):
         evaluate_gates(report(), gates=["aligne:test:loss<=3"])
     nothing = dataclasses.replace(report(), rows=report().rows[:2])
-    for options in ({"max_barrier": 0.1}, {"min_accuracy": 0.1}, {"max_accuracy_drop": 0.1}):
+    for gate in (of_option("max_barrier", 0.1), "accuracy >= 0.1", "accuracy drop <= 0.1"):
         with pytest.raises(UsageError, match="no row that would be shipped"):
-            evaluate_gates(nothing, **options)
+            evaluate_gates(nothing, [gate])
 
 
 # the end
 
 
 def test_unmet_gates_raise_one_error_that_names_them_all():
-    gates = evaluate_gates(report(), max_barrier=0.1, min_accuracy=0.99, gates=["naive:test:chord<=1"])
+    gates = evaluate_gates(report(), asked(["accuracy >= 0.99", "naive:test:chord<=1"], max_barrier=0.1))
     with pytest.raises(GateNotMet, match="2 of 3 gates not met") as caught:
         raise_unmet(results(dataclasses.replace(report(), gates=gates)))
     assert caught.value.exit_code == 1
     assert [problem.split(": ")[0] for problem in caught.value.problems] == [
-        "--min-accuracy 0.99",
+        "accuracy >= 0.99",
         "naive:test:chord<=1",
     ]
     raise_unmet(results(dataclasses.replace(report(), gates=gates[:1])))
@@ -242,9 +195,10 @@ def test_a_gate_on_the_shipped_row_holds_whatever_row_that_is():
 
 
 def test_a_report_whose_gates_say_what_its_figures_do_not_is_contradicted():
-    asked = Asked(max_barrier=0.1, min_accuracy=0.99, gates=(parse_gate("naive:test:chord<=1"),))
-    made = judged(report(), asked)
-    assert [gate.met for gate in made.gates] == [True, False, False] and list(contradicted(made)) == []
+    old = (of_option("min_accuracy", 0.99), of_option("max_accuracy_drop", 0.01))  # of versions before
+    made = judged(report(), Asked((*asked(["naive:test:chord<=1"], max_barrier=0.1), *old)))
+    assert [gate.met for gate in made.gates] == [True, False, False, True] and not [*contradicted(made)]
+    assert [gate.text for gate in made.gates][2:] == ["--min-accuracy 0.99", "--max-accuracy-drop 0.01"]
     for place, gate in enumerate(made.gates):
         turned = [*made.gates]
         turned[place] = dataclasses.replace(gate, met=not gate.met, measured=0.5)
@@ -252,16 +206,22 @@ def test_a_report_whose_gates_say_what_its_figures_do_not_is_contradicted():
         assert said.startswith(f"{gate.text}: it says {'not met' if gate.met else 'met'}, and ")
     odd = dataclasses.replace(made.gates[0], text="gone:test:chord<=1")
     assert "unknown row 'gone'" in next(contradicted(dataclasses.replace(made, gates=(odd,))))
+    for limit in (0.2, math.nan):  # the text says 0.1
+        odd = dataclasses.replace(made.gates[0], limit=limit)
+        (said,) = contradicted(dataclasses.replace(made, gates=(odd,)))
+        assert said == f"--max-barrier 0.1: it was held against {limit:g}"
 
 
 def test_gates_that_are_judged_anew_take_the_place_of_those_before():
-    first = judged(report(), Asked(max_barrier=0.1, baseline=Baseline("base.json")))
+    first = judged(report(), Asked(asked([], max_barrier=0.1), Baseline("base.json")))
     assert first.baseline == {"file": "base.json", "missing": True} and len(first.gates) == 1
     base = Baseline("base.json", report(), "ab")
-    second = judged(first, Asked(min_accuracy=0.5, baseline=base))
+    second = judged(first, Asked(asked(["accuracy >= 0.5"]), base))
     assert second.baseline == {"file": "base.json", "sha256": "ab"}
-    assert [gate.text.split()[0] for gate in second.gates] == ["--min-accuracy", "--baseline", "--baseline"]
+    assert [gate.text.split()[0] for gate in second.gates] == ["accuracy", "--baseline", "--baseline"]
     assert judged(second, Asked()) == report()
-    assert [Asked().any, Asked(max_barrier=0.0).any, Asked(baseline=Baseline("b")).any] == [False, True, True]
-    with pytest.raises(UsageError, match="the limit is nan"):
-        Asked(max_barrier=math.nan)
+    assert [Asked().any, Asked(asked([], max_barrier=0.0)).any, Asked(baseline=Baseline("b")).any] == [
+        False,
+        True,
+        True,
+    ]

@@ -49,14 +49,14 @@ def _by(parse: Callable[[str], object]) -> Callable[[str], str | None]:
         try:
             parse(text)
         except RebasinError as error:
-            return str(error).replace("\n", "; ")
+            return "; ".join(map(str.strip, str(error).splitlines()))
         return None
 
     return check
 
 
 def _gate(text: str) -> None:
-    from ...measure.gates import parse_gate
+    from ...measure.thresholds import parse_gate
 
     parse_gate(text)
 

@@ -169,7 +169,8 @@ class Maker:
         body = parts.parted(body, self.problems)
         known = self.command.keys()
         for key in [key for key in body if key not in known]:
-            self.problems.add(body.pop(key), placing.unknown_option(key, self.command))
+            value = body.pop(key)
+            self.problems.add(value, placing.unknown_option(key, self.command, value.value))
         return body
 
     def _arguments(self, given: Mapping[str, Value]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from ...errors import UsageError, near
+from ...measure.thresholds import gone
 from .inputs import ELSEWHERE
 from .vocabulary import MODELS, OF_THE_RUN, READS, Command, Parameter
 
@@ -64,6 +65,8 @@ def _read(command: Command, words: Sequence[str]) -> tuple[list[str], dict[str, 
             continue
         flag, attached, more = _flag(word, {**flags, **short})
         option = flags.get(flag) or short.get(flag)
+        if option is None and command.has("gate") and (told := gone(flag, more or "".join(rest[:1]))):
+            raise UsageError(told)
         if option is None:
             raise UsageError(f"`rebasin {command.name}` has no {flag}", hint=near(flag, flags).capitalize())
         if option.kind is bool and attached:

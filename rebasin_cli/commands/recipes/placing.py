@@ -7,16 +7,20 @@ each is told with the form that is expected, in the person's own words.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ...errors import near
+from ...measure.thresholds import instead
 from .reading import OF_A_STEP, Problems, Value
 from .vocabulary import Command
 
 SHOWN = 3  # steps of a form that is shown
 
 
-def unknown_option(key: str, command: Command) -> str:
+def unknown_option(key: str, command: Command, value: Any = None) -> str:
     """Of a key among the options of a command."""
+    if command.has("gate") and (gate := instead(key, value)):
+        return _as_gate(key, gate)
     if key in OF_A_STEP:
         return (
             f"`{key}` ({OF_A_STEP[key]}) is of the step, not an option of `{command.name}`: it stands beside "
@@ -38,8 +42,14 @@ def unknown_at_the_top(key: str, top: Iterable[str], commands: Mapping[str, Comm
     return f"unknown key; {near(key, top)}"
 
 
-def unknown_default(key: str, known: Iterable[str]) -> str:
+def _as_gate(key: str, gate: str) -> str:
+    return f"{key!r} is a gate now: `gate: {gate}`"
+
+
+def unknown_default(key: str, known: Iterable[str], value: Any = None) -> str:
     """Of a key under `defaults:`."""
+    if gate := instead(key, value):
+        return _as_gate(key, gate)
     if key in OF_A_STEP:
         return f"`{key}` ({OF_A_STEP[key]}) is of one step: it stands beside its command"
     return f"no command has this option; {near(key, known)}"

@@ -134,7 +134,7 @@ def _check_defaults(
         options = [c.options[key] for c in commands.values() if key in c.keys() and c.has(key)]
         if not options:
             known = {key for command in commands.values() for key in command.keys() if command.has(key)}
-            problems.add(value, placing.unknown_default(key, known))
+            problems.add(value, placing.unknown_default(key, known, value.value))
         elif key == "out":
             problems.add(value, "two steps would write one file; name it in the step")
 
