@@ -338,7 +338,7 @@ BARRIER = [
     ),
     *refused(
         1,
-        f"barrier {AB} {FEW} --max-barrier 0.0001 --min-accuracy 0.999 --max-accuracy-drop 0 --junit r.xml",
+        f"barrier {AB} {FEW} --max-barrier 0.0001 --gate shipped:test:accuracy>=0.999 --junit r.xml",
         f"barrier {AB} {FEW} --method none --baseline baseline.json --baseline-tolerance 0.02 --json",
         f"barrier {AB} {FEW} --gate naive:test:midpoint<=0.01 --gate aligned:test:chord<=100 --report report",
     ),
@@ -469,7 +469,7 @@ REFUSED = [
         f"barrier {AB} --pair c.safetensors",
         f"barrier {AB} --pair {NN.replace(' ', ',')}",
         f"barrier {AB} --perm {PERM} --pair a.safetensors,c.safetensors",
-        f"barrier {AB} --min-accuracy 95",
+        f"barrier {AB} --gate shipped:test:accuracy>=95",
         f"barrier {AB} --gate nonsense",
         f"barrier {AB} --gate shiny:test:chord<=1",
         f"barrier {AB} --baseline axes.json",

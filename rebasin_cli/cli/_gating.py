@@ -27,11 +27,11 @@ def refuse_gone(arguments: Sequence[str]) -> None:
         return
     from ..measure import thresholds
 
-    told = []
+    told: list[str] = []
     for word, after in zip(arguments, [*arguments[1:], ""], strict=True):
         flag, equals, value = word.partition("=")
-        told.append(thresholds.gone(flag, value if equals else after * (not after.startswith("--"))))
-    told = [each for each in told if each]
+        given = value if equals else after * (not after.startswith("--"))
+        told += filter(None, [thresholds.gone(flag, given)])
     if told:
         raise UsageError("; ".join(told))
 
@@ -56,5 +56,5 @@ def warn(found: Sequence[Any], recipe: Path | None = None) -> None:
         if gate.skipped:
             print(line(f"WARNING: no baseline: {gate.told}"), file=sys.stderr)
     if _github.running():
-        for text in _github.warnings(found, recipe and str(recipe)):
+        for text in _github.warnings(found, None if recipe is None else str(recipe)):
             print(text, file=sys.stderr, flush=True)

@@ -51,12 +51,8 @@ def check_tolerance(tolerance: float) -> None:
 def judged(report: Report, asked: Asked) -> Report:
     """The report with these gates in the place of those that it had, all held against its figures."""
     baseline = asked.baseline
-    found = evaluate_gates(
-        report,
-        asked.gates,
-        baseline=baseline and baseline.report,
-        baseline_tolerance=asked.baseline_tolerance,
-    )
+    before = baseline.report if baseline else None
+    found = evaluate_gates(report, asked.gates, before, asked.baseline_tolerance)
     return replace(report, gates=found, baseline=baseline.account if baseline else {})
 
 
@@ -119,7 +115,6 @@ def fixed_rows(gates: Iterable[Threshold]) -> list[str]:
 def evaluate_gates(
     report: Report,
     gates: Sequence[Threshold | str] = (),
-    *,
     baseline: Report | None = None,
     baseline_tolerance: float = TOLERANCE,
 ) -> tuple[Gate, ...]:

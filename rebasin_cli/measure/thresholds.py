@@ -197,23 +197,23 @@ def _named(text: str, left: str) -> tuple[tuple[str, str, str], str]:
         raise wrong(text, f"has {len(words)} words")
     plain = [word.casefold() for word in words]
     own = [place for place, word in enumerate(plain) if word not in _WORDS and word not in SPLITS]
-    row = [words[place] for place in own]
+    others = [words[place] for place in own]
     splits = [word for word in plain if word in SPLITS]
     figures = [_WORDS[word] for word in plain if word in _WORDS]
-    for word in row:
+    for word in others:
         if meant := difflib.get_close_matches(word.casefold(), [*_WORDS, *SPLITS], n=1, cutoff=ALIKE):
-            raise wrong(text, f"{word!r} is no word of it", meant[0], meant)
+            raise wrong(text, f"{word!r} looks like {meant[0]!r}, misspelt", meant[0], meant)
     definition = _DEFINITIONS.get(frozenset(figures)) if len({*figures}) == len(figures) else None
     if definition is None:
         told = f"{' '.join(figures)!r} is no figure" if figures else "names no figure"
-        raise wrong(text, told, " ".join(figures or row), _names())
+        raise wrong(text, told, " ".join(figures or others), _names())
     if len(splits) > 1:
         raise wrong(text, f"names {len(splits)} splits, {' and '.join(splits)}")
     if own and own[-1] - own[0] >= len(own):
         pieces = " ".join(words[own[0] : own[-1] + 1])
         told = f"the name of a row stands in one piece, and {pieces!r} has words of the language within"
         raise wrong(text, f"{told}; if that is its name, write {pieces}:test:{definition}")
-    return (" ".join(row) or SHIPPED, splits[0] if splits else SPLITS[0], definition), " ".join(words)
+    return (" ".join(others) or SHIPPED, splits[0] if splits else SPLITS[0], definition), " ".join(words)
 
 
 def _names() -> list[str]:
@@ -241,9 +241,9 @@ def wrong(
 def vocabulary(rows: Sequence[str] = (), splits: Sequence[str] = SPLITS) -> list[str]:
     """What a gate may be made of, a line each; `rows` where they are known."""
     return [
-        f"rows     {', '.join(rows or ['those of the report'])}; {SHIPPED} where none is named",
-        f"splits   {', '.join(splits)}; {SPLITS[0]} where none is named",
-        f"figures  {', '.join(_names())}",
+        f"rows: {', '.join(rows or ['those of the report'])}; {SHIPPED} where none is named",
+        f"splits: {', '.join(splits)}; {SPLITS[0]} where none is named",
+        f"figures: {', '.join(_names())}",
     ]
 
 

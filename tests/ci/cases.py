@@ -30,7 +30,7 @@ def load(split):
 SLOW = 'Path("reached").touch(); time.sleep(120)'
 CRASH = 'raise RuntimeError("the disk of samples is gone")'
 LOADED = "--set defaults.data=loader.py:load"
-OTHER_GATES = "--set steps.path.max_barrier=9 --set steps.path.min_accuracy=0"
+OTHER_GATES = "--set steps.path.max_barrier=9 --set 'steps.path.gate=test accuracy >= 0'"
 FORK = """\
 rebasin: 1
 output_dir: out
@@ -105,7 +105,7 @@ CASES = (
         before=Case("", LOADED, change=loader("pass")),
     ),
     Case("two jobs at once in one folder", inputs={"cache": "false"}, anew=True, several=2),
-    Case("a gate is not met", "--set steps.path.min_accuracy=1"),
+    Case("a gate is not met", "--set 'steps.path.gate=test accuracy >= 1'"),
     Case("worse than the baseline", OTHER_GATES, change=_worse, baseline=True),
     Case("the recipe is wrong", "--set steps.path.max_barier=1"),
     Case("a checkpoint is cut off", change=_cut),

@@ -55,7 +55,7 @@ def test_a_release_is_published_after_its_gates_and_not_otherwise(repository, tm
         assert f"release/{name}" in call and (released.workspace / "release" / name).exists()
     server.artifacts.clear()
     missed = server.job(
-        cases.workflow("github_release.yml"), inputs={"arguments": "--set steps.path.min_accuracy=1"}
+        cases.workflow("github_release.yml"), inputs={"arguments": "--set 'steps.path.gate=accuracy >= 1'"}
     )
     assert missed.status == "failed" and "release" not in server.artifacts
 

@@ -161,9 +161,10 @@ def test_limits_that_are_no_limits_and_rows_that_are_not_measured_are_refused(
     limit, trained, refused, monkeypatch
 ):
     monkeypatch.setattr("rebasin_cli.measure.report.barrier", lambda *a, **k: pytest.fail("it was measured"))
-    for option in ("--max-barrier", "--min-accuracy", "--max-accuracy-drop", "--baseline-tolerance"):
+    for option in ("--max-barrier", "--baseline-tolerance"):
         refused(2, *barrier(*trained, option, limit), says="expected a number")
-    refused(2, *barrier(*trained, "--gate", f"aligned:test:chord<={limit}"), says="expected a number")
+    for gate in (f"aligned:test:chord<={limit}", f"test accuracy >= {limit}"):
+        refused(2, *barrier(*trained, "--gate", gate), says="expected a number")
     refused(2, *barrier(*trained, "--gate", "aligned + reset:test:chord<=1"), says="unknown row")
     refused(2, *barrier(*trained, "--gate", "aligned:validation:chord<=1"), says="unknown split")
 
@@ -246,11 +247,15 @@ def test_recorded_nonsense_does_no_harm(trained, done):
 @pytest.mark.parametrize(
     ("options", "code", "says"),
     [
-        (["--gate", "naive:test"], 2, "cannot be read"),
+        (["--gate", "naive:test"], 2, "has no comparison"),
+        (["--gate", "test barier <= 1"], 2, "Did you mean barrier?"),
+        (["--gate", "aligne barrier <= 1"], 2, "rows: naive, aligned, "),
         (["--gate", "naiv:test:chord<=1"], 2, "Did you mean naive?"),
         (["--gate", "naive + reset:test:chord<=1"], 2, "unknown row"),
         (["--max-barrier", "nan"], 2, "--max-barrier"),
-        (["--min-accuracy", "95"], 2, "did you mean 0.95?"),
+        (["--gate", "accuracy >= 95"], 2, "did you mean 0.95?"),
+        (["--min-accuracy", "0.9"], 2, "--min-accuracy is a gate now: --gate 'test accuracy >= 0.9'"),
+        (["--max-accuracy-drop=.1"], 2, "--gate 'test accuracy drop <= .1'"),
         (["--method", "wn"], 2, "Did you mean wm?"),
         (["--html", "x", "--json-file", "x"], 2, "cannot be both"),
         (["--json-file", "there.json"], 2, "there.json exists"),

@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from rebasin_cli.measure import gates
+from rebasin_cli.measure.thresholds import of_option
 from rebasin_cli.reports import Curve, Report, Row, barrier_of
 from rebasin_cli.reports import json as json_format
 
@@ -18,13 +19,13 @@ DATA = {"name": "digits", "normalization": "0/1", "samples": {"test": 400}, "sha
 ENDS = tuple({"name": name, "test": {"loss": 0.3, "accuracy": 0.93}} for name in "AB")
 
 
-def report(*, loss=0.32, accuracy=0.915, data=DATA, command="rebasin barrier a.pt b.pt", **asked):
-    """A report of three points, held against the gates that were asked for."""
+def report(*, loss=0.32, accuracy=0.915, data=DATA, command="rebasin barrier a.pt b.pt", **limits):
+    """A report of three points, held against limits that are options, or were such in earlier versions."""
     curve = Curve((0.0, 0.5, 1.0), (0.3, loss, 0.3), (0.93, accuracy, 0.93), 400)
     row = Row("aligned", {"test": curve}, {"test": barrier_of(curve)}, shipped=True)
     spec = {"name": "mlp", "sha256": "c3", "log10_symmetries": 12.5}
     made = Report("0", command, 0, (), spec, data, {}, {}, ENDS, (row,))
-    return gates.judged(made, gates.Asked(**asked))
+    return gates.judged(made, gates.Asked(tuple(of_option(*limit) for limit in limits.items())))
 
 
 def stored(path, made):
@@ -46,10 +47,12 @@ def loaded(path):
 
 def test_a_stored_report_is_held_against_gates_by_what_it_says_alone(passed, run, done, tmp_path):
     before = passed.read_bytes()
-    outcome = done("gate", passed, "--max-barrier", 0.021, "--min-accuracy", 0.9, "--json-file", "g.json")
+    outcome = done(
+        "gate", passed, "--max-barrier", 0.021, "--gate", "accuracy >= 90%", "--json-file", "g.json"
+    )
     assert "✓ met  --max-barrier 0.021" in outcome.out and "▸ aligned: test loss 0.3200" in outcome.out
     made = loaded(tmp_path / "g.json")
-    assert [gate.text for gate in made.gates] == ["--max-barrier 0.021", "--min-accuracy 0.9"]
+    assert [gate.text for gate in made.gates] == ["--max-barrier 0.021", "accuracy >= 90%"]
     assert made.command == "rebasin barrier a.pt b.pt" and "rebasin gate" in made.notes[-1]
     missed = run("gate", passed, "--gate", "shipped:test:loss<=0.1", "--junit", "j.xml", "--json")
     assert missed.code == 1 and "1 of 1 gate not met" in missed.err and not missed.json()["gates"][0]["met"]
@@ -75,6 +78,7 @@ def test_a_gate_that_needs_a_new_measurement_says_which(passed, refused):
     said = ["unknown row 'aligned + reset'", "needs a new measurement: rebasin barrier a.pt b.pt"]
     refused(2, "gate", passed, "--gate", "aligned + reset:test:chord<=1", says=said)
     refused(2, "gate", passed, "--gate", "aligned:train:chord<=1", says="unknown split 'train'")
+    refused(2, "gate", passed, "--gate", "aligned train loss <= 1", says="unknown split 'train'")
     refused(2, "gate", passed, says="no gate is named")
     refused(
         2, "gate", passed, "--max-barrier", 1, "--json-file", passed, "--force", says="is read by this very"
@@ -84,7 +88,7 @@ def test_a_gate_that_needs_a_new_measurement_says_which(passed, refused):
 @pytest.mark.parametrize("command", ["gate", "promote"])
 def test_what_is_no_report_is_refused_in_one_message(command, refused, tmp_path, passed):
     stored(passed, report(max_accuracy_drop=0.5))
-    more = ("--max-accuracy-drop", 1) if command == "gate" else ("new.json",)
+    more = ("--gate", "accuracy drop <= 1") if command == "gate" else ("new.json",)
     odd = {
         "cut.json": passed.read_bytes()[:500],
         "bytes.json": b"\xff\xfe\x00",
@@ -239,6 +243,24 @@ def test_nothing_but_a_report_that_passed_is_promoted(passed, run, refused, done
     bare = dataclasses.replace(bare, rows=(dataclasses.replace(bare.rows[0], shipped=False),), gates=())
     stored(tmp_path / "bare.json", bare)
     refused(2, "promote", "bare.json", "base.json", "--ungated", says="no row that would be shipped")
+
+
+def test_a_report_of_limits_that_are_options_no_more_is_judged_as_ever(run, done, refused, tmp_path):
+    stored(tmp_path / "old.json", report(max_accuracy_drop=0.015, min_accuracy=0.9))
+    assert done("promote", "old.json", "base.json", "--json").json()["gates"] == "all 2 gates met"
+    told = json.loads((tmp_path / "old.json").read_text())
+    told["gates"][0] |= {"met": False, "text": "--max-accuracy-drop 0.01", "limit": 0.01}
+    (tmp_path / "missed.json").write_text(json.dumps(told))
+    outcome = run("promote", "missed.json", "other.json")
+    assert outcome.code == 1 and "--max-accuracy-drop 0.01: " in outcome.err
+    told["gates"][0]["met"] = True
+    (tmp_path / "edited.json").write_text(json.dumps(told))
+    refused(3, "promote", "edited.json", "other.json", says="--max-accuracy-drop 0.01: it says met")
+    missed = run("gate", "old.json", "--gate", "accuracy drop <= 1%", "--gate", "test barrier <= 1", "-q")
+    assert missed.code == 1 and "the fall of accuracy at λ=½ below the mean of the endpoints" in missed.err
+    both = ("--min-accuracy", 0.9, "--max-accuracy-drop=0.01")
+    said = ["--gate 'test accuracy >= 0.9'", "--gate 'test accuracy drop <= 0.01'"]
+    refused(2, "gate", "old.json", *both, says=said)
 
 
 def test_nothing_but_a_report_of_the_same_subject_is_replaced(passed, refused, tmp_path):

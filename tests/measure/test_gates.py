@@ -54,7 +54,7 @@ def test_gate_names_are_checked_against_what_will_be_measured():
     assert "Did you mean aligned + reset" in caught.value.hint
     with pytest.raises(UsageError) as caught:
         check_gate_names(map(parse_gate, ["nave:tests:chord<=1", "naive:test:loss<=1"]), rows, splits)
-    assert len(caught.value.problems) == 5 and caught.value.problems[-1].startswith("figures  barrier, ")
+    assert len(caught.value.problems) == 5 and caught.value.problems[-1].startswith("figures: barrier, ")
     assert "'nave'" in caught.value.problems[0] and "Did you mean naive" in caught.value.problems[0]
     assert "'tests'" in caught.value.problems[1] and "Did you mean test" in caught.value.problems[1]
 

@@ -102,9 +102,9 @@ def test_each_mistake_is_told_where_it_is_with_what_there_is_and_the_nearest():
         "<= 0.05": "names no figure",
         "test <= 0.05": "names no figure",
         "ece <= 0.05": "names no figure",
-        "test barier <= 0.05": "'barier' is no word of it|Did you mean barrier?",
-        "tst barrier <= 0.05": "'tst' is no word of it|Did you mean test?",
-        "test acuracy drop <= 0.05": "'acuracy' is no word of it|Did you mean accuracy?",
+        "test barier <= 0.05": "'barier' looks like 'barrier', misspelt|Did you mean barrier?",
+        "tst barrier <= 0.05": "'tst' looks like 'test'|Did you mean test?",
+        "test acuracy drop <= 0.05": "'acuracy' looks like 'accuracy'|Did you mean accuracy?",
         "loss accuracy <= 1": "'loss accuracy' is no figure",
         "loss midpoint <= 1": "'loss midpoint' is no figure|Did you mean barrier midpoint?",
         "accuracy midpoint >= 0.9": "'accuracy midpoint' is no figure|accuracy barrier midpoint",
@@ -121,7 +121,7 @@ def test_each_mistake_is_told_where_it_is_with_what_there_is_and_the_nearest():
         found = said(text)
         assert found.startswith("--gate ") and all(part in found for part in told.split("|")), text
         lines = [line.split()[0] for line in found.splitlines()[1:4]]
-        assert lines == ["rows", "splits", "figures"] and len(found.splitlines()) == 5, text
+        assert lines == ["rows:", "splits:", "figures:"] and len(found.splitlines()) == 5, text
     for text, told in {
         "barrier <=": "lacks its number",
         "barrier <= low": "'low' is not a number",
@@ -152,7 +152,7 @@ def test_names_are_held_against_the_rows_that_there_are():
     rows = ["naive", "aligned", "aligned + reset"]
     found = said("alined + reset barrier <= 1", rows)
     assert "unknown row 'alined + reset'" in found and "Did you mean aligned + reset" in found
-    assert "rows     naive, aligned, aligned + reset; shipped where none is named" in found
+    assert "rows: naive, aligned, aligned + reset; shipped where none is named" in found
     assert "unknown split 'valid'" in said("aligned:valid:chord<=1", rows)
 
 

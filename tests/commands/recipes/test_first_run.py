@@ -16,6 +16,7 @@ from rebasin_cli.commands.recipes.running import How, Performed
 from rebasin_cli.commands.verbs.measured import known
 from rebasin_cli.errors import GateNotMet
 from rebasin_cli.measure import gates
+from rebasin_cli.measure.thresholds import asked as asked_for
 from rebasin_cli.reports import Curve, Report, Row, barrier_of
 from rebasin_cli.reports import json as json_format
 from rebasin_cli.session.listener import Listener
@@ -163,7 +164,7 @@ class Commands:
         before = known()
         self.ran.append("judged" if before else "measured")
         limit = float(line[line.index("--max-barrier") + 1])
-        report = gates.judged(before or measured(self.loss), gates.Asked(max_barrier=limit))
+        report = gates.judged(before or measured(self.loss), gates.Asked(asked_for([], max_barrier=limit)))
         report = dataclasses.replace(report, command=" ".join(line))
         out = Path(line[line.index("--json-file") + 1])
         out.write_text(json_format.render(report))
