@@ -44,7 +44,7 @@ from .repair.repairing import few, open_to_choice, settle
 from .runtime.ranks import ALONE, Ranks
 from .spec.resolving import resolve_spec
 from .spec.spec import FittedSpec, Spec
-from .types import Tensors
+from .types import Permutations, Tensors
 
 __all__ = ["INTERPOLATIONS", "Alignment", "Merged", "align", "average", "barrier", "merge"]
 
@@ -192,7 +192,7 @@ def merge(
     method: str = "wm",
     weights: Sequence[float] | None = None,
     interpolation: str = "linear",
-    permutations: Sequence[permutation.Permutations] | None = None,
+    permutations: Sequence[Permutations] | None = None,
     repair_with: str = "auto",
     new_bias: bool = False,
     ridge: float | None = None,
@@ -231,8 +231,8 @@ def merge(
     measurable = network is not None and train is not None
     if permutations is None and method != "none":
         there = {"network": network is not None, "data": align_options.get("data", train) is not None}
-        repaired = bool(fitted.statistics) and repair_with != "none"
-        searching.check_needs(method, **there, statistics=repaired)
+        measured_anew = bool(fitted.statistics) and repair_with != "none"
+        searching.check_needs(method, **there, statistics=measured_anew)
     repair_with = settle(repair_with, statistics=bool(fitted.statistics), measurable=measurable)
     if repair_with not in ("none", "auto") and (network is None or (train is None and repair_with != "bias")):
         raise UsageError(
@@ -285,9 +285,11 @@ def merge(
         output=output,
         device=device,
     )
-    choosing = {"held": held, "unseen": unseen, "output": output}
+    choosing: dict[str, Any] = {"held": held, "unseen": unseen, "output": output}
     done = repaired if [*weights] == equal and interpolation == "linear" else None
-    done = done or repair_merged(network.to(device), tensors, repairs, weights, **choosing)
+    if done is None:
+        assert network is not None  # as was checked above
+        done = repair_merged(network.to(device), tensors, repairs, weights, **choosing)
     if done.repaired is None:
         return Merged(tensors, alignment, choice=done.choice)
     count = len(done.repaired.corrected)

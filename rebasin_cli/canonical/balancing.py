@@ -16,7 +16,7 @@ import torch
 from ..groups.acting import act, views
 from ..groups.elements import Elements, identity, maps_of, planes
 from ..spec.groups import PLANES, SCALED
-from ..spec.notation import words_of
+from ..spec.notation import Axis, words_of
 from ..spec.spec import FittedSpec
 from ..types import Tensors
 
@@ -86,12 +86,15 @@ def _balance(
             break
 
 
-def _carries(axes, word: str) -> bool:
+Views = list[torch.Tensor]
+
+
+def _carries(axes: tuple[Axis, ...], word: str) -> bool:
     return any(word in words_of(axis) for axis in axes)
 
 
-def _sides(work: Tensors, names: list[str], fitted: FittedSpec, word: str) -> tuple[list, list]:
-    sides: tuple[list, list] = ([], [])
+def _sides(work: Tensors, names: list[str], fitted: FittedSpec, word: str) -> tuple[Views, Views]:
+    sides: tuple[Views, Views] = ([], [])
     for name in names:
         if name not in fitted.statistics:
             for side, view in views(work[name], fitted.tensors[name], fitted, word):
@@ -141,4 +144,5 @@ def _power(matrix: torch.Tensor, exponent: float) -> torch.Tensor | None:
     values, vectors = torch.linalg.eigh(matrix)
     if not bool((values[..., 0] > FLAT * values[..., -1]).all()) or not math.isfinite(float(values.sum())):
         return None
-    return vectors * values.pow(exponent)[..., None, :] @ vectors.mT
+    power: torch.Tensor = vectors * values.pow(exponent)[..., None, :] @ vectors.mT
+    return power

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -26,9 +27,9 @@ def folded(tensors: Tensors, folds: Folds) -> LazyTensors:
     for bias in folds.values:
         _value(work, bias)
     for part in folds.keys:
-        work.change(part.tensor, lambda t, part=part: _entries(t, part).zero_())
+        work.change(part.tensor, partial(_clear, part))
     for name, axis in folds.means:
-        work.change(name, lambda t, axis=axis: t.sub_(t.mean(axis, keepdim=True)))
+        work.change(name, partial(_center, axis))
     shapes = {name: work.shapes[name] for name in work.steps}
     return LazyTensors(shapes, dict.fromkeys(shapes, torch.float64), lambda name: work[name].clone())
 
@@ -62,13 +63,25 @@ class _Work:
             self.steps.setdefault(name, []).append(step)
 
 
+def _clear(part: Part, tensor: torch.Tensor) -> None:
+    _entries(tensor, part).zero_()
+
+
+def _center(axis: int, tensor: torch.Tensor) -> None:
+    tensor.sub_(tensor.mean(axis, keepdim=True))
+
+
+def _multiply(by: torch.Tensor, tensor: torch.Tensor) -> None:
+    tensor.mul_(by)
+
+
 def _entries(tensor: torch.Tensor, part: Part) -> torch.Tensor:
     return tensor.narrow(0, part.start, part.length)
 
 
 def _norm(work: _Work, norm: Norm) -> None:
-    if norm.free and norm.weight is not None:
-        _over(work, norm)
+    if norm.free and norm.weight is not None and norm.bias is not None:
+        _over(work, norm.weight, norm.bias, norm.readers)
     elif norm.bias is not None and not norm.free:
         for reader in norm.readers:
             _through(work, work[norm.bias], reader)
@@ -77,31 +90,32 @@ def _norm(work: _Work, norm: Norm) -> None:
         gain = work[norm.weight].clone()
         for reader in norm.readers:
             along = gain.view(-1, *[1] * (len(work.shapes[reader.weight]) - reader.axis - 1))
-            work.change(reader.weight, lambda t, along=along: t.mul_(along))
+            work.change(reader.weight, partial(_multiply, along))
         work.change(norm.weight, lambda t: t.fill_(1))
 
 
-def _over(work: _Work, norm: Norm) -> None:
+def _over(work: _Work, weight: str, own_bias: str, readers: Sequence[Reader]) -> None:
     """g·x + b is g·(x + b/g). Raises CheckpointError where a gain is 0 and its bias is not."""
-    gain, bias = work[norm.weight], work[norm.bias]
+    gain, bias = work[weight], work[own_bias]
     if bool(((gain == 0) & (bias != 0)).any()):
         raise CheckpointError(
-            f"{norm.weight} cannot be folded away: it is 0 where {norm.bias} is not",
-            problems=[f"{reader.weight}  has no bias to take that up" for reader in norm.readers],
+            f"{weight} cannot be folded away: it is 0 where {own_bias} is not",
+            problems=[f"{reader.weight}  has no bias to take that up" for reader in readers],
             hint="Match by --groups permutations, or give these layers biases of 0",
         )
     over = torch.where(gain == 0, 0.0, bias / gain)
-    work.change(norm.bias, lambda t: t.copy_(over))
+    work.change(own_bias, lambda t: t.copy_(over))
 
 
 def _value(work: _Work, bias: ValueBias) -> None:
     part = _entries(work[bias.part.tensor], bias.part)
     blocks = part.view(-1, 1, bias.size).expand(-1, bias.times, -1)
     _through(work, blocks.reshape(-1), bias.reader)
-    work.change(bias.part.tensor, lambda t: _entries(t, bias.part).zero_())
+    work.change(bias.part.tensor, partial(_clear, bias.part))
 
 
 def _through(work: _Work, vector: torch.Tensor, reader: Reader) -> None:
     """What a constant input adds to the outputs of a layer, moved into its bias."""
     given = torch.tensordot(work[reader.weight], vector, ([reader.axis], [0]))
+    assert reader.bias is not None  # else the fold was left out
     work.change(reader.bias, lambda t: t.add_(given))

@@ -72,15 +72,15 @@ def canonical(tensors: Tensors, fitted: FittedSpec, folds: Folds) -> Canonical:
 
 def check_numbers(dtypes: Mapping[str, torch.dtype], fitted: FittedSpec, folds: Folds) -> None:
     """Raise CheckpointError where numbers would be folded or turned that are integers or quantised."""
-    whole = (d.itemsize == 1 or not d.is_floating_point for d in map(dtypes.get, sorted(folds.tensors)))
-    names = [name for name, integer in zip(sorted(folds.tensors), whole, strict=True) if integer]
+    of = {name: dtypes[name] for name in sorted(folds.tensors)}
+    names = [name for name, dtype in of.items() if dtype.itemsize == 1 or not dtype.is_floating_point]
     if names:
         raise CheckpointError(
             "integers and quantised numbers can be permuted, not folded",
             problems=[f"{name}  {str(dtypes[name]).removeprefix('torch.')}" for name in names],
             hint="Match by --groups permutations, or give the weights as they were before quantisation",
         )
-    check_dtypes(dtypes, fitted, Elements({}, dict.fromkeys(fitted.groups)))
+    check_dtypes(dtypes, fitted, fitted.groups.keys())
 
 
 def moved_by(form: Canonical, fitted: FittedSpec, elements: Elements) -> Tensors:

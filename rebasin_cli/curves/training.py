@@ -159,6 +159,7 @@ class Search:
     def _epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
         rng, least = generator(self.problem.seed, f"order of epoch {number}"), self.mixture.normed + 1
         limit = self.options.limit
+        assert self.problem.data is not None  # as was checked when it began
         return epoch(self.problem.data, rng, limit=limit, least=least, augment=self.augment)
 
     def step(self, inputs: Any, targets: Any, turn: int, held: Held) -> float:

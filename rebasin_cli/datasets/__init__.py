@@ -208,7 +208,7 @@ def form(name: str, normalize: str | None = None) -> tuple[tuple[int, ...], Norm
     No data are read. Raises UsageError for what is no normalization.
     """
     module = registry.get(name) if name in registry.names() else None
-    if not hasattr(module, "SHAPE") or not hasattr(module, "PIXELS"):
+    if module is None or not hasattr(module, "SHAPE") or not hasattr(module, "PIXELS"):
         return None
     pixels, default = module.PIXELS, module.NORMALIZATION
     used = default if normalize is None else Normalization.parse(normalize, pixels)

@@ -173,7 +173,8 @@ class Once:
     """Batches that were made and looked at once, and stay in memory: the same tensors each time."""
 
     def __init__(self, batches: Iterable[Any]):
-        self._batches, self._made = batches, None
+        self._batches = batches
+        self._made: list[tuple[Any, Any]] | None = None
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         if self._made is None:

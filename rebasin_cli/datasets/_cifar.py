@@ -61,8 +61,8 @@ def unpack(archive: bytes, names: Sequence[str], folder: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(archive)) as members:
         for member in members:
             name = member.name.rpartition("/")[2]
-            if member.isfile() and name in names:
-                write_atomically(folder / name, members.extractfile(member).read())
+            if member.isfile() and name in names and (file := members.extractfile(member)) is not None:
+                write_atomically(folder / name, file.read())
 
 
 def _read_binary(paths: Sequence[Path], layout: Layout) -> Samples:
@@ -82,7 +82,7 @@ def _read_binary(paths: Sequence[Path], layout: Layout) -> Samples:
     for path, size, images_of, labels_of in parts:
         try:
             with files.opened(path) as file:
-                if file.readinto(memoryview(buffer[:size])) < size:
+                if file.readinto(buffer[:size].data) < size:
                     raise DataError(f"{path} is broken: it became shorter while it was read")
         except OSError as cause:
             raise DataError(f"{path} cannot be read: {cause.strerror or cause}") from cause
@@ -102,14 +102,14 @@ def _read_pickled(paths: Sequence[Path], layout: Layout) -> Samples:
 def _unpickled(path: Path, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     content = read_pickle(path)
     images, labels = (content.get(key, content.get(key.decode())) for key in (b"data", layout.label_key))
-    images = images.numpy() if isinstance(images, Tensor) else None
-    good = images is not None and images.dtype == np.uint8 and images.shape[1:] == (PIXELS,)
-    if not good or not isinstance(labels, list) or len(labels) != len(images):
+    pixels = images.numpy() if isinstance(images, Tensor) else np.empty(0)
+    good = pixels.dtype == np.uint8 and pixels.shape[1:] == (PIXELS,)
+    if not good or not isinstance(labels, list) or len(labels) != len(pixels):
         raise DataError(f"{path}: expected 'data', {PIXELS} bytes an image, and as many labels")
     try:
         if not all(type(label) is int for label in labels):
             raise TypeError
-        return images, np.array(labels, np.int64)
+        return pixels, np.array(labels, np.int64)
     except (TypeError, ValueError, OverflowError) as cause:
         raise DataError(f"{path}: its labels are not whole numbers") from cause
 

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -87,7 +87,7 @@ def download(urls: Sequence[str], md5: str) -> bytes:
         log.info("downloading %s", url)
         try:
             with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
-                content = answer.read(LARGEST)
+                content: bytes = answer.read(LARGEST)
         except (OSError, http.client.HTTPException) as cause:
             reasons.append(f"{url}: {getattr(cause, 'reason', None) or cause}")
             continue
@@ -120,7 +120,7 @@ def read_idx(path: Path) -> np.ndarray:
         raise DataError(f"{path} cannot be read: {cause}") from cause
 
 
-def _read_idx(path: Path, file: BinaryIO, size: int, *, packed: bool) -> np.ndarray:
+def _read_idx(path: Path, file: gzip.GzipFile | io.BufferedReader, size: int, *, packed: bool) -> np.ndarray:
     head = file.read(4)
     if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _IDX_TYPES:
         raise DataError(f"{path} is not an idx file")

@@ -27,7 +27,8 @@ def held_out(data: Iterable[Any], seed: int, most: int = MOST) -> tuple[Iterable
             return data, data
         order = torch.randperm(data.samples, generator=torch.Generator().manual_seed(seed))
         parts = order[size:], order[:size]  # in random order: none of a class alone
-        return tuple(replace(data, source=data.source.at(part)) for part in parts)
+        rest, held = (replace(data, source=data.source.at(part)) for part in parts)
+        return rest, held
     return parted(data, every=SHARE, at=0, read=checked)
 
 

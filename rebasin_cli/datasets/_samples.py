@@ -26,5 +26,5 @@ class Samples:
     def at(self, chosen: Tensor) -> Samples:
         """Those at these indices (int64), in this order; raises IndexError for one that is not there."""
         # rows as a whole take a third of the time of indexing
-        taken = (tensor.index_select(0, chosen) for tensor in (self.inputs, self.targets))
-        return Samples(*taken, vocabulary=self.vocabulary)
+        inputs, targets = (tensor.index_select(0, chosen) for tensor in (self.inputs, self.targets))
+        return Samples(inputs, targets, self.vocabulary)

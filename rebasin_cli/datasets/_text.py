@@ -41,16 +41,17 @@ def windows(text: str, split: str, where: str, window: int = WINDOW) -> Samples:
 
 def spelled(samples: Samples, vocabulary: str, where: str) -> Samples:
     """The same text in the numbers of another vocabulary. Raises DataError for characters it has not."""
-    if samples.vocabulary == vocabulary:
+    own = samples.vocabulary
+    if own is None or own == vocabulary:
         return samples
     numbers = {character: number for number, character in enumerate(vocabulary)}
     present = torch.cat([samples.inputs.flatten(), samples.targets.flatten()]).unique().tolist()
-    lost = [samples.vocabulary[k] for k in present if samples.vocabulary[k] not in numbers]
+    lost = [own[k] for k in present if own[k] not in numbers]
     if lost:
         raise DataError(
             f"{where} has {len(lost)} characters that the model's vocabulary of {len(vocabulary)} has not",
             problems=[f"{character!r}  U+{ord(character):04X}" for character in lost],
             hint="Measure on text of the characters that the model was trained on",
         )
-    table = torch.tensor([numbers.get(character, 0) for character in samples.vocabulary])
+    table = torch.tensor([numbers.get(character, 0) for character in own])
     return Samples(table[samples.inputs], table[samples.targets], vocabulary)

@@ -14,7 +14,7 @@ else is multiplied in float64 and rounded once.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -205,7 +205,7 @@ def acted(tensors: Tensors, fitted: FittedSpec, elements: Elements) -> LazyTenso
     Raises CheckpointError where more than an order acts on integers or quantised numbers.
     """
     plan = plan_of(tensors)
-    check_dtypes({name: dtype for name, (dtype, _) in plan.items()}, fitted, elements)
+    check_dtypes({name: dtype for name, (dtype, _) in plan.items()}, fitted, elements.maps.keys())
     moved = permutation.permuted(tensors, fitted, elements.permutations)
     maps = maps_of(elements)
 
@@ -215,11 +215,12 @@ def acted(tensors: Tensors, fitted: FittedSpec, elements: Elements) -> LazyTenso
     return LazyTensors({n: s for n, (_, s) in plan.items()}, {n: d for n, (d, _) in plan.items()}, read)
 
 
-def check_dtypes(dtypes: Mapping[str, torch.dtype], fitted: FittedSpec, elements: Elements) -> None:
+def check_dtypes(dtypes: Mapping[str, torch.dtype], fitted: FittedSpec, mapped: Collection[str]) -> None:
+    """Raise CheckpointError where words that are `mapped` stand in integers or quantised numbers."""
     problems = []
     for name, dtype in dtypes.items():
         words = {word for axis in fitted.tensors.get(name, ()) for word in words_of(axis)}
-        if (dtype.itemsize == 1 or not dtype.is_floating_point) and (more := words & elements.maps.keys()):
+        if (dtype.itemsize == 1 or not dtype.is_floating_point) and (more := words.intersection(mapped)):
             told = ", ".join(f'"{word}"' for word in sorted(more))
             problems.append(f"{name}  {str(dtype).removeprefix('torch.')}, and {told} is more than an order")
     if problems:

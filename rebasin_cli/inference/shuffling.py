@@ -11,6 +11,7 @@ from torch import nn
 from ..errors import NotProven
 from ..permutations import index_maps, permutation
 from ..spec.spec import FittedSpec
+from ..types import Permutations
 from . import drawing
 from .comparing import difference, differences, own_sizes
 from .runs import Runs
@@ -24,11 +25,11 @@ class Changed:
 
     def __init__(self, runs: Runs, fitted: FittedSpec, batch: Any, before: list[torch.Tensor]) -> None:
         self._runs, self._fitted, self._batch, self._before = runs, fitted, batch, before
-        self._done: permutation.Permutations | None = None
+        self._done: Permutations | None = None
         self._sizes = own_sizes(before)
         self._most: list[float] = []  # by any permutation so far, of every output
 
-    def __call__(self, permutations: permutation.Permutations) -> float:
+    def __call__(self, permutations: Permutations) -> float:
         back = self._done and permutation.invert(self._done)
         _permute(
             self._runs.network,
@@ -64,7 +65,7 @@ class Changed:
         self._done = None
 
 
-def draw(fitted: FittedSpec, words: Collection[str], rng: torch.Generator) -> permutation.Permutations:
+def draw(fitted: FittedSpec, words: Collection[str], rng: torch.Generator) -> Permutations:
     """Random permutations of these words, the others stay as far as they can.
 
     None is the identity: of two units it would be drawn every other time. For the same reason no starred
@@ -97,7 +98,7 @@ def apart(fitted: FittedSpec) -> list[list[str]]:
 def _permute(
     network: nn.Module,
     fitted: FittedSpec,
-    permutations: permutation.Permutations,
+    permutations: Permutations,
     *,
     drawn: bool = True,
 ) -> None:

@@ -22,6 +22,7 @@ from ..errors import UsageError
 from ..permutations import index_maps, permutation
 from ..registry import option
 from ..runtime.seeds import generator
+from ..types import Permutations
 from . import MatchResult, Problem, State
 from .grouped import bound as grouped_bound
 from .grouped import matching as grouped
@@ -243,7 +244,7 @@ class Search:
 
 
 def kicked(
-    permutations: permutation.Permutations,
+    permutations: Permutations,
     rng: torch.Generator,
     within: index_maps.Within = index_maps.PLAIN,
 ) -> dict[str, torch.Tensor]:

@@ -37,7 +37,7 @@ def variants() -> dict[str, ModuleType]:
 
 def is_from(name: str | None, reference: str) -> bool:
     """Whether `name` is a variant of the module in `package.module:factory`."""
-    module = variants().get(name)
+    module = None if name is None else variants().get(name)
     return getattr(module, "__name__", None) == reference.partition(":")[0]
 
 
@@ -48,7 +48,10 @@ def own_factory(reference: str | None) -> Callable[..., nn.Module] | None:
     package's net, though its name may be typed.
     """
     known = {f"{module}:from_shapes": name for name, module in registry.own().items()}
-    return registry.get(known[reference]).from_shapes if reference in known else None
+    if reference not in known:
+        return None
+    factory: Callable[..., nn.Module] = registry.get(known[reference]).from_shapes
+    return factory
 
 
 def build(
@@ -82,9 +85,10 @@ def build(
     for key, value in options.items():
         if isinstance(value, int) and not 0 < value <= WIDEST:
             raise UsageError(f"{key} of {str(value)[:20]} make no network: expected 1 to {WIDEST}")
-    return known[name].build(
+    network: nn.Module = known[name].build(
         name, input_shape=tuple(input_shape), classes=classes, width=width, norm=norm, depth=depth, **options
     )
+    return network
 
 
 def resolve(reference: str) -> Callable[..., Any]:
@@ -95,4 +99,5 @@ def resolve(reference: str) -> Callable[..., Any]:
             f"{reference} is {type(factory).__name__}, which cannot be called",
             hint="Expected a class or a function that returns a torch.nn.Module.",
         )
-    return factory
+    found: Callable[..., Any] = factory
+    return found

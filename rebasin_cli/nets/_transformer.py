@@ -119,6 +119,8 @@ class Rotary(nn.Module):
     j and j + dim / 2.
     """
 
+    frequencies: Tensor
+
     def __init__(self, dim: int, *, axes: int, base: float):
         super().__init__()
         pairs = dim // (2 * axes)
@@ -142,6 +144,8 @@ class Attention(nn.Module):
     heads there are, which no other tensor's shape tells.
     """
 
+    scale: Tensor
+
     def __init__(self, width: int, heads: int, *, causal: bool):
         super().__init__()
         self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
@@ -155,7 +159,8 @@ class Attention(nn.Module):
             q, k = turned(q, turn), turned(k, turn)
         q = q * self.scale[:, None, None]
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=1.0)
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        made: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return made
 
 
 class FeedForward(nn.Module):
@@ -167,9 +172,9 @@ class FeedForward(nn.Module):
         self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.gate is None:
-            return self.down(F.gelu(self.up(x)))
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        inner = F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x)
+        made: Tensor = self.down(inner)
+        return made
 
 
 class Block(nn.Module):
@@ -182,7 +187,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, turn: Turn | None = None) -> Tensor:
         x = x + self.attn(self.norm1(x), turn)
-        return x + self.mlp(self.norm2(x))
+        made: Tensor = x + self.mlp(self.norm2(x))
+        return made
 
 
 def initialize(network: nn.Module) -> None:

@@ -87,7 +87,8 @@ class Auxiliary(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv(nn.functional.adaptive_avg_pool2d(x, 4))
-        return self.fc2(self.dropout(torch.relu(self.fc1(torch.flatten(x, 1)))))
+        logits: Tensor = self.fc2(self.dropout(torch.relu(self.fc1(torch.flatten(x, 1)))))
+        return logits
 
 
 class GoogLeNet(nn.Module):
@@ -118,8 +119,9 @@ class GoogLeNet(nn.Module):
             self.add_module(name, Inception(channels, widths))
             channels = widths[0] + widths[2] + widths[4] + widths[5]
             head = AUXILIARY.get(name)
-            if head in (auxiliary or {}):
-                heads[head] = Auxiliary(channels, *auxiliary[head], classes)
+            if head is not None and auxiliary is not None and head in auxiliary:
+                middle, hidden = auxiliary[head]
+                heads[head] = Auxiliary(channels, middle, hidden, classes)
         for head, module in heads.items():
             self.add_module(head, module)
         self.auxiliary = tuple(heads)

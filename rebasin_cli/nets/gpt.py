@@ -53,7 +53,8 @@ class GPT(nn.Module):
             turn = self.rotary(torch.arange(length, device=x.device, dtype=x.dtype)[:, None])
         for block in self.blocks:
             x = block(x, turn)
-        return self.head(self.norm(x)).transpose(1, 2)
+        logits: Tensor = self.head(self.norm(x)).transpose(1, 2)
+        return logits
 
 
 def build(
@@ -72,8 +73,16 @@ def build(
 
     Raises UsageError.
     """
-    options = {"width": width, "norm": norm, "depth": depth, "heads": heads}
-    plan = t.plan(name, **options, activation=activation, positions=positions, axes=1)
+    plan = t.plan(
+        name,
+        width=width,
+        norm=norm,
+        depth=depth,
+        heads=heads,
+        activation=activation,
+        positions=positions,
+        axes=1,
+    )
     if len(input_shape) != 1:
         raise UsageError(f"{name} reads windows of text (T,), not {tuple(input_shape)}")
     network = GPT(plan, classes, None if plan.rotary else input_shape[0], classes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,11 @@ class MLP(nn.Module):
         self.layers = nn.ModuleList(
             nn.Linear(a, b, bias=bias) for a, b in zip(hidden, hidden[1:], strict=False)
         )
-        kinds = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm, "none": lambda size: nn.Identity()}
+        kinds: dict[str, Callable[[int], nn.Module]] = {
+            "batch": nn.BatchNorm1d,
+            "layer": nn.LayerNorm,
+            "none": lambda size: nn.Identity(),
+        }
         self.norms = nn.ModuleList(kinds[norm](size) for size in hidden[1:])
         self.head = nn.Linear(hidden[-1], classes, bias=head_bias)
         self.activation = activation
@@ -50,7 +54,8 @@ class MLP(nn.Module):
         act = ACTIVATIONS[self.activation]
         for layer, norm in zip(self.layers, self.norms, strict=True):
             x = act(norm(layer(x)))
-        return self.head(x)
+        logits: Tensor = self.head(x)
+        return logits
 
 
 def build(

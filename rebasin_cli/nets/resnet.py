@@ -114,7 +114,8 @@ class ResNet(nn.Module):
         x = self.maxpool(torch.relu(self.bn1(self.conv1(x))))
         for name in self.stages:
             x = self.get_submodule(name)(x)
-        return self.get_submodule(self.head_name)(x.mean(dim=(2, 3)))
+        logits: Tensor = self.get_submodule(self.head_name)(x.mean(dim=(2, 3)))
+        return logits
 
 
 def build(

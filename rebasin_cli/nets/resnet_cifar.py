@@ -100,7 +100,7 @@ class Block(nn.Module):
         if plan.join == "pad":
             missing = plan.outputs - plan.inputs
             shortcut.append(PadJoin(missing // 2, missing - missing // 2, plan.stride))
-        elif plan.join != "identity":
+        elif isinstance(plan.join, int):
             shortcut.append(conv(f"{net.shortcut}.0", plan.inputs, plan.outputs, plan.join, plan.stride))
             if plan.join_norm:
                 shortcut.append(_norm(net.norm, plan.outputs))
@@ -126,13 +126,14 @@ class ResNet(nn.Module):
         self.head_name = plan.head
         self.add_module(plan.head, nn.Linear(plan.stages[-1][-1].outputs, plan.classes, bias=plan.head_bias))
         side = 2 ** len(plan.stages)  # two pixels in the last stage: each kernel sees more than its middle
-        self.example_shape = (plan.inputs, side, side)
+        self.example_shape: tuple[int, ...] = (plan.inputs, side, side)
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.bn1(self.conv1(x)))
         for name in self.stages:
             x = self.get_submodule(name)(x)
-        return self.get_submodule(self.head_name)(x.mean(dim=(2, 3)))
+        logits: Tensor = self.get_submodule(self.head_name)(x.mean(dim=(2, 3)))
+        return logits
 
 
 def build(
@@ -162,10 +163,11 @@ def build(
     if min(channels) < 1:
         raise UsageError(f"width {width:g} leaves {name} without channels", hint="Try --width 1.")
     repeats = (int(name.removeprefix("resnet")) - 2) // 6
-    way: str | int = {"conv1x1": 1, "conv3x3": 3, "pad": "pad"}[join]
+    ways: dict[str, str | int] = {"conv1x1": 1, "conv3x3": 3, "pad": "pad"}
     stages, inputs = [], channels[0]
     for s, outputs in enumerate(channels):
-        blocks = [BlockPlan(inputs, outputs, outputs, *((2, way) if s else (1, "identity")))]
+        first = (2, ways[join]) if s else (1, "identity")
+        blocks = [BlockPlan(inputs, outputs, outputs, *first)]
         blocks += [BlockPlan(outputs, outputs, outputs, 1)] * (repeats - 1)
         stages.append(tuple(blocks))
         inputs = outputs

@@ -44,12 +44,13 @@ class TinyTen(nn.Module):
             self.add_module(f"conv{i + 1}", conv)
             self.add_module(f"bn{i + 1}", nn.BatchNorm2d(channels[i + 1]) if norm else nn.Identity())
         self.fc = nn.Linear(channels[-1], classes, bias=head_bias)
-        self.example_shape = (channels[0], 32, 32)
+        self.example_shape: tuple[int, ...] = (channels[0], 32, 32)
 
     def forward(self, x: Tensor) -> Tensor:
         for i in range(1, 9):
             x = torch.relu(self.get_submodule(f"bn{i}")(self.get_submodule(f"conv{i}")(x)))
-        return self.fc(x.mean(dim=(2, 3)))
+        logits: Tensor = self.fc(x.mean(dim=(2, 3)))
+        return logits
 
 
 def build(

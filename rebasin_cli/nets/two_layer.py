@@ -27,7 +27,8 @@ class TwoLayer(nn.Module):
         self.example_shape: tuple[int, ...] = (inputs,)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(torch.relu(self.fc1(x.flatten(1))))
+        logits: Tensor = self.fc2(torch.relu(self.fc1(x.flatten(1))))
+        return logits
 
 
 def build(

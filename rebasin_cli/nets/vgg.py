@@ -92,7 +92,8 @@ class VGG(nn.Module):
         self.example_shape: tuple[int, ...] = (plan.inputs, smallest, smallest)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.classifier(torch.flatten(self.avgpool(self.features(x)), 1))
+        logits: Tensor = self.classifier(torch.flatten(self.avgpool(self.features(x)), 1))
+        return logits
 
 
 def build(
@@ -137,7 +138,7 @@ def build(
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         elif isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, 0, 0.01)
-        if isinstance(module, nn.Conv2d | nn.Linear):
+        if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
     network.example_shape = tuple(input_shape)
     return network

@@ -32,15 +32,15 @@ class ViT(nn.Module):
 
     def __init__(self, plan: t.Plan, patch: Sequence[int], positions: int | None, classes: int):
         super().__init__()
-        channels, *size = patch
-        self.patch_embed = nn.Conv2d(channels, plan.width, size, stride=size)
+        channels, height, width = patch
+        self.patch_embed = nn.Conv2d(channels, plan.width, (height, width), stride=(height, width))
         self.pos_embed = nn.Parameter(torch.zeros(positions, plan.width)) if positions else None
         self.rotary = None if positions else t.Rotary(plan.dim, axes=2, base=BASE)
         self.blocks = nn.ModuleList(t.Block(plan, causal=False) for _ in range(plan.depth))
         self.norm = t.NORMS[plan.norm](plan.width)
         self.head = nn.Linear(plan.width, classes)
         rows, columns = _grid(positions or 6)
-        self.example_shape: tuple[int, ...] = (channels, rows * size[0], columns * size[1])
+        self.example_shape: tuple[int, ...] = (channels, rows * height, columns * width)
 
     def forward(self, x: Tensor) -> Tensor:
         grid = self.patch_embed(x)
@@ -50,7 +50,8 @@ class ViT(nn.Module):
         turn = None if self.rotary is None else self.rotary(_places(grid))
         for block in self.blocks:
             x = block(x, turn)
-        return self.head(self.norm(x).mean(dim=1))
+        logits: Tensor = self.head(self.norm(x).mean(dim=1))
+        return logits
 
 
 def _places(grid: Tensor) -> Tensor:
@@ -82,8 +83,16 @@ def build(
 
     Raises UsageError.
     """
-    options = {"width": width, "norm": norm, "depth": depth, "heads": heads}
-    plan = t.plan(name, **options, activation=activation, positions=positions, axes=2)
+    plan = t.plan(
+        name,
+        width=width,
+        norm=norm,
+        depth=depth,
+        heads=heads,
+        activation=activation,
+        positions=positions,
+        axes=2,
+    )
     if len(input_shape) != 3:
         raise UsageError(f"{name} reads images (C, H, W), not {tuple(input_shape)}")
     channels, *sides = input_shape

@@ -32,14 +32,14 @@ def resolve(
     the spec's own. Raises UsageError if the spec wants to import code from elsewhere without
     `trust_code`, NetworkError if the factory fails or builds something else.
     """
-    if reference is None and spec.net is None:
+    if (name := reference or spec.net) is None:
         return None
-    if reference is None and nets.own_factory(spec.net) is None and not trust_code:
+    if reference is None and nets.own_factory(name) is None and not trust_code:
         raise UsageError(
             f"{spec.source} names the network {spec.net}, which would import and run that code",
             hint=f"Allow it with --trust-code, or say so yourself: --net {spec.net}",
         )
-    return from_reference(reference or spec.net, shapes)
+    return from_reference(name, shapes)
 
 
 def from_reference(name: str, shapes: Shapes | None) -> nn.Module:

@@ -99,7 +99,7 @@ class Attacker:
                 "an attack moves the pixels of a data set; a loader's batches do not say what a pixel is",
                 hint="Give a built-in data set, npz:FILE or imagefolder:DIR",
             )
-        if data.vocabulary is not None:
+        if data.vocabulary is not None or data.normalization is None:
             raise DataError(f"{data.name} is text: an attack moves pixels")
         self.attack, self.normalization = attack, data.normalization
 
@@ -112,10 +112,11 @@ class Attacker:
         reach, step = attack.epsilon / std, attack.alpha / std
         lowest = torch.minimum(inputs, torch.maximum(inputs - reach, (0 - mean) / std))
         highest = torch.maximum(inputs, torch.minimum(inputs + reach, (1 - mean) / std))
-        worst, most = inputs, None
+        worst: Tensor = inputs
+        most: Tensor | None = None
         for _ in range(attack.restarts):
             start = torch.rand(inputs.shape, generator=rng).to(inputs) * 2 - 1
-            moved = (inputs + reach * start).clamp(lowest, highest)
+            moved: Tensor = (inputs + reach * start).clamp(lowest, highest)
             for _ in range(attack.steps):
                 moved.requires_grad_()
                 with torch.enable_grad():

@@ -49,7 +49,7 @@ def _same(container: Any, held: Any) -> bool:
     if len(container) != len(held):
         return False
     if isinstance(container, set):
-        return container == held
+        return bool(container == held)
     if isinstance(container, dict):
         return all(a is b and container[a] is held[b] for a, b in zip(container, held, strict=True))
     return all(a is b for a, b in zip(container, held, strict=True))

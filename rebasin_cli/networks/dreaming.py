@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -161,7 +162,8 @@ def _still(network: nn.Module) -> Iterator[list[Tensor]]:
     are from what it remembers, relative to its variance."""
     far: list[Tensor] = []
 
-    def watch(norm: nn.Module, args: tuple[Tensor, ...]) -> None:
+    def watch(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        norm: Any = module  # any with running statistics
         values = args[0].float()
         axes = (0, *range(2, values.ndim))
         mean, variance = values.mean(axes), values.var(axes, correction=0)

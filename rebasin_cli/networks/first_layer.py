@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +54,8 @@ class FirstLayer:
             return self._multiplied(x)
         if (results := self._results(x)) is None:
             return self._multiplied(x)
-        found = torch.lerp(*results, self.share)
+        one, other = results
+        found = torch.lerp(one, other, self.share)
         if self.right is None:
             few = x.reshape(-1, x.shape[-1])[:FEW]
             self.right = alike(self._multiplied(few), found.reshape(-1, found.shape[-1])[:FEW])
@@ -110,21 +111,22 @@ def find(
                 forward(network, few)
     except NetworkError:  # told by whoever runs it
         return None
-    first = [module for module, alone in read if alone]
+    first = [module for module, alone in read if alone and _plain(module)]
     if len(first) != 1 or [module for module, _ in read].count(first[0]) != 1:
         return None
     if not torch.equal(few, before):  # it writes into its inputs
         return None
     named = [f"{layers[first[0]]}.{own}" for own in _own(first[0])]
-    found = [[end.get(name) for name in named] for end in ends]
-    same = all(
-        it is not None and it.dtype == torch.float32 and it.device == few.device for it in sum(found, [])
-    )
+    found = [[end[name] for name in named if name in end] for end in ends]
+    whole = all(len(its) == len(named) for its in found)
+    same = whole and all(it.dtype == torch.float32 and it.device == few.device for its in found for it in its)
     return FirstLayer(first[0], found) if same else None
 
 
-def _plain(module: nn.Module) -> bool:
+def _plain(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether a module is a linear layer on the CPU, in float32, with weights of its own."""
-    if not plain(module, (nn.Linear,)) or "weight" not in module._parameters or module.in_features < LEAST:
+    if not plain(module, (nn.Linear,)) or not isinstance(module, nn.Linear):
+        return False
+    if "weight" not in module._parameters or module.in_features < LEAST:
         return False
     return all(it.dtype == torch.float32 and it.device.type == "cpu" for it in _own(module).values())

@@ -109,7 +109,7 @@ def _same(values: Tensor) -> Tensor:
     return values
 
 
-def _fold(convolution: nn.Module, norm: nn.Module) -> dict[str, Tensor]:
+def _fold(convolution: Any, norm: Any) -> dict[str, Any]:
     tensors = (convolution.weight, convolution.bias, norm.weight, norm.bias)
     weight, bias = fold(*tensors, norm.running_mean, norm.running_var, eps=norm.eps)
     return {"weight": weight, "bias": bias}

@@ -32,7 +32,8 @@ def initialize(network: nn.Module, init: str) -> None:
         if not isinstance(module, nn.Linear | nn.Conv2d):
             continue
         if init == "torch":
-            module.reset_parameters()
+            reset: Callable[[], None] = module.reset_parameters
+            reset()
             continue
         outputs, inputs, *kernel = module.weight.shape
         each = math.prod(kernel)

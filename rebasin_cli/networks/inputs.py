@@ -47,7 +47,8 @@ def parse(text: str) -> tuple[Wanted, ...]:
 
     Raises UsageError that names everything which cannot be read, and shows the form.
     """
-    found, problems = [], []
+    found: list[Wanted] = []
+    problems = []
     for item in (part.strip() for part in text.split(",")):
         one = _parse_one(item)
         if isinstance(one, str):

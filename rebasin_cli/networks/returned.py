@@ -119,7 +119,7 @@ class Kept:
         places = {k: place for place, k in enumerate(sorted(every))}
         chosen = sorted(kept & every)
         return Returned(
-            tuple(leaves[k].tensor for k in chosen),
+            tuple(tensor for k in chosen if (tensor := leaves[k].tensor) is not None),  # all of them
             tuple(places[k] for k in chosen),
             tuple(leaves[k].name for k in chosen),
             *_told([leaf for leaf in leaves if _holds(leaf)], [leaves[k] for k in chosen]),

@@ -62,8 +62,9 @@ def pick(outputs: Any, output: str | int | None) -> Any:
         return outputs
     key = int(output) if isinstance(output, str) and re.fullmatch("-?[0-9]{1,9}", output) else output
     try:
-        attribute = isinstance(key, str) and not isinstance(outputs, Mapping)
-        return getattr(outputs, key) if attribute else outputs[key]
+        if isinstance(key, str) and not isinstance(outputs, Mapping):
+            return getattr(outputs, key)
+        return outputs[key]
     except (KeyError, IndexError, TypeError, AttributeError) as cause:
         raise NetworkError(f"the network returns {describe(outputs)}, which has no {output!r}") from cause
 

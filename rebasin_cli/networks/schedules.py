@@ -13,10 +13,17 @@ PEAK = 5  # the epoch in which a triangle is highest
 class Scheduled(Protocol):
     """What a recipe says about it."""
 
-    epochs: int
-    learning_rate: float
-    schedule: str
-    warmup: float
+    @property
+    def epochs(self) -> int: ...
+
+    @property
+    def learning_rate(self) -> float: ...
+
+    @property
+    def schedule(self) -> str: ...
+
+    @property
+    def warmup(self) -> float: ...
 
 
 def learning_rate_at(recipe: Scheduled, step: int, steps: int) -> float:

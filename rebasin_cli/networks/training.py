@@ -124,7 +124,8 @@ def _run(
     data, began = setup.train.with_batch_size(recipe.batch_size), time.monotonic()
     network.to(device)
     if has_convolutions(network):
-        network.to(memory_format=memory_format(device, recipe.precision))
+        ordered: Any = network  # PyTorch's own types do not know this argument
+        ordered.to(memory_format=memory_format(device, recipe.precision))
     optimizer = _optimizer(network, recipe)
     identity = setup.identity
     history = _resume(state_path, network, optimizer, identity, device) if state_path and resume else []
@@ -211,8 +212,8 @@ def _optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     if recipe.optimizer != "sgd":
         kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
         return kind(network.parameters(), **options)
-    how = {"momentum": recipe.momentum, "nesterov": recipe.nesterov}
-    return torch.optim.SGD(network.parameters(), **how, **options)
+    options |= {"momentum": recipe.momentum, "nesterov": recipe.nesterov}
+    return torch.optim.SGD(network.parameters(), **options)
 
 
 def _save(

@@ -97,12 +97,13 @@ def prepare(net: str | nn.Module, data: str | tuple[Data, Data], **wanted: Unpac
     """
     seed, device = wanted.get("seed", 0), wanted.get("device", "cpu")
     options = {key: wanted.get(key) for key in ("root", "normalize")}
-    portion = Portion(**{name: wanted.get(name) for name in Portion.__dataclass_fields__})
+    given: dict[str, Any] = {**wanted}
+    portion = Portion(**{name: given.get(name) for name in Portion.__dataclass_fields__})
     train, test = _open(data, **options)
     train = portion.of(train, seed)
     shaped = {key: wanted.get(key) for key in ("width", "norm", "depth", *nets.FURTHER)}
     network = _drawn(net, train, shaped, seed, device) if isinstance(net, str) else net
-    own = {name: wanted[name] for name in Recipe.__dataclass_fields__ if wanted.get(name) is not None}
+    own = {name: given[name] for name in Recipe.__dataclass_fields__ if given.get(name) is not None}
     recipe = default_recipe(
         network,
         train.samples,
@@ -172,16 +173,18 @@ def _drawn(net: str, data: Data, shaped: dict[str, Any], seed: int, device: str)
 
 def _open(data: str | tuple[Data, Data], **options: Any) -> tuple[Data, Data]:
     if isinstance(data, str):
-        data = open_data(data, "train", **options), open_data(data, "test", **options)
-    if not isinstance(data[0], Data):
+        train, test = open_data(data, "train", **options), open_data(data, "test", **options)
+    else:
+        train, test = data
+    if not isinstance(train, Data) or not isinstance(test, Data):
         raise UsageError(
             "training needs the samples of a data set, not the batches of a loader",
             hint="Give a built-in data set, npz:FILE, imagefolder:DIR or text:FILE.",
         )
-    known, tested = data[0].classes, data[1].classes
+    known, tested = train.classes, test.classes
     if tested > known:
         raise DataError(
-            f"{data[1].name}: test samples are of {tested} classes, training samples of {known}",
+            f"{test.name}: test samples are of {tested} classes, training samples of {known}",
             hint="A network trained on these has no output for the other classes",
         )
-    return data
+    return train, test

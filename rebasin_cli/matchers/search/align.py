@@ -26,7 +26,7 @@ from ...runtime import devices
 from ...runtime.ranks import ALONE, Ranks
 from ...runtime.seeds import generator
 from ...spec.spec import FittedSpec
-from ...types import Tensors
+from ...types import Permutations, Tensors
 from .. import MatchResult, Problem, State, registry
 from ..polishing import search as polishing
 from ..polishing.length import Length
@@ -49,7 +49,7 @@ class Alignment:
     """
 
     models: tuple[Tensors, ...]
-    permutations: tuple[permutation.Permutations, ...]
+    permutations: tuple[Permutations, ...]
     result: MatchResult
     fitted: FittedSpec
     proof: Proof | None
