@@ -12,7 +12,7 @@ from ..errors import RebasinError
 from ..runtime.seeds import seeded
 
 # The variance of a weight, of what a unit reads (fan in) and what reads it (fan out).
-VARIANCES = {
+VARIANCES: dict[str, Callable[[int, int], float]] = {
     "kaiming": lambda fan_in, fan_out: 2 / fan_in,
     "lecun": lambda fan_in, fan_out: 1 / fan_in,
     "xavier": lambda fan_in, fan_out: 2 / (fan_in + fan_out),
@@ -32,8 +32,7 @@ def initialize(network: nn.Module, init: str) -> None:
         if not isinstance(module, nn.Linear | nn.Conv2d):
             continue
         if init == "torch":
-            reset: Callable[[], None] = module.reset_parameters
-            reset()
+            module.reset_parameters()
             continue
         outputs, inputs, *kernel = module.weight.shape
         each = math.prod(kernel)
