@@ -34,13 +34,13 @@ def check(case: Case, job: Job) -> None:
     shown = rows().get(case.name)
     now = cases.row(case, job)
     assert shown == now, f"docs/ci.md is not current: python -m tests.ci\n{shown}\n{now}"
-    told, said = logs().get(case.name, []), cases.log(job) if failed(now) else []
+    told, said = logs().get(case.name, []), shown_of(now, cases.log(job))
     assert plain(told) == plain(said), "docs/ci_logs.md is not current: " + "\n".join(said)
 
 
-def failed(row: dict[str, str]) -> bool:
-    """Whether the log of a job is shown: of those that passed nobody asks."""
-    return row["exit code"] != "0"
+def shown_of(row: dict[str, str], log: list[str]) -> list[str]:
+    """What the page shows of a log: nothing of a job that passed, no annotation, which says the same again."""
+    return [] if row["exit code"] == "0" else [line for line in log if not line.startswith("::")]
 
 
 def plain(lines: list[str]) -> str:
@@ -57,6 +57,6 @@ def write(found: dict[str, dict[str, str]], said: dict[str, list[str]]) -> None:
     assert count == 1
     PAGE.write_text(text, encoding="utf-8")
     head = LOGS.read_text(encoding="utf-8").partition("\n## ")[0].rstrip()
-    shown = {name: lines for name, lines in said.items() if failed(found[name])}
+    shown = {name: lines for name, log in said.items() if (lines := shown_of(found[name], log))}
     blocks = [f"## {name}\n\n```text\n" + "\n".join(lines) + "\n```" for name, lines in shown.items()]
     LOGS.write_text("\n\n".join([head, *blocks]) + "\n", encoding="utf-8")
