@@ -39,7 +39,7 @@ def check(case: Case, job: Job) -> None:
 
 
 def shown_of(row: dict[str, str], log: list[str]) -> list[str]:
-    """What the page shows of a log: nothing of a job that passed, no annotation, which says the same again."""
+    """What the page shows of a log: nothing of one that passed, no annotation, which says it again."""
     return [] if row["exit code"] == "0" else [line for line in log if not line.startswith("::")]
 
 
