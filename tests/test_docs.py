@@ -307,6 +307,11 @@ def errors_with_a_row() -> Iterator[type]:
                 yield value
 
 
+def test_no_page_holds_the_marks_of_a_conflict():
+    marks = re.compile(r"(?m)^(?:<{7}|>{7}) ")
+    assert [name_of(page) for page in PAGES if marks.search(text_of(page))] == []
+
+
 def test_every_decision_is_listed():
     files = sorted(path.name for path in DOCS.glob("decisions/0*.md"))
     assert re.findall(r"\]\((0.*?\.md)\)", text_of(DOCS / "decisions" / "README.md")) == files
