@@ -35,7 +35,7 @@ def align(
     ranks.first(lambda: check_outputs(output, session.reads, permutation_beside=True, as_torch=True))
     search.check(session, output)
     search.check_needs(session)
-    ranks.first(symmetries.check_reference, session)
+    ranks.first(symmetries.check_reference, session, session.folds)  # which all look for, together
     same_run.check(session)
     if output.dry_run:
         return plans.of_search(session)

@@ -140,14 +140,13 @@ class Session:
     def symmetries(self) -> tuple[FittedSpec, Folds | None]:
         """`fitted` and `folds`, which are found together."""
         asked, averaged = self.asked, self.command in AVERAGING
+        models = self.models  # which all open before any looks for a spec
         plain = self.ranks.each(
-            lambda: fit_spec(
-                self.models, asked.loading, asked.network, asked.data, self.say, averaged=averaged
-            )
+            lambda: fit_spec(models, asked.loading, asked.network, asked.data, self.say, averaged=averaged)
         )
         if asked.search.groups == "permutations":
             return plain.ordered, None
-        return self.ranks.each(beyond, plain, self.models, asked, self.say)
+        return self.ranks.each(beyond, plain, models, asked, self.say)
 
     @cached_property
     def given(self) -> tuple[Permutations | None, dict[str, str]]:

@@ -38,13 +38,13 @@ from .outputs import Output, write
 from .roundoff import FINEST, allowed, near, own_size, shaken
 
 
-def check_reference(session: Session) -> None:
+def check_reference(session: Session, folds: Folds | None) -> None:
     """Raise UsageError unless the reference is in canonical form: to that the other model is aligned."""
-    if session.folds is None:
+    if folds is None:
         return
     model = session.models[0]
-    form = canonical(model, session.fitted, session.folds)
-    again = [canonical(each, session.fitted, session.folds).changed for each in shaken(model)]
+    form = canonical(model, session.fitted, folds)
+    again = [canonical(each, session.fitted, folds).changed for each in shaken(model)]
     for name, tensor in form.changed.items():
         before = model[name].double()
         if not near(tensor, before, allowed(tensor, (each[name] for each in again)), own_size(model[name])):
