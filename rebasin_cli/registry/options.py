@@ -1,27 +1,21 @@
-"""The options that a method brings: fields of its `Options` dataclass, declared where they are used.
+"""Options: fields of a dataclass, declared where they are used.
 
     @dataclass(frozen=True)
     class Options:
         starts: int = option(3, "Search from this many seeds.", min=1)
 
-This is the one place that knows them. The command line, `rebasin list methods --verbose`, provenance,
---resume and docs/cli.md read them from here; a field without `option` counts too, only that it explains
-nothing.
-
-Help must not import torch. So the declarations are read from the source, as a syntax tree: names of classes,
-constants and modules are followed as imports would, and nothing is run. What cannot be read in this way (a
-default that is computed, say) makes the caller import the module and read the dataclass itself.
+A method, a repair and a command declare theirs in this one way (`Options` of a method, the operation of a
+command). The command line, its help and completion, recipes and their schema, `rebasin list methods --verbose`,
+provenance, --resume and docs/cli.md read them from here; a field without `option` counts too, only that it
+explains nothing. How they are read without importing anything: `source`.
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import functools
-import importlib.machinery
-import importlib.util
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +24,34 @@ from . import numbers
 
 KEY = "rebasin"  # of a field's metadata
 EFFECTS = ("result", "length", "nothing")
-# Where an option says nothing else: a count that any library of ours takes
-MOST: dict[type, int] = {int: 2**31 - 1}
-TYPES = {"int": int, "float": float, "str": str, "bool": bool}
+MOST = {int: 2**31 - 1}  # where an option says nothing else: a count that any library of ours takes
+TYPES = {"int": int, "float": float, "str": str, "bool": bool, "Path": Path}
+REQUIRED = dataclasses.MISSING  # the default of what has to be given
+
+# What the value of an option may bring about in a recipe: the one word that its declaration says of it.
+READS, WRITES, MAY_READ, MAY_RUN, DATA = "reads", "writes", "may read", "may run", "data"
+REPLACES = "replaces"  # a file that its command replaces by a rule of its own; where it is named
+PAIR = "reads two"  # files, with a comma between
+TRUSTS, PLAIN, UNSAID = "trusts", "plain", ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Option:
     """One option: its `name` in Python, its `flag`, what it may be, and what it means in a sentence.
 
-    `type` is int, float, str or bool. `min` and `max` are inclusive. `kind` "bytes" is a size such as 2GB,
-    "start" is one of `choices` or a permutation file. `effect`: an option that changes the "result" is
-    recorded in provenance, and a search that goes on must agree on it; one that only says how long to search
-    ("length") is recorded; one that changes "nothing" but time, memory and what is told is neither.
+    `type` is int, float, str, bool or Path: of one value, also where it takes `many`, or `count` of them behind
+    one flag. A `positional` one has no flag. `also` are other spellings, such as "-o", `off` is the flag that
+    says no. `min` and `max` are inclusive. `kind` "bytes" is a size such as 2GB, "start" is one of `choices` or
+    a permutation file.
+
+    `effect`: an option that changes the "result" is recorded in provenance, and a search that goes on must
+    agree on it; one that only says how long to search ("length") is recorded; one that changes "nothing" but
+    time, memory and what is told is neither. `role` says what its value may bring about in a recipe
+    (`READS` …); without one numbers and choices are `PLAIN`, files `READS`, and anything else is refused in a
+    stranger's recipe. A `gate` changes nothing that is measured.
+
+    Help shows it in `panel`, with its default where that is `shown`. Of a file that is written, `ending` is how
+    its name ends where a recipe leaves that out. `within` is the field that holds it, where that is a mapping.
     """
 
     name: str
@@ -56,18 +65,42 @@ class Option:
     max: float | None = None
     kind: str = ""
     effect: str = "result"
+    also: tuple[str, ...] = ()
+    off: str = ""
+    many: bool = False
+    count: int = 0
+    positional: bool = False
+    panel: str = ""
+    shown: bool = True
+    role: str = ""
+    gate: bool = False
+    ending: str | None = None
+    within: str = ""
 
     @property
     def shown_default(self) -> str:
         """As help shows it: nothing for what is found out, and for switches."""
         return "" if self.default is None or self.type is bool else f"{self.default}"
 
+    @property
+    def key(self) -> str:
+        """As recipes call it."""
+        return self.flag.removeprefix("--").replace("-", "_") or self.name
+
+    @property
+    def brings(self) -> str:
+        """Its role, or what its type tells of that."""
+        harmless = self.type in (int, float) or self.kind == "bytes" or (self.choices and self.kind != "start")
+        return self.role or (
+            MAY_READ if self.kind == "start" else PLAIN if harmless else READS * (self.type is Path)
+        )
+
     def read(self, text: str) -> Any:
         """What a text on the command line stands for. Raises UsageError for what is not of this type."""
         if self.type is bool and text.lower() in ("true", "false"):
             return text.lower() == "true"
         try:
-            return text if self.type is str else numbers.READ[self.type](text)
+            return self.type(text) if self.type in (str, Path) else numbers.READ[self.type](text)
         except (ValueError, KeyError):
             raise UsageError(f"{self.flag} {text!r} is not of type {self.type.__name__}") from None
 
@@ -92,7 +125,7 @@ class Option:
 
 def option(
     default: Any,
-    help: str,
+    help: str = "",
     *,
     flag: str = "",
     metavar: str | None = None,
@@ -101,23 +134,42 @@ def option(
     max: float | None = None,
     kind: str = "",
     effect: str = "result",
+    also: tuple[str, ...] = (),
+    panel: str = "",
+    shown: bool = True,
+    role: str = "",
+    gate: bool = False,
+    ending: str | None = None,
 ) -> Any:
-    """A dataclass field that is an option; see `Option`. `flag` is by default the field's name."""
+    """A dataclass field that is an option; see `Option`. `flag` is by default the field's name.
+
+    `default` is REQUIRED for one that has to be given.
+    """
     if effect not in EFFECTS:
         raise ValueError(f"effect is {effect!r}, expected one of {', '.join(EFFECTS)}")
-    told = {"help": help, "flag": flag, "metavar": metavar, "choices": tuple(choices), "min": min, "max": max}
-    return dataclasses.field(default=default, metadata={KEY: told | {"kind": kind, "effect": effect}})
+    said = {name: value for name, value in locals().items() if name != "default"}
+    return dataclasses.field(default=default, metadata={KEY: said | {"choices": tuple(choices)}})
+
+
+def argument(metavar: str, help: str = "", *, default: Any = REQUIRED, role: str = "") -> Any:
+    """A dataclass field that is given by its place on the command line; it has to be, without a `default`."""
+    said = {"metavar": metavar, "help": help, "role": role, "positional": True}
+    return dataclasses.field(default=default, metadata={KEY: said})
+
+
+def gathered(source: str) -> Any:
+    """A field of values by name, for options that others declare: all "methods", or report "formats"."""
+    return dataclasses.field(default_factory=dict, metadata={KEY: {"gathered": source}})
 
 
 def of_class(options: type) -> tuple[Option, ...]:
     """The options of a dataclass that was imported. Fields of other types than `TYPES` are Python's alone."""
     found = []
     for field in dataclasses.fields(options):
-        kind = _type(
-            field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
-        )
-        if kind is not None and field.default is not dataclasses.MISSING:
-            found.append(_made(field.name, kind, field.default, field.metadata.get(KEY, {})))
+        hint = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
+        if field.default is not REQUIRED:
+            one = made(field.name, hint, field.default, field.metadata.get(KEY, {}))
+            found += [] if one is None else [one]
     return tuple(found)
 
 
@@ -127,164 +179,24 @@ def of_module(module: Any) -> tuple[Option, ...]:
     return of_class(options) if isinstance(options, type) and dataclasses.is_dataclass(options) else ()
 
 
-def _made(name: str, kind: type, default: Any, told: Mapping[str, Any]) -> Option:
-    flag = told.get("flag") or "--" + name.replace("_", "-")
-    return Option(name, kind, default, **{**told, "flag": flag})
-
-
-def _type(annotation: str) -> type | None:
-    """`int`, `int | None`, `Optional[int]` → int; None for anything else."""
-    words = annotation.replace("Optional[", "").replace("typing.", "").rstrip("]").split("|")
-    names = [word.strip() for word in words if word.strip() != "None"]
-    return TYPES.get(names[0]) if len(names) == 1 else None
-
-
-# ------------------------------------------------------------------------------------- without importing
-
-
-class Unreadable(Exception):
-    """The source says something that only running it can tell."""
-
-
-def declared(module: str) -> tuple[Option, ...] | None:
-    """The options of a module by its name, without importing it; None where only an import can tell."""
-    try:
-        return tuple(_fields(module, "Options").values())
-    except Exception:  # whatever is wrong with it, the import says so in words
+def made(name: str, annotation: str, default: Any, said: Mapping[str, Any]) -> Option | None:
+    """The option that a field is, by what its declaration said; None where its type is Python's alone."""
+    kind = _kind(annotation)
+    if kind is None:
         return None
+    of, more = kind
+    flag = said.get("flag") or "--" + name.replace("_", "-")
+    more |= {"off": f"--no-{flag.removeprefix('--')}"} if of is bool and default is not False else {}
+    more |= {"flag": "" if said.get("positional") else flag}
+    return Option(name, of, default, **{**said, **more})
 
 
-def constant(module: str, name: str) -> Any:
-    """A top-level constant of a module, without importing it; None where there is none, or it is computed."""
-    try:
-        return _value(module, ast.Name(name))
-    except Exception:
-        return None
-
-
-def _fields(module: str, name: str) -> dict[str, Option]:
-    """The fields of class `name` in a module's source, those of its bases first."""
-    place, node = _find(module, name)
-    if not isinstance(node, ast.ClassDef):
-        raise Unreadable(name)
-    found: dict[str, Option] = {}
-    for base in reversed(node.bases):
-        found |= _fields(*_class(place, base))
-    for line in node.body:
-        if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name) or line.value is None:
-            continue
-        kind = _type(ast.unparse(line.annotation).strip("'\""))
-        if kind is not None:
-            default, told = _declaration(place, line.value)
-            found[line.target.id] = _made(line.target.id, kind, default, told)
-    return found
-
-
-def _class(module: str, node: ast.expr) -> tuple[str, str]:
-    """The module and name of a base class: `Training`, or `am.Options` of an imported module."""
-    if isinstance(node, ast.Name):
-        return module, node.id
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return _module(module, node.value.id), node.attr
-    raise Unreadable(ast.unparse(node))
-
-
-def _declaration(module: str, node: ast.expr) -> tuple[Any, dict[str, Any]]:
-    """A field's default, and what `option(…)` says of it."""
-    if not isinstance(node, ast.Call):
-        return _value(module, node), {}
-    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    words = {word.arg: word.value for word in node.keywords if word.arg is not None}
-    if called != "option" or len(node.args) != 2 or len(words) < len(node.keywords):
-        raise Unreadable(ast.unparse(node))
-    default, text = (_value(module, argument) for argument in node.args)
-    told: dict[str, Any] = {
-        word: (_choices if word == "choices" else _value)(module, value) for word, value in words.items()
-    }
-    made = option(default, text, **told)  # fills in what was left out
-    return made.default, dict(made.metadata[KEY])
-
-
-def _value(module: str, node: ast.expr) -> Any:
-    """A literal, or a constant by its name."""
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        pass
-    if isinstance(node, ast.Name):
-        place, found = _find(module, node.id)
-        if isinstance(found, ast.expr):
-            return _value(place, found)
-    raise Unreadable(ast.unparse(node))
-
-
-def _choices(module: str, node: ast.expr) -> tuple[Any, ...]:
-    """As `_value`; of a table by name only the keys, whatever it leads to."""
-    place, found = _find(module, node.id) if isinstance(node, ast.Name) else (module, node)
-    if isinstance(found, ast.Dict):
-        return tuple(_value(place, key) for key in found.keys if key is not None)
-    if isinstance(found, ast.ClassDef):
-        raise Unreadable(ast.unparse(node))
-    return tuple(_value(place, found))
-
-
-def _find(module: str, name: str) -> tuple[str, ast.ClassDef | ast.expr]:
-    """Where a top-level name of a module is really defined: the module, and the class or the value there."""
-    for line in _tree(module).body:
-        if isinstance(line, ast.ClassDef) and line.name == name:
-            return module, line
-        if isinstance(line, ast.Assign) and any(_is(target, name) for target in line.targets):
-            return module, line.value
-        if isinstance(line, ast.AnnAssign) and _is(line.target, name) and line.value is not None:
-            return module, line.value
-    for place, wanted, bound in _imported(module):
-        if bound == name:
-            return _find(place, wanted)
-    raise Unreadable(f"{module}.{name}")
-
-
-def _is(target: ast.expr, name: str) -> bool:
-    return isinstance(target, ast.Name) and target.id == name
-
-
-def _imported(module: str) -> Iterator[tuple[str, str, str]]:
-    """(module, name there, name here) of every `from … import …` at the top of a module."""
-    package = module if _path(module).name == "__init__.py" else module.rpartition(".")[0]
-    for line in _tree(module).body:
-        if not isinstance(line, ast.ImportFrom):
-            continue
-        above = package.split(".")[: len(package.split(".")) - (line.level - 1)] if line.level else []
-        place = ".".join([*above, *([line.module] if line.module else [])])
-        for alias in line.names:
-            yield place, alias.name, alias.asname or alias.name
-
-
-def _module(module: str, name: str) -> str:
-    """The full name of a module that is imported as `name`."""
-    for place, wanted, bound in _imported(module):
-        if bound == name:
-            return f"{place}.{wanted}"
-    raise Unreadable(name)
-
-
-@functools.cache
-def _tree(module: str) -> ast.Module:
-    return ast.parse(_path(module).read_text(encoding="utf-8"))
-
-
-@functools.cache
-def _path(module: str) -> Path:
-    """The source file of a module; no package is imported to find it, not even the one it lies in."""
-    top, *below = module.split(".")
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ValueError, ImportError):
-        spec = None
-    name = top
-    for word in below:
-        places = None if spec is None else spec.submodule_search_locations
-        name = f"{name}.{word}"
-        spec = None if places is None else importlib.machinery.PathFinder.find_spec(name, list(places))
-    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
-        raise Unreadable(module)
-    return Path(spec.origin)
+def _kind(annotation: str) -> tuple[type, dict[str, Any]] | None:
+    """`int | None`, `Optional[int]` → int; `tuple[Path, ...]` → Path, of which there are many."""
+    words = annotation.replace("Optional[", "").replace("typing.", "").removesuffix(" | None")
+    several = re.fullmatch(r"tuple\[(\w+), (\.\.\.|\w+(?:, \w+)*)\]", words)
+    if several and (of := TYPES.get(several[1])) is not None:
+        return of, {"many": True, "count": 0 if several[2] == "..." else several[2].count(",") + 2}
+    names = [word.strip() for word in words.rstrip("]").split("|") if word.strip() != "None"]
+    found = TYPES.get(names[0]) if len(names) == 1 else None
+    return None if found is None else (found, {})
