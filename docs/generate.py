@@ -25,7 +25,7 @@ import typer
 from typer import rich_utils
 
 from rebasin_cli import errors
-from rebasin_cli.cli import app
+from rebasin_cli.cli import whole
 from rebasin_cli.cli._vocabulary import vocabulary
 from rebasin_cli.commands.run import schema_text
 from rebasin_cli.runtime import broken
@@ -51,7 +51,7 @@ Exit codes and messages: [errors.md](errors.md).
 def commands() -> str:
     """The text of cli.md."""
     with mock.patch.multiple(rich_utils, MAX_WIDTH=WIDTH, COLOR_SYSTEM=None, FORCE_TERMINAL=False):
-        found = list(helps(typer.main.get_command(app)))
+        found = list(helps(typer.main.get_command(whole())))
     sections = [f"## {path}\n\n```text\n{text}\n```\n" for path, text in found]
     return "\n".join([HEAD, *sections])
 

@@ -24,7 +24,7 @@ import typer
 
 from rebasin_cli import errors
 from rebasin_cli.__main__ import main
-from rebasin_cli.cli import app
+from rebasin_cli.cli import whole
 from rebasin_cli.commands import spec
 from rebasin_cli.matchers import Problem, wm
 from rebasin_cli.nets.mlp import MLP
@@ -187,7 +187,7 @@ def command_lines(page: Path) -> list[str]:
 
 @functools.cache
 def every_command() -> Any:
-    return typer.main.get_command(app)
+    return typer.main.get_command(whole())
 
 
 def check_line(line: str) -> None:

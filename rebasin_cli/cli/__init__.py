@@ -1,6 +1,6 @@
-"""The command line, one file a command. Each reads options, calls one function, shows, and exits.
+"""The command line: built from the operations of `commands/` (`builder`), shown on the screen.
 
-A file in this folder is a command: there is no list of them. Nothing heavy is imported here: a command
+Other commands are files in this folder: there is no list of them. Nothing heavy is imported here: a command
 imports what it needs when it runs.
 """
 
@@ -19,10 +19,12 @@ import typer
 from typer.core import TyperGroup
 
 from ..errors import CheckpointError, Elsewhere, SpecError, UsageError
+from ..registry import operations
 from ..registry.numbers import is_number
 from ..registry.user_code import outermost
 from ..runtime.signals import ending, stoppable
 from ..runtime.text import line
+from . import builder
 
 
 class _Interruptible(TyperGroup):
@@ -112,13 +114,18 @@ def _main(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    if os.environ.get("WORLD_SIZE", "1") not in ("", "1") and context.invoked_subcommand not in _together:
+    if os.environ.get("WORLD_SIZE", "1") not in ("", "1") and not _runs_together(context):
         refusal = UsageError(
             f"rebasin {context.invoked_subcommand} runs in one process: WORLD_SIZE is "
             f"{os.environ['WORLD_SIZE']}, and all would write the same files",
             hint="Start it without torchrun; only rebasin align runs in several",
         )
         raise refusal if os.environ.get("RANK", "0") == "0" else Elsewhere(str(refusal), refusal.exit_code)
+
+
+def _runs_together(context: typer.Context) -> bool:
+    word = context.invoked_subcommand or ""
+    return word in _together or any(one.together for one in operations.of(word))
 
 
 for _path in sorted(Path(__file__).parent.glob("[!_]*.py")):
@@ -152,10 +159,28 @@ def _built(word: str) -> Any:
 
     Of all it takes longer than all that a command does before it imports torch.
     """
+    return typer.main.get_command(_of([word]) or whole())
+
+
+@functools.cache
+def whole() -> typer.Typer:
+    """All commands, those of operations, too."""
+    known = map(_name, [*app.registered_commands, *app.registered_groups])
+    every = _of([*known, *operations.words()])
+    assert every is not None
+    return every
+
+
+def _of(words: Sequence[str]) -> typer.Typer | None:
+    """The commands and groups of these names, in the order of the alphabet; None where there are none."""
     one = copy.copy(app)
-    one.registered_commands = [each for each in app.registered_commands if _name(each) == word]
-    one.registered_groups = [each for each in app.registered_groups if _name(each) == word]
-    return typer.main.get_command(one if one.registered_commands or one.registered_groups else app)
+    one.registered_commands = [each for each in app.registered_commands if _name(each) in words]
+    one.registered_groups = [each for each in app.registered_groups if _name(each) in words]
+    for word in operations.words().keys() & set(words):
+        builder.add(one, word)
+    one.registered_commands.sort(key=_name)
+    one.registered_groups.sort(key=_name)
+    return one if one.registered_commands or one.registered_groups else None
 
 
 def _refuse_odd_numbers(arguments: Sequence[str]) -> None:
@@ -177,6 +202,9 @@ def _numeric(words: tuple[str, ...]) -> set[str]:
     """The options of a command that take numbers."""
     from ._vocabulary import commands_of
 
+    if of := operations.of(words[0]) if words else ():
+        one = next((one for one in of if one.words == words[: len(one.words)]), None)
+        return {option.flag for option in one.options if option.type in (int, float)} if one else set()
     known = {command.words: command for command in commands_of(app)}
     command = known.get(words) or known.get(words[:1])
     return {p.flag for p in command.parameters if p.kind in (int, float)} if command else set()

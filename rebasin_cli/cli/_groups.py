@@ -19,13 +19,13 @@ import typer
 
 from ..errors import RebasinError
 from ..registry import Option, Registry
-from ..registry.options import constant, declared
+from ..registry.source import constant, declared
 from . import _options as o
 
 Group = dict[str, tuple[Any, Any]]  # parameter: its annotation and default
 OF_METHOD, OF_FORMAT = "method_", "file_"  # how parameters begin that were read off declarations
 DEFAULTS = {
-    "missing_baseline": constant("rebasin_cli.commands.verbs.gates", "REFUSE"),
+    "missing_baseline": constant("rebasin_cli.session.subjects", "REFUSE"),
     "baseline_tolerance": constant("rebasin_cli.measure.baseline", "TOLERANCE"),
 }
 DEFAULTS |= {"device": "auto", "seed": 0, "batch_size": 500, "groups": "permutations", "bins": 15}
@@ -128,7 +128,7 @@ SCORES = _group(loss=o.Loss, metric=o.Metric, skip_checks=o.SkipChecks)
 METHOD = of_methods(Registry("matchers", "method").every_option())
 REPAIR = {
     option.name: _generated([option], panel=o.SEARCH, help=_sentence(option))
-    for option in declared("rebasin_cli.repair.options") or ()
+    for option in declared("rebasin_cli.session.subjects", "Repairing") or ()
 }
 RIDGE = {name: REPAIR[name] for name in ("ridge",) if name in REPAIR}
 RESUMABLE = _group(checkpoint_every=o.CheckpointEvery, log=o.Log, resume=o.Resume)

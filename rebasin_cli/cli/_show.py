@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 import typer
 
 from ..errors import RebasinError
+from ..registry.results import plain
 from ..runtime.text import line, many
 
 
@@ -119,7 +119,7 @@ def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
 def result(values: Mapping[str, Any], as_json: bool) -> None:
     """The outcome of a command on stdout: JSON, or a line a fact."""
     if as_json:
-        typer.echo(json.dumps(_plain(values), indent=2, allow_nan=False))
+        typer.echo(json.dumps(plain(values), indent=2, allow_nan=False))
         return
     for name, value in values.items():
         if (told := _line(name, value)) is not None:
@@ -130,15 +130,6 @@ def put(*texts: str) -> None:
     """Lines on stdout, for a person: nothing in one can begin another one, or command a terminal."""
     if texts:
         typer.echo("\n".join(map(line, texts)))
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity: they are strings, as in reports."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def numbers(value: Any) -> Any:

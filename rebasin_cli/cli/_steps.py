@@ -14,6 +14,7 @@ import typer
 from ._gating import warn
 from ._show import numbers, put, result
 from .barrier import show_brief, show_report
+from .perform import show_on_screen
 
 MEASURE = ("doctor", "eval", "inspect", "plane", "signature")  # a step of these is there for its figures
 
@@ -43,6 +44,8 @@ def _show(outcome: Any, *, brief: bool = False) -> None:
             show_brief(report)
         else:
             show_report(report)
+    elif command in MEASURE and outcome.result and (operation := outcome.step.command.operation):
+        show_on_screen(operation.result(numbers(outcome.result)))
     elif command in MEASURE and outcome.result:
         import_module(f".{command}", __package__).show(numbers(outcome.result))
     elif unchanged:

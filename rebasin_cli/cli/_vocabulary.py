@@ -1,4 +1,4 @@
-"""The command line as values, for recipes: what a step may say, and a step run as the command that it is."""
+"""What a step of a recipe may say, and a step performed; what is no operation yet runs as a line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import functools
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from inspect import Parameter as Argument
 from inspect import signature
 from pathlib import Path
@@ -15,11 +15,15 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import typer
 
+from ..commands.recipes.familiar import instead
 from ..commands.recipes.running import Performed
+from ..commands.recipes.steps import Step
 from ..commands.recipes.vocabulary import WRITES, Command, Parameter, role_of
-from ..errors import GateNotMet, RebasinError, UsageError
-from ..registry import Registry
+from ..errors import CheckpointError, GateNotMet, Interrupted, RebasinError, SpecError, UsageError
+from ..registry import Registry, operations
+from ..registry.results import plain, values
 from . import app, execute
+from . import perform as performing
 from ._groups import GATES, OF_FORMAT
 
 FORMATS = [name.replace("-", "_") for name in Registry("reports", "report format").names()]
@@ -31,6 +35,7 @@ NOT_STEPS = ("demo", "run", "list", "merge-driver")
 def vocabulary() -> dict[str, Command]:
     """The commands that a step may run, by their words."""
     found = {command.name: command for command in commands_of(app)}
+    found |= {name: Command.of(one) for name, one in operations.every().items()}
     return {name: command for name, command in sorted(found.items()) if name not in NOT_STEPS}
 
 
@@ -104,13 +109,32 @@ def _flags(name: str, told: Any, kind: Any, default: Any) -> tuple[list[str], st
     return plain, off
 
 
-def perform(line: Sequence[str]) -> Performed:
-    """Run a command line in this process, as --json, with its result as values instead of on stdout.
+def perform(step: Step, more: Mapping[str, Any]) -> Performed:
+    """Run a step in this process, with its result as values.
 
     What a user's mistake or a gate ends it with is given back; Ctrl-C and bugs go through.
     """
-    from ..errors import Interrupted
+    line = step.line(**more)
+    try:
+        return _operation(step, more) if step.command.operation is not None else _command(line)
+    except Interrupted:
+        raise
+    except (CheckpointError, SpecError, UsageError) as error:
+        return Performed({}, instead(error, line))
+    except RebasinError as error:
+        return Performed({}, error)
 
+
+def _operation(step: Step, more: Mapping[str, Any]) -> Performed:
+    operation, asked = step.command.operation, step.asked(**more)
+    assert operation is not None
+    done = performing.perform(operation, asked)
+    error = None if done.yes else GateNotMet(f"rebasin {operation.name} answers no")
+    return Performed(plain(values(done)), error)
+
+
+def _command(line: Sequence[str]) -> Performed:
+    """A command that is no operation yet: as a command line with --json."""
     takes_json = any(p.key == "json" for p in vocabulary_of(line).parameters)
     words = [*line, "--json"] if takes_json else list(line)
     # What reports name as their command: the same whether something lay there before or not.

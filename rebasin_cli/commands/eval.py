@@ -1,51 +1,106 @@
-"""`rebasin eval` on files: what one model is worth on one split."""
+"""`rebasin eval`: what one model is worth on one split."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from .. import networks
 from ..datasets import SPLITS
 from ..errors import unknown
 from ..networks.evaluation import Scores
+from ..registry.options import PLAIN, READS, argument, option
+from ..registry.results import IN_JSON_ONLY, UNSET, Result, Unset
+from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.session import Session
-from ..session.subjects import Data, ForLook
+from ..session.subjects import (
+    Answer,
+    Calibration,
+    Choosing,
+    DataSet,
+    Loading,
+    Running,
+    Samples,
+    Scoring,
+    Screen,
+)
 from .verbs import endpoints
 
+PANEL = "Measure"
 
-def evaluate(
-    path: Path,
-    listener: Listener = SILENT,
-    *,
-    split: str = "test",
-    **subjects: Unpack[ForLook],
-) -> dict[str, Any]:
-    """Loss (nats), accuracy (0–1) and expected calibration error (0–1) of one model on one split.
+
+@dataclass(frozen=True, kw_only=True)
+class Eval(Loading, Running, DataSet, Samples, Choosing, Scoring, Calibration, Screen):
+    """Measure loss (nats), accuracy (0–1) and expected calibration error (0–1); with --json its bins, too.
+
+    Example: rebasin eval merged.safetensors --data cifar10
+    """
+
+    model: Path = argument("MODEL", role=READS)
+    split: str = option("test", "test or train.", role=PLAIN)
+    json: bool = Answer.json
+
+
+@dataclass(frozen=True)
+class EvalResult(Result):
+    """What one model is worth on one split: `loss` in nats a sample, `accuracy` and `ece` 0–1.
+
+    `held_out` says which samples of the split were left out. Of the expected calibration error `bins` is the
+    number, and `reliability` what is in them: their samples, mean confidence and accuracy, None in empty
+    ones.
+    """
+
+    file: str
+    data: str
+    split: str
+    held_out: Mapping[str, Any] | Unset
+    loss: float
+    accuracy: float
+    samples: int
+    ece: float | None
+    bins: int | Unset = UNSET
+    reliability: Mapping[str, list[float | None]] | Unset = field(default=UNSET, metadata=IN_JSON_ONLY)
+
+
+def run(asked: Eval, listener: Listener = SILENT) -> EvalResult:
+    """Measure one model on one split.
 
     Raises UsageError for an unknown split and without a network, DataError for a trained model at chance.
     """
-    if split not in SPLITS:
-        raise unknown("split", split, SPLITS)
-    subjects["data"] = dataclasses.replace(subjects.get("data", Data()), full=True)
-    session = Session("eval", [path], listener, **subjects)
+    if asked.split not in SPLITS:
+        raise unknown("split", asked.split, SPLITS)
+    subjects = subjects_of(asked)
+    subjects["data"] = dataclasses.replace(subjects["data"], full=True)
+    session = Session("eval", [asked.model], listener, **subjects)
     scorer, (model,) = session.scores, session.models
     module = session.network_alone
-    samples = session.open_splits(split)[split]
+    samples = session.open_splits(asked.split)[asked.split]
     session.look_at_inputs(session.splits, module)
     module = networks.load(module, model).to(session.device)
     scores = scorer(module, samples)
     for doubt in endpoints.below_record(model, scores, samples, session.asked.data):
         session.say(f"warning: {doubt}")
     made = model.metadata.get("rebasin.command")
-    if split == "test" and made not in ("merge", "repair"):  # these were not trained, may well be at chance
+    # what was merged was not trained, and may well be at chance
+    if asked.split == "test" and made not in ("merge", "repair"):
         endpoints.check(session)({"test": [scores]})
-    figures = {name: getattr(scores, name) for name in ("loss", "accuracy", "samples", "ece")}
-    without = {} if session.held_out is None else {"held_out": dict(session.held_out.account())}
-    figures |= {"bins": len(scores.bins[0]), "reliability": _reliability(scores)} if scores.bins else {}
-    return {"file": str(path), "data": samples.name, "split": split} | without | figures
+    without = UNSET if session.held_out is None else dict(session.held_out.account())
+    return EvalResult(
+        file=str(asked.model),
+        data=samples.name,
+        split=asked.split,
+        held_out=without,
+        loss=scores.loss,
+        accuracy=scores.accuracy,
+        samples=scores.samples,
+        ece=scores.ece,
+        bins=len(scores.bins[0]) if scores.bins else UNSET,
+        reliability=_reliability(scores) if scores.bins else UNSET,
+    )
 
 
 def _reliability(scores: Scores) -> dict[str, list[float | None]]:

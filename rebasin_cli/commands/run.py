@@ -84,7 +84,7 @@ def run(
     *,
     show: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[dict[str, Any]]:
-    """Check the recipe as a whole, then run its steps as command lines with `perform`.
+    """Check the recipe as a whole, then run its steps with `perform`.
 
     What becomes of them is told to the documents; a step that fails is no error here. The plan of a dry run.
     """

@@ -1,8 +1,9 @@
-"""`rebasin train` on files: an endpoint, and beside it the state of a training that was interrupted."""
+"""`rebasin train`: an endpoint, and beside it the state of a training that was interrupted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -10,32 +11,142 @@ from ..checkpoints import destination, writing
 from ..errors import ResourceError, UsageError
 from ..networks import training, training_setup
 from ..networks.training_recipe import told
+from ..registry.options import MAY_READ, MAY_RUN, PLAIN, REQUIRED, again, argument, option
+from ..registry.results import UNSET, Plan, Result, Unset
 from ..runtime import devices
 from ..runtime.text import many
 from ..session.inputs import inputs_of
-from ..session.listener import Listener
-from ..session.subjects import Asked, Data, Network
-from .verbs.outputs import Output, check_outputs, check_state
+from ..session.listener import SILENT, Listener
+from ..session.subjects import (
+    Answer,
+    Asked,
+    Data,
+    DataSet,
+    Interruptible,
+    Network,
+    Output,
+    Running,
+    Screen,
+    Training,
+    Weights,
+)
+from .verbs import outputs
+from .verbs.outputs import check_outputs, check_state
+
+PANEL = "Make models"
 
 
-def train(
-    net: str,
-    data: str,
-    output: Output,
-    listener: Listener,
-    *,
-    device: str,
-    keep_every: int | None = None,
-    **recipe: Any,
-) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """Train a network on a data set; the defaults give a good endpoint.
+
+    The file records data set, normalisation and accuracy. After Ctrl-C or SIGTERM, --resume goes on from
+    the last epoch.
+
+    Example: rebasin train mlp --data mnist --seed 1 -o mnist1.safetensors
+    """
+
+    net: str = argument("NET", "mlp, tinyten, resnet20, vgg16, … (`rebasin list nets`)", role=MAY_RUN)
+    data: str = again(
+        DataSet.data, REQUIRED, help="{data sets} (npz:FILE, imagefolder:DIR, text:FILE).", panel=""
+    )
+    out: Path = again(Output.out, REQUIRED, panel="")
+    seed: int = again(
+        Running.seed, 0, help="Of the initial weights, the order and the augmentation.", panel=""
+    )
+    width: float | None = option(None, "Units a layer (mlp, two_layer, vit, gpt) or a multiplier.")
+    depth: int | None = option(None, "Hidden layers of an mlp, blocks of a transformer (vit, gpt).")
+    norm: str | None = option(None, "batch, layer, rms or none; else the architecture's own.", role=PLAIN)
+    heads: int | None = option(None, "Of each block of a transformer.", min=1)
+    patch: int | None = option(None, "Side of a vit's patches, in pixels.", min=1)
+    activation: str | None = option(
+        None, "gelu or swiglu, of a transformer; relu or tanh, of an mlp.", role=PLAIN
+    )
+    positions: str | None = option(None, "learned or rope, of a transformer.", role=PLAIN)
+    epochs: int | None = Training.epochs
+    batch_size: int | None = Training.batch_size
+    optimizer: str | None = option(None, "adam, adamw (decay apart from the gradient) or sgd.", role=PLAIN)
+    learning_rate: float | None = Training.learning_rate
+    schedule: str | None = option(
+        None,
+        "cosine, constant, late (flat for half, then down to a hundredth), halving (twelve times), "
+        "or triangle (by the epoch: up from 0 for five, then down).",
+        role=PLAIN,
+    )
+    warmup: float | None = option(
+        None, "The share of all steps in which the rate rises to its largest.", metavar="0–1"
+    )
+    momentum: float | None = option(None, "Of SGD: 0 is plain; else 0.9, Nesterov's.", metavar="0–1")
+    nesterov: bool | None = option(None, "Which momentum SGD has.", role=PLAIN)
+    weight_decay: float | None = Training.weight_decay
+    augment: bool | None = Training.augment
+    precision: str | None = option(None, "float32 or bfloat16; the faster one of this machine.", role=PLAIN)
+    init: str | None = option(
+        None,
+        "First weights: kaiming, lecun, xavier or small (0.02), normal; torch, as its "
+        "layers begin; else the network's own.",
+        role=MAY_READ,
+    )
+    keep_every: int | None = option(
+        None,
+        "Also write the weights of every Nth epoch, and those before the first: NAME.epoch0.safetensors …",
+        metavar="N",
+        min=1,
+        max=1_000_000,
+    )
+    attack: str | None = Training.attack
+    normalize: str | None = DataSet.normalize
+    data_root: Path | None = DataSet.data_root
+    limit: int | None = Training.limit
+    subset: float | None = option(None, "Train on this share of the samples, drawn by --seed.", metavar="0–1")
+    classes_split: str | None = option(
+        None,
+        "Share out the samples: part a has the share X of those of the first K classes and Y of the "
+        "others', part b all that a has not.",
+        metavar="K:X,Y",
+        role=PLAIN,
+    )
+    part: str | None = option(None, "The part of --classes-split.", metavar="a|b", role=PLAIN)
+    split_seed: int | None = again(
+        Running.seed, None, help="Of --classes-split: the same for a and b (0).", panel=""
+    )
+    device: str = Running.device
+    resume: bool = again(
+        Interruptible.resume, False, help="Go on with a training that was interrupted.", panel=""
+    )
+    force: bool = Weights.force
+    dry_run: bool = Answer.dry_run
+    json: bool = Answer.json
+    quiet: bool = Screen.quiet
+    verbose: bool = Screen.verbose
+
+
+@dataclass(frozen=True)
+class TrainResult(Result):
+    """What was `written`, the main file first; accuracies (0–1) of the whole splits."""
+
+    written: list[str]
+    net: str
+    data: str
+    epochs: int
+    attack: str | Unset = UNSET
+    train_accuracy: float | Unset = UNSET
+    test_accuracy: float | Unset = UNSET
+    attacked_accuracy: float | Unset = UNSET
+
+
+def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
     """Train an endpoint and write it with its provenance; an interrupted training is kept beside it.
 
     With `keep_every` the weights of every so many epochs are written, too, as soon as they are there. A dry
     run gives the plan instead.
     """
+    output = outputs.Output(asked.out, asked.force, resume=asked.resume, dry_run=asked.dry_run)
+    net, data, keep_every = asked.net, asked.data, asked.keep_every
+    recipe = _wanted(asked)
     again = output.resume or output.force
-    asked = Asked(network=Network(net=net), data=Data(data=data, data_root=recipe.get("root")))
-    inputs = inputs_of([], asked)
+    named = Asked(network=Network(net=net), data=Data(data=data, data_root=asked.data_root))
+    inputs = inputs_of([], named)
     check_outputs(output, inputs)
     state = output.path.with_name(f"{output.path.stem}.training.pt")
     check_state(state, "training", inputs, again=again)
@@ -43,7 +154,7 @@ def train(
         raise UsageError(
             f"--resume: there is no {state}", hint="Only an interrupted training leaves one; start anew"
         )
-    device = devices.choose(device)
+    device = devices.choose(asked.device)
     keep, kept, saved = None, [], []
     if keep_every is not None:
 
@@ -67,7 +178,7 @@ def train(
         for path in kept:
             destination.check_output(path, force=again, inputs=inputs)
     if output.dry_run:
-        return _plan(net, setup) | ({"keeps": list(map(str, kept))} if kept else {})
+        return Plan(_plan(net, setup) | ({"keeps": list(map(str, kept))} if kept else {}))
 
     def progress(at: training.Progress) -> None:
         tested = "" if at.test_accuracy is None else f"  test accuracy {at.test_accuracy:.4f}"
@@ -105,14 +216,20 @@ def train(
         name for name in ("train_accuracy", "test_accuracy", "attacked_accuracy") if f"rebasin.{name}" in meta
     ]
     accuracies = {name: float(meta[f"rebasin.{name}"]) for name in names}
-    if "rebasin.attack" in meta:
-        accuracies = {"attack": meta["rebasin.attack"]} | accuracies
-    return {
-        "written": [str(output.path), *map(str, saved)],
-        "net": net,
-        "data": data,
-        "epochs": int(meta["rebasin.epochs"]),
-    } | accuracies
+    return TrainResult(
+        written=[str(output.path), *map(str, saved)],
+        net=net,
+        data=data,
+        epochs=int(meta["rebasin.epochs"]),
+        attack=meta.get("rebasin.attack", UNSET),
+        **accuracies,
+    )
+
+
+def _wanted(asked: Train) -> training_setup.Wanted:
+    """The options of the training itself; those of no training are a command's."""
+    names = {each.name for each in fields(asked)} & training_setup.Wanted.__annotations__.keys() - {"device"}
+    return {name: getattr(asked, name) for name in names} | {"root": asked.data_root}  # type: ignore[return-value]
 
 
 def _kept(path: Path, epoch: int) -> Path:

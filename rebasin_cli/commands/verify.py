@@ -1,10 +1,10 @@
-"""`rebasin verify` on files: is one model a relabelling of another?"""
+"""`rebasin verify`: is one model a relabelling of another?"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
 
 import torch
 
@@ -16,11 +16,14 @@ from ..inference.comparing import difference
 from ..matchers.search.align import Alignment, align
 from ..permutations import permutation
 from ..permutations.lists import stacked
+from ..registry.options import READS, WRITES, argument, option
+from ..registry.results import UNSET, Result, Unset
 from ..runtime.seeds import derive
+from ..session.asked import subjects_of
 from ..session.checks import check_groups
 from ..session.listener import SILENT, Listener
 from ..session.session import Session
-from ..session.subjects import ForLook, Search
+from ..session.subjects import Answer, Grouping, Loading, Network, Screen, Weights
 from ..spec.groups import MATRICES, PLANES
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
@@ -32,29 +35,68 @@ TRIES = 5  # searches from different seeds before `verify` gives up
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 
-def verify(
-    a: Path,
-    b: Path,
-    listener: Listener = SILENT,
-    *,
-    groups: str = "permutations",
-    output: Path | None = None,
-    force: bool = False,
-    **subjects: Unpack[ForLook],
-) -> dict[str, Any]:
-    """Is B a relabelling of A? Values as for `--json`: "answer" is "yes", "no" or "undecided".
+PANEL = "Measure"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verify(Loading, Network, Grouping):
+    """Is B the same network as A with its hidden units in another order? Exit code 1 unless it is.
+
+    Values must be the same to the last bit; of a tensor in two dtypes, to the rounding of the coarser one.
+    With --groups all: in another order, or signed, scaled and turned, as the network allows, and the same but
+    for the rounding of each number.
+
+    Example: rebasin verify b.pt b_aligned.safetensors
+    """
+
+    a: Path = argument("A", role=READS)
+    b: Path = argument("B", role=READS)
+    out: Path | None = option(
+        None, "Write the permutation that turns B into A.", also=("-o",), metavar="FILE", role=WRITES
+    )
+    force: bool = Weights.force
+    json: bool = Answer.json
+    quiet: bool = Screen.quiet
+
+
+@dataclass(frozen=True)
+class VerifyResult(Result):
+    """`answer` is "yes", "no" or "undecided"; of the others `reason` says why.
+
+    "no" names the `tensors` that hold other values, or how far the outputs differ (`outputs_differ`,
+    relative). "undecided": the same values, but no search found the permutation; `largest_difference` is how
+    near the best came. "yes" says how many units moved of how many, or the `groups` by which they were
+    turned, and what was `written`.
+    """
+
+    answer: str
+    reason: str | Unset = UNSET
+    tensors: list[str] | Unset = UNSET
+    outputs_differ: float | Unset = UNSET
+    largest_difference: float | None | Unset = UNSET
+    units_moved: int | Unset = UNSET
+    units: int | Unset = UNSET
+    groups: list[str] | Unset = UNSET
+    written: list[str] | None | Unset = UNSET
+
+    @property
+    def yes(self) -> bool:
+        return self.answer == "yes"
+
+
+def run(asked: Verify, listener: Listener = SILENT) -> VerifyResult:
+    """Is B a relabelling of A? "yes" comes with the permutation, written to `out`, that turns B into A.
 
     Counters (whole numbers without axes, such as `num_batches_tracked`) are not compared. "no" is certain:
-    some other tensor holds other values, as `roundoff.equal` compares them. "undecided": the same values,
-    but no search found the permutation. "yes" comes with the permutation, written to `output`, that turns B
-    into A.
+    some other tensor holds other values, as `roundoff.equal` compares them.
 
     With all `groups`: is B A with its units ordered, scaled, turned? "no" is certain there, too: some output
     differs by more than the rounding of both models' weights does to it. The elements that are written turn
     B into the canonical form of A.
     """
-    check_groups(groups)
-    session = Session("verify", [a, b], listener, search=Search(groups=groups), **subjects)
+    check_groups(asked.groups)
+    session = Session("verify", [asked.a, asked.b], listener, **subjects_of(asked))
+    output, force = asked.out, asked.force
     if output is not None:
         check_outputs(Output(output, force), session.reads)
     models, fitted, seed = session.models, session.fitted, session.seed
@@ -70,7 +112,7 @@ def verify(
     counters = {fitted.places.get(name, (name, 0))[0] for name in fitted.shapes.keys() - compared}
     different = [n for n in one if n not in counters and not _same_values(one[n], other[n])]
     if different:
-        return {"answer": "no", "reason": "these tensors hold other values", "tensors": different}
+        return VerifyResult(answer="no", reason="these tensors hold other values", tensors=different)
     best = None
     for attempt in range(TRIES):
         found = align(models, fitted, seed=seed if attempt == 0 else derive(seed, f"verify {attempt}"))
@@ -80,34 +122,34 @@ def verify(
         if same:
             break
     else:
-        return {
-            "answer": "undecided",
-            "reason": f"every tensor holds the same values, but {TRIES} searches found no permutation",
-            "largest_difference": best,
-        }
+        return VerifyResult(
+            answer="undecided",
+            reason=f"every tensor holds the same values, but {TRIES} searches found no permutation",
+            largest_difference=best,
+        )
     perms = found.permutations[0]
     if output is not None:
         meta = provenance.describe("verify", models, fitted, method="wm", seed=seed)
         permutation.save(output, perms, metadata=meta, force=force)
     moved = {word: int((perm != torch.arange(len(perm))).sum()) for word, perm in perms.items()}
-    return {
-        "answer": "yes",
-        "largest_difference": largest,
-        "units_moved": sum(moved.values()),
-        "units": sum(fitted.words.values()),
-        "written": [str(output)] if output else None,
-    }
+    return VerifyResult(
+        answer="yes",
+        largest_difference=largest,
+        units_moved=sum(moved.values()),
+        units=sum(fitted.words.values()),
+        written=[str(output)] if output else None,
+    )
 
 
-def _by_groups(session: Session, listener: Listener, output: Path | None, force: bool) -> dict[str, Any]:
-    """As `verify`, of models in canonical form."""
+def _by_groups(session: Session, listener: Listener, output: Path | None, force: bool) -> VerifyResult:
+    """As `run`, of models in canonical form."""
     models, fitted, folds = session.models, session.fitted, session.folds
     again = [shaken(model) for model in models]
     one, other, *rest = symmetries.outputs(session, *models, *again[0], *again[1])
     change = difference(one, other)
     bounds = (symmetries.bounds(one, rest[:DRAWS]), symmetries.bounds(other, rest[DRAWS:]))
     if not all(near(*each) for each in zip(one, other, *bounds, strict=True)):
-        return {"answer": "no", "reason": "the outputs differ", "outputs_differ": change}
+        return VerifyResult(answer="no", reason="the outputs differ", outputs_differ=change)
     best = None
     for attempt in range(TRIES):
         seed = session.seed if attempt == 0 else derive(session.seed, f"verify {attempt}")
@@ -118,22 +160,22 @@ def _by_groups(session: Session, listener: Listener, output: Path | None, force:
         if _turned(session, found, again):
             break
     else:
-        return {
-            "answer": "undecided",
-            "reason": f"the outputs are the same, but {TRIES} searches found no elements",
-            "outputs_differ": change,
-            "largest_difference": best,
-        }
+        return VerifyResult(
+            answer="undecided",
+            reason=f"the outputs are the same, but {TRIES} searches found no elements",
+            outputs_differ=change,
+            largest_difference=best,
+        )
     if output is not None:
         meta = provenance.describe("verify", models, fitted, method="wm", seed=session.seed)
         symmetries.saver(session, found, meta)(output, metadata=meta, force=force)
-    return {
-        "answer": "yes",
-        "outputs_differ": change,
-        "largest_difference": largest,
-        "groups": [f"{word}: {kind}" for word, kind in fitted.groups.items()],
-        "written": [str(output)] if output else None,
-    }
+    return VerifyResult(
+        answer="yes",
+        outputs_differ=change,
+        largest_difference=largest,
+        groups=[f"{word}: {kind}" for word, kind in fitted.groups.items()],
+        written=[str(output)] if output else None,
+    )
 
 
 def _turned(session: Session, found: Alignment, again: Sequence[Sequence[Mapping]]) -> bool:

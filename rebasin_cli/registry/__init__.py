@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RebasinError, UsageError, unknown
-from .options import Option, declared, of_module, option
-from .options import constant as stated
+from .options import Option, of_module, option
 from .references import import_reference, is_reference, unnamed
+from .source import constant as stated
+from .source import declared
 from .user_code import user_code
 
 __all__ = [

@@ -5,9 +5,9 @@
         starts: int = option(3, "Search from this many seeds.", min=1)
 
 A method, a repair and a command declare theirs in this one way (`Options` of a method, the operation of a
-command). The command line, its help and completion, recipes and their schema, `rebasin list methods --verbose`,
-provenance, --resume and docs/cli.md read them from here; a field without `option` counts too, only that it
-explains nothing. How they are read without importing anything: `source`.
+command). The command line, its help and completion, recipes and their schema, `rebasin list methods
+--verbose`, provenance, --resume and docs/cli.md read them from here; a field without `option` counts too,
+only that it explains nothing. How they are read without importing anything: `source`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ TRUSTS, PLAIN, UNSAID = "trusts", "plain", ""
 class Option:
     """One option: its `name` in Python, its `flag`, what it may be, and what it means in a sentence.
 
-    `type` is int, float, str, bool or Path: of one value, also where it takes `many`, or `count` of them behind
-    one flag. A `positional` one has no flag. `also` are other spellings, such as "-o", `off` is the flag that
-    says no. `min` and `max` are inclusive. `kind` "bytes" is a size such as 2GB, "start" is one of `choices` or
-    a permutation file.
+    `type` is int, float, str, bool or Path: of one value, also where it takes `many`, or `count` of them
+    behind one flag. A `positional` one has no flag. `also` are other spellings, such as "-o", `off` is the
+    flag that says no. `min` and `max` are inclusive. `kind` "bytes" is a size such as 2GB, "start" is one of
+    `choices` or a permutation file.
 
     `effect`: an option that changes the "result" is recorded in provenance, and a search that goes on must
     agree on it; one that only says how long to search ("length") is recorded; one that changes "nothing" but
@@ -50,8 +50,9 @@ class Option:
     (`READS` …); without one numbers and choices are `PLAIN`, files `READS`, and anything else is refused in a
     stranger's recipe. A `gate` changes nothing that is measured.
 
-    Help shows it in `panel`, with its default where that is `shown`. Of a file that is written, `ending` is how
-    its name ends where a recipe leaves that out. `within` is the field that holds it, where that is a mapping.
+    Help shows it in `panel`, with its default where that is `shown`. Of a file that is written, `ending` is
+    how its name ends where a recipe leaves that out. `within` is the field that holds it, where that is a
+    mapping.
     """
 
     name: str
@@ -90,7 +91,9 @@ class Option:
     @property
     def brings(self) -> str:
         """Its role, or what its type tells of that."""
-        harmless = self.type in (int, float) or self.kind == "bytes" or (self.choices and self.kind != "start")
+        harmless = (
+            self.type in (int, float) or self.kind == "bytes" or (self.choices and self.kind != "start")
+        )
         return self.role or (
             MAY_READ if self.kind == "start" else PLAIN if harmless else READS * (self.type is Path)
         )
@@ -154,6 +157,11 @@ def option(
 def argument(metavar: str, help: str = "", *, default: Any = REQUIRED, role: str = "") -> Any:
     """A dataclass field that is given by its place on the command line; it has to be, without a `default`."""
     said = {"metavar": metavar, "help": help, "role": role, "positional": True}
+    return dataclasses.field(default=default, metadata={KEY: said})
+
+
+def again(was: Any, default: Any, **said: Any) -> Any:
+    """A subject's field with another `default`, and what else is `said` anew: `again(Samples.limit, 10)`."""
     return dataclasses.field(default=default, metadata={KEY: said})
 
 

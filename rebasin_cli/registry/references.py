@@ -16,8 +16,8 @@ from typing import Any
 
 from ..errors import RebasinError, UsageError, unknown
 from . import allowed
-from .options import constant
 from .regular import SMALL, content, opened
+from .source import constant
 from .user_code import user_code
 
 MOST_SOURCE = 1 << 22  # bytes of one that is looked through

@@ -1,5 +1,5 @@
-"""Declarations read from the source, as a syntax tree: names of classes, constants and modules are followed as
-imports would, and nothing is run. Help must not import torch.
+"""Declarations read from the source, as a syntax tree: names of classes, constants and modules are followed
+as imports would, and nothing is run. Help must not import torch.
 
 What cannot be read in this way (a default that is computed, say) makes the caller import the module and read
 the dataclass itself.
@@ -12,12 +12,13 @@ import functools
 import importlib.machinery
 import importlib.util
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .options import KEY, REQUIRED, Option, argument, gathered, made, option
+from .options import KEY, REQUIRED, Option, again, argument, gathered, made, option
 
-DECLARING = {"option": option, "argument": argument, "gathered": gathered}
+DECLARING = {"option": option, "again": again, "argument": argument, "gathered": gathered}
 
 
 class Unreadable(Exception):
@@ -41,9 +42,11 @@ def constant(module: str, name: str) -> Any:
         return None
 
 
-def classes(module: str) -> list[ast.ClassDef]:
-    """The classes that stand in a module itself, in their order."""
-    return [line for line in _tree(module).body if isinstance(line, ast.ClassDef)]
+def pairs(module: str) -> list[str]:
+    """The classes of a module, in their order, that have a function of their name: `Infer` and `infer`."""
+    body = _tree(module).body
+    functions = {line.name.removesuffix("_") for line in body if isinstance(line, ast.FunctionDef)}
+    return [line.name for line in body if isinstance(line, ast.ClassDef) and line.name.lower() in functions]
 
 
 def documentation(module: str, name: str) -> str:
@@ -55,8 +58,8 @@ def documentation(module: str, name: str) -> str:
 def fields(module: str, name: str, *, own_first: bool = False) -> dict[str, Option | str]:
     """The options of class `name` in a module's source, those of its bases first.
 
-    With `own_first` its own come first, and then those of its bases as they are written. A field of options that
-    others declare is the word that `gathered` has. Raises Unreadable.
+    With `own_first` its own come first, and then those of its bases as they are written. A field of options
+    that others declare is the word that `gathered` has. Raises Unreadable.
     """
     place, node = _find(module, name)
     if not isinstance(node, ast.ClassDef):
@@ -71,7 +74,9 @@ def fields(module: str, name: str, *, own_first: bool = False) -> dict[str, Opti
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
             found = _field(place, line.target.id, line, panel)
             own |= {} if found is None else {line.target.id: found}
-    return own | {key: one for key, one in inherited.items() if key not in own} if own_first else inherited | own
+    return (
+        own | {key: one for key, one in inherited.items() if key not in own} if own_first else inherited | own
+    )
 
 
 def _field(module: str, name: str, line: ast.AnnAssign, panel: str) -> Option | str | None:
@@ -79,11 +84,35 @@ def _field(module: str, name: str, line: ast.AnnAssign, panel: str) -> Option | 
     if line.value is None:
         return made(name, _text(line.annotation), REQUIRED, {"panel": panel})
     if isinstance(line.value, ast.Attribute):
-        return fields(*_class(module, line.value.value))[line.value.attr]
+        return _taken(module, line.value)
     default, said = _declaration(module, line.value)
+    if _called(line.value) == "again":
+        before = _taken(module, line.value.args[0])
+        kind = made(name, _text(line.annotation), default, {})
+        if kind is None:
+            raise Unreadable(name)
+        more = {} if name == before.name else {"name": name, "flag": kind.flag}
+        return replace(before, **{**more, "default": default, "off": kind.off, **said})
     if "gathered" in said:
         return str(said["gathered"])
     return made(name, _text(line.annotation), default, said | {"panel": said.get("panel") or panel})
+
+
+def _taken(module: str, node: ast.expr) -> Option:
+    """The option that a class has under this name: `Samples.limit`."""
+    if not isinstance(node, ast.Attribute):
+        raise Unreadable(ast.unparse(node))
+    found = fields(*_class(module, node.value))[node.attr]
+    if not isinstance(found, Option):
+        raise Unreadable(ast.unparse(node))
+    return found
+
+
+def _called(node: ast.expr) -> str:
+    """The name of the function that is called, "" where none is."""
+    if not isinstance(node, ast.Call):
+        return ""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 def _text(annotation: ast.expr) -> str:
@@ -111,10 +140,11 @@ def _declaration(module: str, node: ast.expr) -> tuple[Any, dict[str, Any]]:
     """A field's default, and what `option(…)` says of it."""
     if not isinstance(node, ast.Call):
         return _value(module, node), {}
-    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    called = _called(node)
     if called not in DECLARING or any(word.arg is None for word in node.keywords):
         raise Unreadable(ast.unparse(node))
-    given = [_value(module, each) for each in node.args]
+    arguments = node.args[1:] if called == "again" else node.args  # whose first is looked at by `_field`
+    given = [None] * (called == "again") + [_value(module, each) for each in arguments]
     said = {
         str(word.arg): (_choices if word.arg == "choices" else _value)(module, word.value)
         for word in node.keywords
@@ -157,6 +187,11 @@ def _find(module: str, name: str) -> tuple[str, ast.expr | ast.ClassDef]:
             return module, line
         if isinstance(line, ast.Assign) and any(_is(target, name) for target in line.targets):
             return module, line.value
+        if isinstance(line, ast.Assign) and isinstance(line.value, ast.Tuple):
+            for target in (each for each in line.targets if isinstance(each, ast.Tuple)):
+                for one, value in zip(target.elts, line.value.elts, strict=True):
+                    if _is(one, name):
+                        return module, value
         if isinstance(line, ast.AnnAssign) and _is(line.target, name) and line.value is not None:
             return module, line.value
     for place, wanted, bound in _imported(module):

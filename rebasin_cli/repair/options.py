@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from ..errors import UsageError
-from ..registry import option
 
 RIDGE = 0.01  # of a refit
 REFIT_SAMPLES, REFIT_BATCH = 1_000, 250  # more samples add next to nothing
@@ -26,21 +24,3 @@ def check_ridge(ridge: float) -> None:
 def epochs_of(samples: int) -> int:
     """How often a distillation goes through its samples; few of them more often."""
     return max(EPOCHS, math.ceil(STEPS * STEP / max(1, samples)))
-
-
-@dataclass(frozen=True)
-class Options:
-    """`new_bias`: layers without a bias may get one by "repair" and "reshift". `ridge`: of "refit", and
-    of the one that "distill" begins with."""
-
-    new_bias: bool = option(
-        False,
-        "Let repair and reshift give layers a bias that have none; the output then has more tensors.",
-        flag="--allow-new-bias",
-    )
-    ridge: float = option(
-        RIDGE,
-        "Keep a refit this close to the averaged weights: a share of the mean square of a layer's inputs.",
-        min=0,
-        max=1e6,
-    )

@@ -1,6 +1,8 @@
-"""The options that several commands share, by subject, as the user wrote them; None is "find out".
+"""The options that several commands share, by subject: each is written once, here; None is "find out".
 
-A command takes the subjects that it uses; the file of an output and what becomes of it is `outputs.Output`.
+An operation (`commands/NAME.py`) is made of those that it takes, as base classes; one field of another
+subject it takes over by its name: `loss: str | None = Scoring.loss`. What a session asks for is a whole
+subject (`asked.of`).
 """
 
 from __future__ import annotations
@@ -10,30 +12,87 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
+from ..measure.baseline import TOLERANCE
+from ..registry.options import DATA, MAY_READ, MAY_RUN, PLAIN, TRUSTS, WRITES, gathered, option
 
-@dataclass(frozen=True)
+MOST = 2_147_483_647  # of what is counted
+LARGEST_SEED = 9_223_372_036_854_775_807
+# Where help shows them.
+MODELS = "Models"
+SAMPLES = "Data and network"
+SEARCH = "Search"
+OUT = "Output"
+REPORT = "Report"
+GATES = "Gates (exit code 1 where one is not met)"
+# What may be said of a baseline that is not there.
+REFUSE = "refuse"
+ACCEPT = "accept"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Loading:
     """How checkpoints are read, and the spec that says what may be permuted in them."""
 
-    spec: str | None = None
-    key: str | None = None
-    unsafe_load: bool = False
+    PANEL = MODELS
+
+    spec: str | None = option(
+        None,
+        "Built-in spec, YAML file, or infer (from --net); if left out, found from the tensors, "
+        "or else inferred.",
+        metavar="NAME|FILE|infer",
+        role=MAY_READ,
+    )
+    key: str | None = option(
+        None,
+        "Which weights of a torch file with several, such as ema.shadow, or generator,critic for two.",
+        role=PLAIN,
+    )
+    unsafe_load: bool = option(
+        False, "Unpickle torch files that need it. This runs code from the file.", role=TRUSTS
+    )
 
 
-@dataclass(frozen=True)
-class Network:
-    """The network to run: whose, on what inputs, where, and from which seed.
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """The network to run: whose, on what inputs, where, from which seed; of its outputs one is measured."""
 
-    Of its outputs `output` is measured, and `not_kept` are no part of its function.
-    """
+    PANEL = SAMPLES
 
-    net: str | None = None
-    trust_code: bool = False
-    input: str | None = None
-    output: str | None = None
-    not_kept: tuple[str, ...] = ()
-    device: str = "auto"
-    seed: int = 0
+    net: str | None = option(
+        None,
+        "Network: file.py:factory, package.module:factory or a built-in name.",
+        metavar="REF",
+        role=MAY_RUN,
+    )
+    trust_code: bool = option(False, "Let a spec's own `net:` import code from outside rebasin.", role=TRUSTS)
+    input: str | None = option(
+        None,
+        "Inputs for the proof, batch first: 1x3x224x224, or ids=2x16:int99,mask=2x16:bool.",
+        metavar="[NAME=]SHAPE[:KIND],…",
+        role=PLAIN,
+    )
+    output: str | None = option(
+        None, "Which of several outputs is measured: the logits.", metavar="KEY|INDEX", role=PLAIN
+    )
+    device: str = option("auto", "auto, cpu, cuda, cuda:1 … or mps.", role=PLAIN)
+    seed: int = option(
+        0, "Orders the layers and draws subsets.", metavar="N", min=0, max=LARGEST_SEED, panel=SEARCH
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network(Running):
+    """The network to run, and which of its outputs are no part of its function (`not_kept`)."""
+
+    PANEL = SAMPLES
+
+    not_kept: tuple[str, ...] = option(
+        (),
+        "An output that is no part of the network's function and may change, as caches, hidden_states "
+        "and attentions may: key, attribute, index or dotted way; repeatable.",
+        metavar="NAME",
+        role=PLAIN,
+    )
 
     @property
     def outputs(self) -> dict[str, Any]:
@@ -41,21 +100,207 @@ class Network:
         return {"output": self.output, "not_kept": self.not_kept}
 
 
-@dataclass(frozen=True)
-class Data:
-    """The samples to run it on, and how its outputs are scored."""
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """The data set, where its files are, and how its inputs are normalised."""
 
-    data: str | None = None
-    data_root: Path | None = None
-    normalize: str | None = None
-    limit: int | None = None
-    batch_size: int = 500
-    full: bool = False
-    loss: str | None = None
-    metric: str | None = None
-    skip_checks: bool = False
-    bins: int = 15
-    held_out: str | None = None
+    PANEL = SAMPLES
+
+    data: str | None = option(
+        None,
+        "{data sets} (npz:FILE, imagefolder:DIR, text:FILE), or your file.py:loader; "
+        "the one that the checkpoints record if left out.",
+        metavar="REF",
+        role=MAY_RUN,
+    )
+    data_root: Path | None = option(
+        None, "Where data files are; else REBASIN_DATA.", metavar="DIR", role=DATA
+    )
+    normalize: str | None = option(
+        None,
+        "unit (0–1), half (−1…1), raw (0–255), imagenet, dataset (its own mean and deviation) or "
+        "MEAN,…/STD,…; else as the checkpoints record, else what rebasin list data says.",
+        metavar="HOW",
+        role=PLAIN,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """How many samples, and how many at once."""
+
+    PANEL = SAMPLES
+
+    limit: int | None = option(
+        None,
+        "Measure (am, dual: look at units; ste: train; refit, distill: fit) on this many samples a "
+        "split, drawn by the seed (of a loader: its first).",
+        min=1,
+        max=MOST,
+    )
+    batch_size: int = option(500, "Samples a batch.", min=1, max=MOST)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choosing:
+    """The samples to choose by."""
+
+    PANEL = SAMPLES
+
+    held_out: str | None = option(
+        None,
+        "Choose by these samples, which no endpoint was trained on: a fraction of the test split, such "
+        "as 0.1 (no figure is measured on it), a split, or another data set; else by training samples.",
+        metavar="FRACTION|SPLIT|REF",
+        role=MAY_RUN,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How outputs are scored, and whether endpoints have to be any good."""
+
+    PANEL = SAMPLES
+
+    loss: str | None = option(
+        None, "loss(outputs, targets); default cross-entropy.", metavar="REF", role=MAY_RUN
+    )
+    metric: str | None = option(
+        None,
+        "metric(outputs, targets), larger is better; default accuracy.",
+        metavar="REF",
+        role=MAY_RUN,
+    )
+    skip_checks: bool = option(
+        False, "Measure endpoints at chance, or far below their recorded accuracy.", role=TRUSTS
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Of the expected calibration error."""
+
+    PANEL = SAMPLES
+
+    bins: int = option(
+        15,
+        "Of the expected calibration error: bins of equal width.",
+        metavar="N",
+        min=1,
+        max=1_000,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data(DataSet, Samples, Choosing, Scoring, Calibration):
+    """The samples to run a network on, and how its outputs are scored."""
+
+    full: bool = option(False, "All training samples.", role=PLAIN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How something is trained; None is what suits the network and the data."""
+
+    PANEL = "Training"
+
+    epochs: int | None = option(None, "Passes over the samples.", min=1, max=1_000_000)
+    batch_size: int | None = option(None, "Samples a batch.", min=1, max=MOST)
+    learning_rate: float | None = option(None, "At its largest; else what suits the network.", also=("--lr",))
+    weight_decay: float | None = option(None, "On the weights that are used.", min=0.0)
+    augment: bool | None = option(
+        None,
+        "As the data set does it; by default where it does (of curves: with convolutions).",
+        role=PLAIN,
+    )
+    attack: str | None = option(
+        None,
+        "Train on attacked images (PGD): ε of pixels, such as 8/255, or eps=0.1,step=0.025,steps=5.",
+        metavar="EPS",
+        panel=SAMPLES,
+        role=PLAIN,
+    )
+    limit: int | None = option(None, "Train on this many samples.", min=1, max=MOST)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attacks:
+    """Attacks that are measured under, too."""
+
+    attack: tuple[str, ...] = option(
+        (),
+        "Measure curves and lines under this attack (PGD), too: 8/255, or eps=0.1,step=0.025,"
+        "steps=20,restarts=2; repeatable.",
+        metavar="EPS",
+        panel=SAMPLES,
+        role=PLAIN,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Methods:
+    """The options of methods, as far as they were set."""
+
+    options: Mapping[str, Any] = gathered("methods")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouping:
+    """What units may take."""
+
+    PANEL = SEARCH
+
+    groups: str = option(
+        "permutations",
+        "What units may take: an order (permutations), or all that their spec or network allows: signs, "
+        "scales, rotations (all; needs the network).",
+        metavar="permutations|all",
+        role=PLAIN,
+        shown=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Polishing:
+    """The last stage of a search."""
+
+    PANEL = SEARCH
+
+    polish: str | None = option(
+        None,
+        "In the end, try swaps of units on the loss of the merge for so long (25s, 5m), or for so many "
+        "steps (300steps) or multiplications (500G, 2T), which gives the same result again. Needs data.",
+        metavar="TIME|STEPS|WORK",
+        role=PLAIN,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proving:
+    """Whether the spec is proven."""
+
+    no_prove: bool = option(
+        False, "Do not test that the spec preserves the network's function.", panel=SEARCH, role=TRUSTS
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interruptible:
+    """What is kept of a search meanwhile, and whether it goes on."""
+
+    PANEL = SEARCH
+
+    checkpoint_every: int | None = option(
+        None,
+        "Keep the search's state for --resume after so many steps; else every minute.",
+        metavar="STEPS",
+        min=1,
+        max=MOST,
+    )
+    log: Path | None = option(
+        None, "Append every step's figures, a line of JSON each.", metavar="FILE", role=WRITES
+    )
+    resume: bool = option(False, "Go on with a search that was interrupted.", panel=OUT, role=TRUSTS)
 
 
 @dataclass(frozen=True)
@@ -75,14 +320,183 @@ class Search:
     open: bool = False
 
 
-@dataclass(frozen=True)
-class Repair:
+@dataclass(frozen=True, kw_only=True)
+class Repairing:
+    """How a repair works."""
+
+    PANEL = SEARCH
+
+    new_bias: bool = option(
+        False,
+        "Let repair and reshift give layers a bias that have none; the output then has more tensors.",
+        flag="--allow-new-bias",
+        role=PLAIN,
+    )
+    ridge: float | None = option(
+        None,
+        "Keep a refit this close to the averaged weights: a share of the mean square of a layer's inputs "
+        "(0.01).",
+        min=0,
+        max=1e6,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repair(Repairing):
     """What mends a merged model: "auto", or one of `repair.REPAIRS`."""
 
-    repair: str = "auto"
-    new_bias: bool = False
-    ridge: float | None = None
-    bake_temperature: bool = False
+    PANEL = SEARCH
+
+    repair: str = option(
+        "auto",
+        "auto (reset; without BatchNorm repair, where held-out loss falls by it), none, reset "
+        "(re-estimate BatchNorm statistics), repair, rescale or reshift (match channels to the endpoints'), "
+        "refit (fit every layer to them), distill (and train towards their outputs, without labels), "
+        "or bias (needs no data).",
+        role=PLAIN,
+    )
+    bake_temperature: bool = option(
+        False,
+        "Divide the last layer by the temperature that suits held-out training samples best.",
+        role=PLAIN,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where weights are written."""
+
+    out: Path | None = option(
+        None,
+        "Where to write, as safetensors.",
+        also=("-o",),
+        metavar="FILE",
+        panel=OUT,
+        role=WRITES,
+        ending=".safetensors",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutModel:
+    """Where weights are written, in more forms than one."""
+
+    out: str | None = option(
+        None,
+        "Where to write: safetensors; NAME.pt, .pth, .bin or .ckpt as the first file is, with new "
+        "weights; or a folder, under the names of the model's own files.",
+        also=("-o",),
+        metavar="FILE|DIR/",
+        panel=OUT,
+        role=WRITES,
+        ending=".safetensors",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """How weights are written."""
+
+    PANEL = OUT
+
+    force: bool = option(False, "Overwrite outputs that exist.", role=TRUSTS)
+    out_dtype: str | None = option(None, "float32, float16, bfloat16, …; else as the reference.", role=PLAIN)
+    out_shard_size: str | None = option(
+        None, "Split the output into shards, such as 2GB.", metavar="SIZE", role=PLAIN
+    )
+    attest: Path | None = option(
+        None,
+        "Write where the weights come from, as an in-toto statement (SLSA provenance), unsigned.",
+        metavar="FILE",
+        role=WRITES,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Screen:
+    """What is told meanwhile, and how the result is shown."""
+
+    PANEL = OUT
+
+    quiet: bool = option(False, "Only results and errors.", also=("-q",), role=PLAIN)
+    verbose: bool = option(False, "A line for every step.", also=("-v",), role=PLAIN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """How the result is shown, or the plan."""
+
+    PANEL = OUT
+
+    dry_run: bool = option(False, "Print the plan and stop.", role=PLAIN)
+    json: bool = option(False, "Print the result as JSON.", role=PLAIN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formats:
+    """Files of a report, by their formats."""
+
+    files: Mapping[str, Path] = gathered("formats")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportFiles:
+    """Files of a report whose formats are the command's own."""
+
+    PANEL = REPORT
+
+    html: Path | None = option(None, "Write it as one HTML file.", metavar="FILE", role=WRITES)
+    json_file: Path | None = option(None, "Write the figures as JSON.", metavar="FILE", role=WRITES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """The summary of a step of a CI server's."""
+
+    step_summary: Path | None = option(
+        None,
+        "Add gates and figures as Markdown to this file; by itself in GitHub Actions.",
+        metavar="FILE",
+        panel=REPORT,
+        role=WRITES,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gates:
+    """What is asked of a report's figures."""
+
+    PANEL = GATES
+
+    max_barrier: float | None = option(
+        None, "Test-loss barrier (chord) of the shipped row.", metavar="NATS", gate=True
+    )
+    min_accuracy: float | None = option(
+        None, "Test accuracy of the shipped row at λ = ½.", metavar="0–1", gate=True
+    )
+    max_accuracy_drop: float | None = option(
+        None, "… below the mean of the endpoints.", metavar="0–1", gate=True
+    )
+    gate: tuple[str, ...] = option(
+        (),
+        "Any figure, such as 'naive:test:midpoint<=1'; repeatable.",
+        metavar="ROW:SPLIT:DEFINITION<=X",
+        gate=True,
+        role=PLAIN,
+    )
+    baseline: Path | None = option(None, "A report.json that must not get worse.", metavar="FILE", gate=True)
+    missing_baseline: str = option(
+        REFUSE,
+        "A baseline that is not there is an error (refuse), or passes with a warning (accept): on a "
+        "first run.",
+        metavar="refuse|accept",
+        gate=True,
+        role=PLAIN,
+        shown=False,
+    )
+    baseline_tolerance: float = option(
+        TOLERANCE, "How much worse is still as good (0.01).", metavar="NATS", gate=True, shown=False
+    )
 
 
 @dataclass(frozen=True)

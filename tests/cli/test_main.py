@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from rebasin_cli.cli import _built, app
+from rebasin_cli.cli import _built, whole
 from rebasin_cli.registry import Registry
 from rebasin_cli.version import version
 
@@ -56,7 +56,7 @@ def test_the_error_for_a_spec_that_does_not_fit(refused, tmp_path):
     golden("error_spec.txt", refused(4, "spec", "check", "two.yaml", "a.safetensors").err)
 
 
-@pytest.mark.parametrize("command", sorted(typer.main.get_command(app).commands))
+@pytest.mark.parametrize("command", sorted(typer.main.get_command(whole()).commands))
 def test_every_command_explains_itself(done, command):
     out = done(command, "-h").out
     assert "Usage: rebasin " + command in out
@@ -64,7 +64,7 @@ def test_every_command_explains_itself(done, command):
 
 
 def test_a_command_is_built_without_the_others():
-    every = typer.main.get_command(app).commands
+    every = typer.main.get_command(whole()).commands
     assert all(list(_built(word).commands) == [word] for word in every)
     assert _built("algin").commands.keys() == _built("").commands.keys() == every.keys()
 

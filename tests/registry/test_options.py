@@ -9,7 +9,8 @@ from rebasin_cli.errors import UsageError
 from rebasin_cli.matchers import am, registry
 from rebasin_cli.matchers.search.align import options_of
 from rebasin_cli.registry import Registry, option
-from rebasin_cli.registry.options import constant, declared, of_module
+from rebasin_cli.registry.options import of_module
+from rebasin_cli.registry.source import constant, declared
 
 SOURCES = {
     "__init__": "import nothing_that_there_is  # fails where it is imported\n",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ...errors import RebasinError, near
 from ...registry import Registry
-from ...registry.options import constant
+from ...registry.source import constant
 from .vocabulary import ACCEPTED, REFUSED
 
 

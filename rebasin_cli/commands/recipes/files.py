@@ -7,7 +7,7 @@ import os
 from pathlib import Path, PurePosixPath
 
 from ...registry import Registry, references
-from ...registry.options import constant
+from ...registry.source import constant
 from ...runtime import files
 
 NOT_PASSED = "not-passed"  # the folder of what must not be taken for passed (`aside.py`)

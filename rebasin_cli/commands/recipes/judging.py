@@ -71,7 +71,7 @@ def _judged(step: Step, coming: Set[str], perform: Perform) -> Mapping[str, Any]
         return None
     with to_come(coming if planned else coming | _places(step.reads)):
         # What is there may be replaced, as was asked before; another job may have written it since.
-        done = perform(step.line(dry_run=True, quiet=True, force=bool(step.writes)))
+        done = perform(step, {"dry_run": True, "quiet": True, "force": bool(step.writes)})
     if done.error is not None and not isinstance(done.error, ToCome):
         raise done.error
     return None if done.error is not None else done.result

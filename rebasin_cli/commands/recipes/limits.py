@@ -24,7 +24,7 @@ from ...registry import Registry, allowed
 from .files import is_inside
 from .reading import Value
 from .variables import is_secret
-from .vocabulary import DATA, MAY_READ, MAY_RUN, REPLACES, SAID, TRUSTS, UNSAID, Parameter
+from .vocabulary import DATA, MAY_READ, MAY_RUN, REPLACES, TRUSTS, UNSAID, Command, Parameter
 
 MOST_BYTES = 1 << 18  # of a recipe
 MOST_STEPS = 100
@@ -106,10 +106,10 @@ class Limits:
     # ----------------------------------------------------------------------------------- what is said
 
     @_noted
-    def wrong_command(self, name: str) -> str | None:
-        return (
-            None if name in SAID else f"nobody has said yet what `{name}` may do in a recipe of a stranger's"
-        )
+    def wrong_command(self, command: Command) -> str | None:
+        if command.said:
+            return None
+        return f"nobody has said yet what `{command.name}` may do in a recipe of a stranger's"
 
     @_noted
     def wrong(self, option: Parameter, value: Value) -> str | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...checkpoints import digests
-from ...registry.options import constant
+from ...registry.source import constant
 from .files import NOT_PASSED, aside_of, index
 
 if TYPE_CHECKING:

@@ -163,7 +163,7 @@ def _steps(
         names.later = set(titles[len(found) :])
         word = step_command(step)
         command = vocabulary.get(word) if word else None
-        if limits is not None and command is not None and (why := limits.wrong_command(command.name)):
+        if limits is not None and command is not None and (why := limits.wrong_command(command)):
             problems.add(step, why)
         if command is None:
             placing.no_step(step, vocabulary, problems)

@@ -1,4 +1,4 @@
-"""The steps of a recipe in their order: found in the cache, or run as the command lines that they are."""
+"""The steps of a recipe in their order: found in the cache, or run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BROKEN = (FAILED, INTERRUPTED, TIMED_OUT)  # it ended with an error, and nothing
 
 @dataclass(frozen=True)
 class Performed:
-    """What a command line left: its result as --json has it, and the error that it ended with."""
+    """What a step left: its result as --json has it, and the error that it ended with."""
 
     result: Mapping[str, Any]
     error: RebasinError | None = None
@@ -76,7 +76,7 @@ class Outcome:
         return measured.report_of(self.result)
 
 
-Perform = Callable[[Sequence[str]], Performed]
+Perform = Callable[[Step, Mapping[str, Any]], Performed]  # a step, with these options beside its own
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ def _one(step: Step, cache: Cache, perform: Perform, listener: Listener, how: Ho
         cache.started(step, key)
         own = [path for path in step.files if not path.exists() or cache.is_ours(path)]
         with cache.making(own) as made, taken.measured(before):
-            done = perform(step.line(**more))
+            done = perform(step, more)
             if done.error is None or isinstance(done.error, GateNotMet):
                 made += step.files  # those that grow line by line, too
         if done.error is None or isinstance(done.error, GateNotMet):

@@ -80,6 +80,11 @@ class Step:
             reads=tuple(dict.fromkeys(part for path in reads for part in opened(path))),
         )
 
+    def asked(self, **more: Any) -> Any:
+        """The value of its operation, with `more` options of those that it has."""
+        known = {key: value for key, value in more.items() if self.command.has(key)}
+        return self.command.made(self.arguments, {**self.options, **known})
+
     def line(self, **more: Any) -> list[str]:
         """Its command line, without `rebasin`."""
         known = {key: value for key, value in more.items() if self.command.has(key)}

@@ -10,17 +10,29 @@ stranger's recipe (`limits.py`); numbers name nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ...registry.numbers import READ
-from ...registry.options import constant
+from ...registry.operations import Operation
+from ...registry.options import (
+    DATA,
+    MAY_READ,
+    MAY_RUN,
+    PAIR,
+    PLAIN,
+    READS,
+    REPLACES,
+    REQUIRED,
+    TRUSTS,
+    UNSAID,
+    WRITES,
+    Option,
+)
+from ...registry.source import constant
 
-READS, WRITES, MAY_READ, MAY_RUN, DATA = "reads", "writes", "may read", "may run", "data"
-REPLACES = "replaces"  # a file that its command replaces by a rule of its own; where it is named
-PAIR = "reads two"  # files, with a comma between
-TRUSTS, PLAIN, UNSAID = "trusts", "plain", ""
 MODELS = "models"
 # What `rebasin run` itself decides, for all steps.
 OF_THE_RUN = ("force", "resume", "dry_run", "json", "quiet", "verbose", "help")
@@ -32,7 +44,7 @@ REPORTS, REPLACED = ("report",), ("baseline",)
 PARTS = {"baseline": {"file": "baseline", "missing": "missing_baseline", "tolerance": "baseline_tolerance"}}
 # Options whose file may be missing where another one says so.
 MAY_BE_MISSING = {"baseline": "missing_baseline"}
-REFUSED, ACCEPTED = (constant("rebasin_cli.commands.verbs.gates", name) for name in ("REFUSE", "ACCEPT"))
+REFUSED, ACCEPTED = (constant("rebasin_cli.session.subjects", name) for name in ("REFUSE", "ACCEPT"))
 # Folders of data: large, and the same under their name; their content is not looked at.
 DATA_FOLDERS = ("data_root",)
 # What `out` of a command ends with, where other steps read it; a step that names none writes NAME with this.
@@ -149,13 +161,50 @@ def _shown(value: Any) -> str:
     return kinds.get(type(value)) or repr(value)[:80]
 
 
+def parameter(option: Option) -> Parameter:
+    """An option of an operation as a recipe knows it."""
+    kind: Any = "path" if option.type is Path else str if option.kind == "bytes" else option.type
+    written = option.brings == WRITES and isinstance(option.default, str | Path)
+    return Parameter(
+        option.key,
+        kind,
+        option.flag,
+        option.off,
+        option.also,
+        option.many,
+        option.count,
+        option.default is REQUIRED,
+        option.min if kind in (int, float) else None,
+        option.max if kind in (int, float) else None,
+        option.brings,
+        option.help,
+        str(option.default) if written else None,
+        option.gate,
+    )
+
+
 @dataclass(frozen=True)
 class Command:
-    """A command that a step may run: `words` as typed, such as ("spec", "infer")."""
+    """A command that a step may run: `words` as typed, such as ("spec", "infer").
+
+    `operation` is what it is a value of; None for one that is not declared in this way yet.
+    """
 
     words: tuple[str, ...]
     help: str
     parameters: tuple[Parameter, ...]
+    operation: Operation | None = None
+
+    @classmethod
+    def of(cls, operation: Operation) -> Command:
+        """An operation as a recipe knows it."""
+        first = operation.help.partition("\n")[0]
+        return cls(operation.words, first, tuple(map(parameter, operation.options)), operation)
+
+    @property
+    def said(self) -> bool:
+        """Whether its role in a recipe has been thought about with all its arguments."""
+        return self.name in SAID if self.operation is None else self.operation.said
 
     @property
     def name(self) -> str:
@@ -173,6 +222,8 @@ class Command:
     @property
     def ending(self) -> str | None:
         """Of the file that it makes, where that is weights."""
+        if self.operation is not None:
+            return next((one.ending for one in self.operation.options if one.ending), None)
         return ENDINGS.get(self.name)
 
     @property
@@ -193,12 +244,36 @@ class Command:
         few += self.name == "merge"  # of one there is nothing to do
         return few, None if any(p.many for p in self.arguments) else len(self.arguments)
 
+    def made(self, arguments: Sequence[str], options: Mapping[str, Any]) -> Any:
+        """The value of its operation: what a recipe says of each option, in the type that this has."""
+        assert self.operation is not None
+        values, rest = dict[str, Any](), list(arguments)
+        for option in self.operation.options:
+            if option.positional:
+                taken, rest = (rest, []) if option.many else (rest[:1], rest[1:])
+                values |= {option.name: _value(option, taken if option.many else taken[0])} if taken else {}
+            elif option.key in options:
+                values[option.name] = _value(option, options[option.key])
+        return self.operation.made(values)
+
     def line(self, arguments: Iterable[str], options: Mapping[str, Any]) -> list[str]:
         """The command line, without `rebasin`: words, arguments, then options in the order given."""
         told = [*self.words, *(f"./{text}" if text.startswith("-") else text for text in arguments)]
         for key, value in options.items():
             told += _told(self.options[key], value)
         return told
+
+
+def _value(option: Option, value: Any) -> Any:
+    if option.many:
+        return tuple(_one(option, item) for item in (value if isinstance(value, list) else [value]))
+    return _one(option, value)
+
+
+def _one(option: Option, value: Any) -> Any:
+    if option.type is bool or value is None:
+        return value
+    return str(value) if option.kind == "bytes" else option.read(str(value))
 
 
 def _told(option: Parameter, value: Any) -> list[str]:

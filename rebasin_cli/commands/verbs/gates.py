@@ -14,11 +14,9 @@ from ...reports._format import clean, title
 from ...reports.json import ODD
 from ...runtime.files import is_missing, meant
 from ...session.listener import Listener
+from ...session.subjects import ACCEPT, REFUSE
 from .outputs import Destinations, Written, stored_report, write_reports
 
-# What may be said of a baseline that is not there.
-REFUSE = "refuse"
-ACCEPT = "accept"
 MISSING = (REFUSE, ACCEPT)
 
 

@@ -160,8 +160,8 @@ class Commands:
     def __init__(self, loss=0.4):
         self.loss, self.ran = loss, []
 
-    def __call__(self, line):
-        before = known()
+    def __call__(self, step, more):
+        before, line = known(), step.line(**more)
         self.ran.append("judged" if before else "measured")
         limit = float(line[line.index("--max-barrier") + 1])
         report = gates.judged(before or measured(self.loss), gates.Asked(asked_for([], max_barrier=limit)))
@@ -261,8 +261,8 @@ def test_a_report_that_somebody_changed_is_not_taken_over(run):
 
 def test_inputs_that_change_while_a_gate_is_missed_are_told_and_not_recorded(run, tmp_path):
     class Changing(Commands):
-        def __call__(self, line):
-            done = super().__call__(line)
+        def __call__(self, step, more):
+            done = super().__call__(step, more)
             (tmp_path / "a.safetensors").write_text("another")
             return done
 
@@ -272,9 +272,9 @@ def test_inputs_that_change_while_a_gate_is_missed_are_told_and_not_recorded(run
 
 def test_a_baseline_that_appears_while_a_step_runs_fails_it(run, tmp_path):
     class Appearing(Commands):
-        def __call__(self, line):
+        def __call__(self, step, more):
             (tmp_path / "base.json").write_text("1")
-            return super().__call__(line)
+            return super().__call__(step, more)
 
     assert run(0.2, ACCEPT, commands=Appearing()) == ("failed", "measured")
 
@@ -283,7 +283,7 @@ def test_a_dry_run_judges_by_what_was_measured(step, tmp_path, run):
     run(0.2)
     seen = []
 
-    def perform(line):
+    def perform(step, more):
         seen.append(known())
         return Performed({})
 

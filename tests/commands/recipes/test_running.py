@@ -35,7 +35,8 @@ class Commands:
     def __init__(self, **errors):
         self.lines, self.errors = [], errors
 
-    def __call__(self, line):
+    def __call__(self, step, more):
+        line = step.line(**more)
         self.lines.append(" ".join(line))
         out = Path(line[line.index("--out") + 1])
         error = self.errors.get(out.stem)
@@ -205,9 +206,9 @@ def test_a_run_that_is_killed_is_run_again(recipe, tmp_path, when):
         pass
 
     class Kill(Commands):
-        def __call__(self, line):
+        def __call__(self, step, more):
             if when == "after":
-                super().__call__(line)
+                super().__call__(step, more)
             raise Killed
 
     made, _ = recipe(CHAIN)
@@ -224,8 +225,8 @@ def test_a_file_of_the_users_own_after_a_kill_is_not_taken_for_one_of_ours(recip
         pass
 
     class Kill(Commands):
-        def __call__(self, line):
-            super().__call__(line)
+        def __call__(self, step, more):
+            super().__call__(step, more)
             raise Killed
 
     made, _ = recipe(CHAIN)
@@ -288,9 +289,9 @@ def test_an_input_that_changes_while_its_step_runs_fails_it(recipe, tmp_path):
     made, _ = recipe(CHAIN)
 
     class Changing(Commands):
-        def __call__(self, line):
+        def __call__(self, step, more):
             (tmp_path / "b.safetensors").write_text(f"changed {len(self.lines)}")
-            return super().__call__(line)
+            return super().__call__(step, more)
 
     cache = Cache(tmp_path / ".rebasin")
     done = running.run(made.steps, cache, Changing(), Listener(), How())
@@ -430,10 +431,10 @@ def test_two_jobs_at_once_do_a_step_once(recipe, tmp_path):
     begun, go_on, said = threading.Event(), threading.Event(), []
 
     class Slow(Commands):
-        def __call__(self, line):
+        def __call__(self, step, more):
             begun.set()
             go_on.wait(10)
-            return super().__call__(line)
+            return super().__call__(step, more)
 
     slow, quick = Slow(), Commands()
     results = []

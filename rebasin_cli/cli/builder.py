@@ -1,0 +1,98 @@
+"""From an operation's declaration to its command: typer gets a function with the signature that it describes.
+
+Built only for the command that is asked for: what is built of all takes longer than all that one does before
+it imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import Parameter, Signature
+from typing import Annotated, Any, Optional
+
+import typer
+
+from ..registry import operations
+from ..registry.operations import Operation
+from ..registry.options import REQUIRED, Option
+
+
+def add(app: typer.Typer, word: str) -> None:
+    """The operation of this name, or the group of them, as a command of `app`."""
+    if not operations.words()[word]:
+        (one,) = operations.of(word)
+        app.command(word, rich_help_panel=one.panel)(command(one))
+        return
+    help, panel = operations.group(word)
+    group = typer.Typer(name=word, help=help, no_args_is_help=True)
+    for one in operations.of(word):
+        group.command(one.words[-1])(command(one))
+    app.add_typer(group, rich_help_panel=panel)
+
+
+def command(operation: Operation) -> Callable[..., None]:
+    """What typer makes a command of: its parameters are the options of the operation."""
+
+    def call(**given: Any) -> None:
+        told = {name: value for name, value in given.items() if _is_told(of[name], value)}
+        run(operation, {name: tuple(value or ()) if of[name].many else value for name, value in told.items()})
+
+    of = {option.name: option for option in operation.options}
+    parameters = list(map(_parameter, operation.options))
+    call.__name__ = operation.words[-1]
+    call.__doc__ = operation.help
+    call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
+
+
+def run(operation: Operation, given: dict[str, Any]) -> None:
+    """Run the operation with what was given, show what it finds; typer.Exit where the answer is no."""
+    from .perform import perform, show
+
+    asked = operation.made(given)
+    done = perform(operation, asked)
+    show(done, asked)
+    if not done.yes:
+        raise typer.Exit(1)
+
+
+def _is_told(option: Option, value: Any) -> bool:
+    """Whether a value is passed on: of what methods and formats declare only what was given."""
+    return not option.within or not (value is None or (value is False and option.default is False))
+
+
+def _parameter(option: Option) -> Parameter:
+    kind: Any = str if option.kind == "bytes" else option.type
+    default: Any = Parameter.empty if option.default is REQUIRED else option.default
+    if option.count:
+        kind = tuple.__class_getitem__((kind,) * option.count)
+    if option.many:
+        kind = list.__class_getitem__(kind)
+        default = None if default == () else default
+    if option.off:
+        default = None
+    hint = Optional[kind] if default is None else kind  # noqa: UP045 (made at run time)
+    told = typer.Argument if option.positional else typer.Option
+    info = told(*_spelt(option), **_said(option))
+    return Parameter(option.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, info])
+
+
+def _spelt(option: Option) -> list[str]:
+    if option.positional:
+        return []
+    first = f"{option.flag}/{option.off}" if option.off else option.flag
+    return [first, *option.also]
+
+
+def _said(option: Option) -> dict[str, Any]:
+    said: dict[str, Any] = {"metavar": option.metavar, "help": option.help or None}
+    if option.choices:
+        choices = list(map(str, option.choices))
+        said |= {"autocompletion": lambda: choices, "metavar": option.metavar or "|".join(choices)}
+    if option.type in (int, float) and option.kind != "bytes":
+        said |= {"min": option.min, "max": option.max}
+    if option.positional:
+        return said
+    shown = option.shown and option.default not in (None, (), REQUIRED) and option.type is not bool
+    return said | {"rich_help_panel": option.panel or None, "show_default": shown}

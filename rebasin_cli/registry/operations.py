@@ -1,0 +1,254 @@
+"""Operations: the commands of `rebasin_cli/commands/`, each with its options, read from the source.
+
+    PANEL = "Align and merge"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Merge(Loading, Network):
+        \"""Align models to the first … (the help)\"""
+
+        models: tuple[Path, ...] = argument("A B …", "Two models or more.", role=READS)
+
+    def run(asked: Merge, listener: Listener) -> MergeResult: …
+
+A file with a PANEL is an operation, by its own name; `lab.py` and others with a GROUP (its help) are several,
+`rebasin lab run`, each a class with a function of its name. Nothing is imported before an operation is run.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from ..errors import RebasinError
+from . import Registry, source
+from .options import PLAIN, UNSAID, WRITES, Option
+
+PACKAGE = "rebasin_cli.commands"
+FOLDER = Path(__file__).parents[1] / "commands"
+METHODS, FORMATS = Registry("matchers", "method"), Registry("reports", "report format")
+# What stands for names in a sentence of help: those that are there, of other packages too.
+NAMED = {"{methods}": METHODS, "{data sets}": Registry("datasets", "data set")}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One command: its `words` as they are typed, and the class that its options make a value of."""
+
+    words: tuple[str, ...]
+    module: str
+    kind: str  # the name of the class
+
+    @property
+    def name(self) -> str:
+        return " ".join(self.words)
+
+    @cached_property
+    def help(self) -> str:
+        """What it does: the first line alone, and then more."""
+        return source.documentation(self.module, self.kind)
+
+    @property
+    def panel(self) -> str | None:
+        return source.constant(self.module, "PANEL")
+
+    @property
+    def together(self) -> bool:
+        """Whether processes may run it together: they share its work, or it writes nothing."""
+        return bool(source.constant(self.module, "TOGETHER"))
+
+    @cached_property
+    def options(self) -> tuple[Option, ...]:
+        """Its own options first, then those of its subjects; last those that methods and formats declare.
+
+        A flag that it has itself stays its own: a method's `limit` is --limit, and the file of a report
+        format is then --json-file.
+        """
+        found, others = [], []
+        for name, one in source.fields(self.module, self.kind, own_first=True).items():
+            if isinstance(one, Option):
+                found.append(replace(one, help=_named(one.help)))
+            else:
+                others += GATHERED[one](name)
+        taken = {flag for one in found for flag in _flags(one)}
+        for one in others:
+            if taken.intersection(_flags(one)) and one.role == WRITES:
+                one = replace(one, flag=f"{one.flag}-file")
+            if not taken.intersection(_flags(one)):
+                taken.update(_flags(one))
+                found.append(one)
+        return tuple(found)
+
+    @cached_property
+    def said(self) -> bool:
+        """Whether somebody has said of all its arguments what they may bring about."""
+        return all(one.role != UNSAID for one in self.options if one.positional)
+
+    def made(self, given: Mapping[str, Any]) -> Any:
+        """The value of this operation with these options, by the names of its fields, or of their options."""
+        of = {one.name: one for one in self.options}
+        values: dict[str, Any] = {}
+        for name, value in given.items():
+            if within := of[name].within:
+                values.setdefault(within, {})[name] = value
+            else:
+                values[name] = value
+        return getattr(importlib.import_module(self.module), self.kind)(**values)
+
+    @property
+    def run(self) -> Callable[..., Any]:
+        """What does it, by its value and a listener."""
+        module = importlib.import_module(self.module)
+        name = self.kind.lower()
+        return getattr(module, "run", None) or getattr(module, name, None) or getattr(module, f"{name}_")
+
+    def result(self, values: Mapping[str, Any]) -> Any:
+        """A result of this operation by the values of its fields, as they were kept."""
+        kind = get_type_hints(self.run)["return"]
+        return kind(**{each.name: values[each.name] for each in fields(kind) if each.name in values})
+
+
+def _flags(one: Option) -> set[str]:
+    return {flag for flag in (one.flag, one.off, *one.also) if flag}
+
+
+def _named(text: str) -> str:
+    for word, registry in NAMED.items():
+        if word in text:
+            text = text.replace(word, ", ".join(registry.names()))
+    return text
+
+
+@functools.cache
+def words() -> dict[str, bool]:
+    """The first words of all operations, and whether they are groups: files are looked at, and not parsed."""
+    found = {}
+    for path in sorted(FOLDER.glob("[!_]*.py")):
+        if stated := re.findall(r"(?m)^(PANEL|GROUP) = ", path.read_text(encoding="utf-8")):
+            found[path.stem.replace("_", "-")] = "GROUP" in stated
+    return found
+
+
+def group(word: str) -> tuple[str, str | None]:
+    """The help of a group of operations, and the panel that it stands in."""
+    return source.constant(_module(word), "GROUP") or "", source.constant(_module(word), "PANEL")
+
+
+@functools.cache
+def of(word: str) -> tuple[Operation, ...]:
+    """The operations that begin with a word: one, those of a group, or none."""
+    module = _module(word)
+    if word not in words():
+        return ()
+    if not words()[word]:
+        return (Operation((word,), module, word.title().replace("-", "")),)
+    return tuple(Operation((word, name.lower()), module, name) for name in source.pairs(module))
+
+
+def every() -> dict[str, Operation]:
+    """All operations by their names."""
+    return {one.name: one for word in words() for one in of(word)}
+
+
+def of_value(asked: Any) -> Operation:
+    """The operation that a value is of."""
+    word = type(asked).__module__.rpartition(".")[2].replace("_", "-")
+    return next(one for one in of(word) if one.kind == type(asked).__name__)
+
+
+def _module(word: str) -> str:
+    return f"{PACKAGE}.{word.replace('-', '_')}"
+
+
+# ---------------------------------------------------------------------- what methods and formats declare
+
+
+def _of_methods(field: str) -> list[Option]:
+    """The options of all methods, those of the same methods together; one for one name.
+
+    Where methods mean different types by a name, what is given is read as the chosen method's.
+    """
+    having: dict[str, dict[str, Option]] = {}
+    for method, known in METHODS.every_option().items():
+        for option in known:
+            having.setdefault(option.name, {})[method] = option
+    in_order = sorted(having.items(), key=lambda item: (-len(item[1]), tuple(item[1])))
+    return [_together(name, of, field) for name, of in in_order]
+
+
+def _together(name: str, of: Mapping[str, Option], field: str) -> Option:
+    """What several methods declare alike as one option: everything that one of them allows."""
+    options = tuple(of.values())
+    kinds = {str if option.kind == "bytes" else option.type for option in options}
+    kind = kinds.pop() if len(kinds) == 1 else str
+    flag, *also = dict.fromkeys(option.flag for option in options)
+    asking = kind is bool and any(option.default for option in options)
+    choices = tuple(dict.fromkeys(str(choice) for option in options for choice in option.choices))
+    lows, highs = [option.min for option in options], [option.max for option in options]
+    numeric = kind in (int, float)
+    roles = {option.brings for option in options}
+    return Option(
+        name,
+        kind,
+        False if kind is bool and not asking else None,
+        _sentences(of),
+        flag,
+        metavar=next((option.metavar for option in options if option.metavar), "|".join(choices) or None),
+        choices=choices,
+        min=min(low for low in lows if low is not None) if numeric and None not in lows else None,
+        max=max(high for high in highs if high is not None) if numeric and None not in highs else None,
+        also=tuple(also),
+        off=f"--no-{flag.removeprefix('--')}" if asking else "",
+        panel=f"Options of {', '.join(of)}",
+        shown=False,
+        role=roles.pop() if len(roles) == 1 else max(roles - {PLAIN}) if UNSAID not in roles else UNSAID,
+        within=field,
+    )
+
+
+def _sentences(of: Mapping[str, Option]) -> str:
+    """One sentence where all methods say the same; else each, with the names of its methods."""
+    saying: dict[str, list[str]] = {}
+    for method, option in of.items():
+        saying.setdefault(_sentence(option), []).append(method)
+    if len(saying) == 1:
+        return next(iter(saying))
+    return " ".join(f"{', '.join(methods)}: {sentence}" for sentence, methods in saying.items())
+
+
+def _sentence(option: Option) -> str:
+    default = f" ({option.shown_default})" if option.shown_default else ""
+    return option.help.removesuffix(".") + default + "." if option.help else default.strip()
+
+
+def _of_formats(field: str) -> list[Option]:
+    """An option for every report format that has a file name, to write it alone."""
+    found = []
+    for name in FORMATS.names():
+        try:
+            named, help = (FORMATS.constant(name, constant) for constant in ("FILENAME", "HELP"))
+        except RebasinError:  # of a package that cannot be imported: it harms who asks for it
+            continue
+        if named:
+            found.append(
+                Option(
+                    name,
+                    Path,
+                    None,
+                    help or f"Write the report as {name}.",
+                    f"--{name}",
+                    metavar="FILE",
+                    panel="Report",
+                    role=WRITES,
+                    within=field,
+                )
+            )
+    return found
+
+
+GATHERED: dict[str, Callable[[str], list[Option]]] = {"methods": _of_methods, "formats": _of_formats}
