@@ -84,7 +84,7 @@ def main() -> None:
     asked.add_argument("--work", type=Path, help="a folder for the models; a temporary one if left out")
     arguments = asked.parse_args()
     print(environment(), flush=True)
-    base = ran("import rebasin_cli.cli.merge, rebasin_cli.commands.merge")[1]
+    base = ran("import rebasin_cli.cli.perform, rebasin_cli.commands.merge")[1]
     bare = ran("import torch")[1]
     heading("dtype", "models", "MiB each", "cat, s", "torch, s", "rebasin, s", "torch, MB", "rebasin, MB")
     for name in arguments.dtype:

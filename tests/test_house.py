@@ -189,7 +189,14 @@ def test_what_types_are_left_is_a_list_of_files_that_are_there():
 # `registry.regular`, which opens regular files only, or is written.
 OPENERS = {
     *("registry.regular", "runtime.files", "runtime.streams"),
-    *("registry", "registry.options", "lab.engine.parameters", "datasets.alice", "datasets.digits"),
+    *(
+        "registry",
+        "registry.source",
+        "registry.operations",
+        "lab.engine.parameters",
+        "datasets.alice",
+        "datasets.digits",
+    ),
     *("checkpoints.torch_format", "checkpoints.safetensors_format", "checkpoints.storages"),
     *("checkpoints.stored", "checkpoints.staging", "commands.recipes.records", "commands.recipes.fetching"),
 }

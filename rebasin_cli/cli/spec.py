@@ -124,8 +124,15 @@ def prove(
 
     sizes = {"width": width, "depth": depth, "net": net}
     fitted = overview.fit_named(spec, checkpoint, key=key, unsafe_load=unsafe_load, **sizes)
-    run = {"loading": Loading(None, key, unsafe_load)}
-    run["network"] = Network(net, trust_code, input, output, tuple(not_kept or ()), seed=seed)
+    run = {"loading": Loading(key=key, unsafe_load=unsafe_load)}
+    run["network"] = Network(
+        net=net,
+        trust_code=trust_code,
+        input=input,
+        output=output,
+        not_kept=tuple(not_kept or ()),
+        seed=seed,
+    )
     with screen() as listener:
         done = overview.prove(fitted, listener.say, checkpoint=checkpoint, **run)
     result(done if json else {k: v for k, v in done.items() if k != "differences"}, json)
@@ -158,7 +165,7 @@ def infer(
     from ..commands import spec as overview
     from ..session.subjects import Network
 
-    network = Network(net, input=input, output=output, not_kept=tuple(not_kept or ()), seed=seed)
+    network = Network(net=net, input=input, output=output, not_kept=tuple(not_kept or ()), seed=seed)
     with screen(quiet) as listener:
         done = overview.infer(
             network,
@@ -203,9 +210,9 @@ def explain(
     from ..inference import explaining
     from ..session.subjects import Loading, Network
 
-    network = Network(net, input=input, output=output, not_kept=tuple(not_kept or ()), seed=seed)
+    network = Network(net=net, input=input, output=output, not_kept=tuple(not_kept or ()), seed=seed)
     with screen():
-        loading = Loading(spec, key, unsafe_load)
+        loading = Loading(spec=spec, key=key, unsafe_load=unsafe_load)
         told = overview.explain(network, checkpoint=checkpoint, loading=loading, groups=groups)
     if json:
         result(told, True)
@@ -237,7 +244,7 @@ def import_(
     from ..commands import spec as overview
     from ..session.subjects import Loading
 
-    loading = Loading(None, key, unsafe_load)
+    loading = Loading(key=key, unsafe_load=unsafe_load)
     done = overview.import_axes(file, checkpoint=checkpoint, loading=loading, out=out, force=force)
     if out is None:
         typer.echo(done["text"], nl=False)

@@ -11,9 +11,9 @@ from ..networks import training
 from ..permutations import permutation
 from ..session.listener import Listener
 from ..session.subjects import Data, Network
+from . import merge
 from .align import align
 from .barrier import barrier
-from .merge import merge
 from .verbs.outputs import Output, Written, removed_on_failure
 from .verbs.resume import state_path
 
@@ -65,9 +65,10 @@ def _tell(
         )
         made, meta = trained.tensors, trained.metadata
         writing.write_safetensors(path, made, metadata=meta, force=force, finite=made)
-    subjects = {"data": Data("digits"), "network": Network(device="cpu")}
+    subjects = {"data": Data(data="digits"), "network": Network(device="cpu")}
     align(*models, Output(aligned, force=force), listener, **subjects)
-    merge(models, Output(merged, force=force), listener, **subjects)
+    wanted = {"data": "digits", "device": "cpu", "method": "wm", "force": force}
+    merge.run(merge.Merge(models=tuple(models), out=str(merged), **wanted), listener)
     a, b = (shlex.quote(str(path)) for path in models)
     command = f"rebasin barrier {a} {b} --data digits --method wm --report {shlex.quote(str(report))}"
     measured = barrier(*models, Written(report, force=force, command=command), listener, **subjects)

@@ -1,42 +1,155 @@
-"""`rebasin merge` on files: one model from two or many."""
+"""`rebasin merge`: one model from two or many."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
+from ..averages.weights import parse
+from ..registry.options import READS, again, argument
+from ..registry.results import UNSET, Plan, Result, Unset
+from ..session.asked import of, subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.session import Session
-from ..session.subjects import ForMerge, Search
+from ..session.subjects import (
+    Answer,
+    BestMethod,
+    Choosing,
+    DataSet,
+    Grouping,
+    Interruptible,
+    Loading,
+    Methods,
+    Network,
+    OutModel,
+    Polishing,
+    Proving,
+    Repair,
+    Repairing,
+    Samples,
+    Scoring,
+    Screen,
+    Weights,
+)
 from .merging import aligned, curved, plain, soups
-from .merging.average import Average
+from .merging.average import Average, Averaging
 from .verbs import search
-from .verbs.outputs import Output, check_outputs
+from .verbs.outputs import Output, check_outputs, output_of
 from .verbs.sources import attested
+
+PANEL = "Align and merge"
 
 Way = Callable[[Session, Output, Average], dict[str, Any]]
 
 
-def merge(
-    paths: Sequence[Path],
-    output: Output,
-    listener: Listener = SILENT,
-    *,
-    mean: Average = Average(),  # noqa: B008 (frozen)
-    **subjects: Unpack[ForMerge],
-) -> dict[str, Any]:
-    """Merge models in the way that fits what was asked for, and write one model; what was done, as values."""
-    paths, mean = mean.in_order(paths)
+@dataclass(frozen=True, kw_only=True)
+class Merge(
+    Averaging,
+    Loading,
+    Network,
+    DataSet,
+    Samples,
+    Choosing,
+    Methods,
+    Grouping,
+    Polishing,
+    Repairing,
+    Interruptible,
+    Weights,
+    Screen,
+):
+    """Align models to the first (or to one another: --method merge-many, universe) and average them.
+
+    Networks with BatchNorm need data: their running statistics are re-estimated on training samples.
+    Others may gain from repair, which gives every channel the mean and spread of the endpoints': with data
+    and a known network, --repair auto measures both on held-out training samples and takes the better.
+
+    With data, --method ste-mm learns the permutations of all models together, by the loss of their mixtures,
+    which takes longest; statistics are then re-estimated on one epoch.
+
+    Example: rebasin merge a.pt b.pt c.pt --method merge-many -o merged.safetensors
+    """
+
+    models: tuple[Path, ...] = argument(
+        "A B …", "Two models or more; the first is the reference.", role=READS
+    )
+    out: str = again(
+        OutModel.out,
+        "merged.safetensors",
+        help="Where to write, as safetensors; into a folder in the shards of the first model.",
+    )
+    method: str | None = BestMethod.method
+    repair: str = Repair.repair
+    bake_temperature: bool = Repair.bake_temperature
+    loss: str | None = Scoring.loss
+    skip_checks: bool = Scoring.skip_checks
+    no_prove: bool = Proving.no_prove
+    dry_run: bool = Answer.dry_run
+    json: bool = Answer.json
+
+
+@dataclass(frozen=True)
+class MergeResult(Result):
+    """What was `written`, the model first, and how it was made.
+
+    With a search: `spec`, `match`, `proof` and `times` (seconds). On a curve: its `curve` and the point `at`.
+    An average of models as they are: its weights, how many tensors were averaged, which were `copied` and
+    why, which `heads` and `extra` tensors were treated how, which were `left_out`. A soup: the models in it,
+    its loss (nats) on so many `samples` and that of the best single model, and all `tries`. Last what was
+    repaired in how many norms or layers, which were `left` and why, `held_out_loss` where a repair was
+    chosen, the `temperature` that was baked in.
+    """
+
+    written: list[str]
+    spec: Mapping[str, Any] | Unset = UNSET
+    match: Mapping[str, Any] | Unset = UNSET
+    proof: Mapping[str, Any] | Unset = UNSET
+    times: Mapping[str, float] | Unset = UNSET
+    curve: str | Unset = UNSET
+    at: float | Unset = UNSET
+    models: int | Unset = UNSET
+    method: str | Unset = UNSET
+    interpolation: str | Unset = UNSET
+    weights: Mapping[str, float] | list[float] | Unset = UNSET
+    averaged_tensors: int | Unset = UNSET
+    schedule: str | Unset = UNSET
+    copied: Mapping[str, str] | Unset = UNSET
+    heads: Mapping[str, str] | Unset = UNSET
+    extra: Mapping[str, str] | Unset = UNSET
+    left_out: list[str] | Unset = UNSET
+    soup: list[str] | Unset = UNSET
+    loss: float | Unset = UNSET
+    best_single: str | Unset = UNSET
+    best_single_loss: float | Unset = UNSET
+    samples: int | Unset = UNSET
+    tries: list[Mapping[str, Any]] | Unset = UNSET
+    repair: str | Unset = UNSET
+    repaired_norms: int | Unset = UNSET
+    repaired_layers: int | Unset = UNSET
+    dead_channels: int | Unset = UNSET
+    passes: int | Unset = UNSET
+    left: Mapping[str, str] | Unset = UNSET
+    added: list[str] | Unset = UNSET
+    held_out_loss: Mapping[str, float] | Unset = UNSET
+    temperature: Mapping[str, Any] | Unset = UNSET
+
+
+def run(asked: Merge, listener: Listener = SILENT) -> MergeResult | Plan:
+    """Merge models in the way that fits what was asked for, and write one model."""
+    subjects = subjects_of(asked)
+    paths, mean = of(asked, Average, weights=parse(asked.weights)).in_order(asked.models)
     mean.check(len(paths))
-    curved.check(mean, subjects.get("search", Search()), len(paths))
-    output = mean.placed(output, paths)
+    curved.check(mean, subjects["search"], len(paths))
+    output = mean.placed(output_of(asked), paths)
     session = Session("merge", paths, listener, **subjects, perm=mean.perm)
     reads = session.reads.and_files([mean.curve, *mean.sources()])
     check_outputs(output, reads, as_torch=True)
     search.check(session, output, or_none=True)
     done = _way(session, mean)(session, output, mean)
-    return attested(session, output, done, copied=mean.copy_from)
+    done = attested(session, output, done, copied=mean.copy_from)
+    return Plan(done) if asked.dry_run else MergeResult(**done)
 
 
 def _way(session: Session, mean: Average) -> Way:

@@ -44,7 +44,7 @@ def repair(
     where its held-out loss is not less when repaired.
     """
     output = placed(output, path)
-    repair = subjects.setdefault("repair", Repair("repair"))
+    repair = subjects.setdefault("repair", Repair(repair="repair"))
     if repair.repair not in ("auto", *REPAIRS[1:]):
         raise unknown("repair", repair.repair, ["auto", *REPAIRS[1:]])
     if not 0 < share < 1:

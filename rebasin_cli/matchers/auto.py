@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..errors import UsageError
-from ..registry import option
+from ..registry import PLAIN, option
 from . import MatchResult, Problem, wm
 from .polishing.length import Length
 from .search import in_turn
@@ -40,6 +40,7 @@ class Options:
         "1T",
         "What trying methods may take: multiplications (500G, 2T), the same everywhere, or a time (60s, 5m).",
         metavar="WORK|TIME",
+        role=PLAIN,
         effect="length",
     )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 
 from ..errors import UsageError, unknown
-from ..registry import option
+from ..registry import PLAIN, option
 from . import MatchResult, Problem
 from .straight_through.search import search
 from .straight_through.training import Training, memory
@@ -67,6 +67,7 @@ class Options(Training):
         False,
         "Algorithm 1 to the letter: match from the identity to convergence in each step, take the last "
         "permutations; 10 epochs of Adam at 1e-3. Slower, and as a rule no better.",
+        role=PLAIN,
     )
 
     def __post_init__(self) -> None:

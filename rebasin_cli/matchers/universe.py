@@ -30,7 +30,7 @@ from numpy.polynomial import Polynomial
 from ..errors import UsageError
 from ..permutations import assignment, permutation
 from ..permutations.assignment import Solution
-from ..registry import option
+from ..registry import PLAIN, option
 from ..spec.spec import FittedSpec
 from ..types import Permutations
 from . import MatchResult, Problem, State
@@ -60,7 +60,7 @@ class Options(Tolerance, Sweeps):
     """
 
     gain: float = option(1e-3, "Stop mixing when two steps gain less than this share of the norms.", min=0)
-    ascent: bool = option(True, "Go on with rounds of merge-many after mixing.")
+    ascent: bool = option(True, "Go on with rounds of merge-many after mixing.", role=PLAIN)
 
 
 def memory(models: int, parameters: int, options: Options) -> dict[str, int]:

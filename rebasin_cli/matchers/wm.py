@@ -20,7 +20,7 @@ import torch
 
 from ..errors import UsageError
 from ..permutations import index_maps, permutation
-from ..registry import option
+from ..registry import PLAIN, option
 from ..runtime.seeds import generator
 from ..types import Permutations
 from . import MatchResult, Problem, State
@@ -58,7 +58,7 @@ class Options(Tolerance, Effort):
     """
 
     bound: bool = option(
-        False, "Also find what no permutation's objective exceeds, and the gap.", effect="nothing"
+        False, "Also find what no permutation's objective exceeds, and the gap.", effect="nothing", role=PLAIN
     )
     restarts: int = option(
         0, "With --groups all: search again from so many random elements; the best objective wins.", min=0

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RebasinError, UsageError, unknown
-from .options import Option, of_module, option
+from .options import PLAIN, Option, of_module, option
 from .references import import_reference, is_reference, unnamed
 from .source import constant as stated
 from .source import declared
 from .user_code import user_code
 
 __all__ = [
+    "PLAIN",
     "Option",
     "Registry",
     "entry_points",

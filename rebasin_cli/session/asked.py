@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, TypeVar
 
 from ..checkpoints.writing import parse_size
@@ -77,11 +76,3 @@ def meant(given: Mapping[str, Any], named: str | Iterable[str] | None) -> dict[s
         if option is not None and isinstance(value, str):
             chosen[name] = parse_size(value) if option.kind == "bytes" else option.read(value)
     return chosen
-
-
-def folder_of(out: str | Path) -> dict[str, Path]:
-    """The folder that an output's name means: one that is there, or that ends with a slash."""
-    path = Path(out)
-    if not isinstance(out, str) or path.name in ("", ".."):  # nobody means a model by "." or "/"
-        return {}
-    return {"folder": path} if out.endswith("/") or path.is_dir() else {}

@@ -238,6 +238,40 @@ class Attacks:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Method:
+    """The method of a search."""
+
+    method: str = option("wm", "{methods} (`rebasin list methods`).", also=("-m",), panel=SEARCH, role=PLAIN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestMethod:
+    """The method of a search, or the best of several."""
+
+    method: str | None = option(
+        None,
+        "{methods} (`rebasin list methods`), or none. Left out: auto where data and network are known, "
+        "else wm.",
+        also=("-m",),
+        panel=SEARCH,
+        role=PLAIN,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interpolation:
+    """Along what models are averaged."""
+
+    interpolation: str = option(
+        "linear",
+        "linear; for two models also slerp (one angle a tensor, norms go straight) or slerp-whole (one "
+        "angle for all).",
+        metavar="HOW",
+        role=PLAIN,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Methods:
     """The options of methods, as far as they were set."""
 

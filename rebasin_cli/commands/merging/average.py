@@ -11,37 +11,76 @@ from ...averages.mixing import check_interpolation
 from ...averages.parts import check_choices
 from ...averages.weights import checked
 from ...errors import UsageError, unknown
+from ...registry.options import PLAIN, READS, option
 from ...session.inputs import of_model
-from ...session.subjects import Asked
+from ...session.subjects import Asked, Interpolation
 from ..verbs.outputs import Output
 
 SOUPS = ("greedy",)
 
 
-@dataclass(frozen=True)
-class Average:
-    """One weight a model, adding up to 1 (None: equal; or a schedule's name), along a line or an arc.
+@dataclass(frozen=True, kw_only=True)
+class Averaging:
+    """How models are averaged, as it is typed."""
 
-    `reference` is the model that the others are aligned to (None: the first). `perm` is a permutation file
-    for the second of two models, in place of a search. Integers and what `ignore` (globs) names are copied
-    from `copy_from` (None: the first model), with `copy_files` its configuration and tokenizer too. `heads`
-    and `extra` say what becomes of classifiers of other sizes and of tensors that not all have
-    (`averages.parts`). `soup` "greedy" leaves out models that do no good on held-out samples. `curve` is a
-    trained curve between two models, of which the point `at` (0–1) is written.
-    """
+    reference: Path | None = option(
+        None,
+        "Which of the models the others are aligned to; else the first.",
+        metavar="FILE",
+        role=READS,
+    )
+    weights: str | None = option(
+        None,
+        "One weight a model, adding up to 1, such as 1/3,1/3,1/3; equal if left out (uniform). "
+        "Negative ones, too: 1,0.8,-0.8 adds to A 0.8 of what B has beyond C. Of a run's checkpoints, "
+        "ordered by their steps, what a decay would have left: linear, cosine, minus-sqrt.",
+        metavar="W,W,…|NAME",
+        role=PLAIN,
+    )
+    interpolation: str = Interpolation.interpolation
+    perm: Path | None = option(
+        None, "Use this permutation for the second of two models.", metavar="FILE", role=READS
+    )
+    ignore: tuple[str, ...] = option(
+        (), "Copy these tensors instead of averaging them; may be repeated.", metavar="GLOB", role=PLAIN
+    )
+    copy_from: Path | None = option(
+        None,
+        "Whose integers and ignored tensors are copied; else the first's.",
+        metavar="FILE",
+        role=READS,
+    )
+    copy_files: bool = option(False, "Copy configuration and tokenizer, too, into -o DIR/.", role=PLAIN)
+    heads: str | None = option(
+        None,
+        "Of two models with other numbers of classes: keep-a, keep-b, average (those that both "
+        "have), concat or drop.",
+        metavar="HOW",
+        role=PLAIN,
+    )
+    extra: str = option(
+        "error", "Tensors that not all have: error, keep-a, keep or drop.", metavar="HOW", role=PLAIN
+    )
+    soup: str | None = option(
+        None,
+        "Average only models by which the loss on test samples falls.",
+        metavar="greedy",
+        role=PLAIN,
+    )
+    curve: Path | None = option(
+        None,
+        "Write a point of this trained curve between A and B (--at).",
+        metavar="FILE",
+        role=READS,
+    )
+    at: float | None = option(None, "Which point of the curve; A is at 0.", metavar="0–1")
 
-    reference: Path | None = None
-    weights: Sequence[float] | str | None = None
-    interpolation: str = "linear"
-    perm: Path | None = None
-    ignore: Sequence[str] = ()
-    copy_from: Path | None = None
-    copy_files: bool = False
-    heads: str | None = None
-    extra: str = "error"
-    soup: str | None = None
-    curve: Path | None = None
-    at: float | None = None
+
+@dataclass(frozen=True, kw_only=True)
+class Average(Averaging):
+    """The same, with weights as numbers: one a model, adding up to 1 (None: equal; or a schedule's name)."""
+
+    weights: Sequence[float] | str | None = None  # type: ignore[assignment]
     schedule: str | None = None  # the name that `weights` were made of
 
     @property
@@ -135,9 +174,9 @@ class Average:
 
     def check_aligned(self) -> None:
         """Raise UsageError for what only a plain average takes."""
-        for option in self.for_plain_only():
+        for given in self.for_plain_only():
             raise UsageError(
-                f"{option} is for plain averages",
+                f"{given} is for plain averages",
                 hint="Use it with --method none, and without --spec, --net, --data and repairs",
             )
 

@@ -58,6 +58,23 @@ class Output:
     attest: Path | None = None
 
 
+def output_of(asked: Any, out: str | Path | None = None) -> Output:
+    """The output that an operation asks for, in a folder where a text names one; else `out`."""
+    named = asked.out if out is None else out
+    path, size, dtype = Path(named), asked.out_shard_size, asked.out_dtype
+    inside = isinstance(named, str) and path.name not in ("", "..")  # nobody means a model by "." or "/"
+    return Output(
+        path,
+        asked.force,
+        writing.parse_size(size) if size else None,
+        writing.parse_dtype(dtype) if dtype else None,
+        getattr(asked, "resume", False),
+        getattr(asked, "dry_run", False),
+        folder=path if inside and (str(named).endswith("/") or path.is_dir()) else None,
+        attest=asked.attest,
+    )
+
+
 @dataclass(frozen=True)
 class Written:
     """Where a report goes: `files` maps formats to files, and every format of the command into `folder`.

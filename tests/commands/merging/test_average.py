@@ -11,11 +11,15 @@ PATHS = [Path(name) for name in ("a.pt", "b.pt", "c.pt")]
 
 
 def test_the_reference_comes_first_and_every_weight_stays_with_its_model():
-    paths, mean = Average(Path("./b.pt"), [0.5, 0.3, 0.2]).reference_first(PATHS)
+    paths, mean = Average(reference=Path("./b.pt"), weights=[0.5, 0.3, 0.2]).reference_first(PATHS)
     assert [path.name for path in paths] == ["b.pt", "a.pt", "c.pt"]
     assert mean.weights == [0.3, 0.5, 0.2]
-    assert Average(PATHS[0], [0.5, 0.3, 0.2]).reference_first(PATHS)[1].weights == [0.5, 0.3, 0.2]
-    paths, mean = Average(PATHS[2]).reference_first(PATHS)
+    assert Average(reference=PATHS[0], weights=[0.5, 0.3, 0.2]).reference_first(PATHS)[1].weights == [
+        0.5,
+        0.3,
+        0.2,
+    ]
+    paths, mean = Average(reference=PATHS[2]).reference_first(PATHS)
     assert [path.name for path in paths] == ["c.pt", "a.pt", "b.pt"] and mean.weights is None
 
 
@@ -38,4 +42,4 @@ def test_what_cannot_be_averaged_so_is_refused(mean, models, says):
 
 def test_a_reference_that_is_no_model_is_refused():
     with pytest.raises(UsageError, match="is none of the models"):
-        Average(Path("d.pt")).reference_first(PATHS)
+        Average(reference=Path("d.pt")).reference_first(PATHS)
