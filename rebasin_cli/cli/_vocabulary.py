@@ -18,9 +18,10 @@ import typer
 from ..commands.recipes.familiar import instead
 from ..commands.recipes.running import Performed
 from ..commands.recipes.steps import Step
-from ..commands.recipes.vocabulary import WRITES, Command, Parameter, role_of
+from ..commands.recipes.vocabulary import Command, Parameter, role_of
 from ..errors import CheckpointError, GateNotMet, Interrupted, RebasinError, SpecError, UsageError
 from ..registry import Registry, operations
+from ..registry.options import WRITES
 from ..registry.results import plain, values
 from . import app, execute
 from . import perform as performing
@@ -139,7 +140,8 @@ def _command(line: Sequence[str]) -> Performed:
     words = [*line, "--json"] if takes_json else list(line)
     # What reports name as their command: the same whether something lay there before or not.
     shown_line = [word for word in line if word not in ("--force", "--resume")]
-    shown, error = io.StringIO(), None
+    shown = io.StringIO()
+    error: RebasinError | None = None
     try:
         with contextlib.redirect_stdout(shown):
             code = execute(words, standalone=False, shown=shown_line)

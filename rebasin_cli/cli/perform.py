@@ -15,9 +15,9 @@ OWN_WAYS: dict[str, Callable[..., None]] = {}
 
 def perform(operation: Operation, asked: Any) -> Result:
     """What the operation finds; it tells on the terminal what it does."""
-    run = operation.run
     with screen(getattr(asked, "quiet", False), getattr(asked, "verbose", False)) as listener:
-        return run(asked, listener)
+        done: Result = operation.run(asked, listener)
+    return done
 
 
 def show(done: Result, asked: Any) -> None:

@@ -9,12 +9,13 @@ from typing import Any, Unpack
 
 from ..checkpoints.checkpoint import open_checkpoint
 from ..errors import UsageError
+from ..registry.results import values
 from ..reports import Report, _card
 from ..runtime import files
 from ..session.listener import SILENT, Listener
 from ..session.session import Session
 from ..session.subjects import ForLook, Loading
-from .eval import evaluate
+from .eval import measured as evaluated
 from .verbs import provenance
 from .verbs.outputs import check_files, stored_report, write_files
 
@@ -54,7 +55,9 @@ def card(
     )
     text = None if recipe is None else files.text(recipe, f"--recipe {recipe}", most=LARGEST)
     data = subjects.get("data")
-    scores = [evaluate(model, listener, **subjects)] if data is not None and data.data else []
+    scores = (
+        [values(evaluated(model, "test", listener, **subjects))] if data is not None and data.data else []
+    )
     about = replace(about, name=about.name or model.stem or str(model))
     shown = _card.render(record, about, scores=scores, report=measured, recipe=text)
     write_files([(out, shown)], force=force)

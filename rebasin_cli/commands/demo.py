@@ -67,8 +67,10 @@ def _tell(
         writing.write_safetensors(path, made, metadata=meta, force=force, finite=made)
     subjects = {"data": Data(data="digits"), "network": Network(device="cpu")}
     align(*models, Output(aligned, force=force), listener, **subjects)
-    wanted = {"data": "digits", "device": "cpu", "method": "wm", "force": force}
-    merge.run(merge.Merge(models=tuple(models), out=str(merged), **wanted), listener)
+    asked = merge.Merge(
+        models=tuple(models), out=str(merged), data="digits", device="cpu", method="wm", force=force
+    )
+    merge.run(asked, listener)
     a, b = (shlex.quote(str(path)) for path in models)
     command = f"rebasin barrier {a} {b} --data digits --method wm --report {shlex.quote(str(report))}"
     measured = barrier(*models, Written(report, force=force, command=command), listener, **subjects)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from .. import networks
 from ..datasets import SPLITS
@@ -21,7 +21,9 @@ from ..session.subjects import (
     Answer,
     Calibration,
     Choosing,
+    Data,
     DataSet,
+    ForMerge,
     Loading,
     Running,
     Samples,
@@ -45,7 +47,7 @@ class Eval(Loading, Running, DataSet, Samples, Choosing, Scoring, Calibration, S
     json: bool = Answer.json
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EvalResult(Result):
     """What one model is worth on one split: `loss` in nats a sample, `accuracy` and `ece` 0–1.
 
@@ -57,7 +59,7 @@ class EvalResult(Result):
     file: str
     data: str
     split: str
-    held_out: Mapping[str, Any] | Unset
+    held_out: Mapping[str, Any] | Unset = UNSET
     loss: float
     accuracy: float
     samples: int
@@ -67,18 +69,22 @@ class EvalResult(Result):
 
 
 def run(asked: Eval, listener: Listener = SILENT) -> EvalResult:
-    """Measure one model on one split.
+    """Measure one model on one split."""
+    return measured(asked.model, asked.split, listener, **subjects_of(asked))
+
+
+def measured(path: Path, split: str, listener: Listener, **subjects: Unpack[ForMerge]) -> EvalResult:
+    """What one model is worth on one split.
 
     Raises UsageError for an unknown split and without a network, DataError for a trained model at chance.
     """
-    if asked.split not in SPLITS:
-        raise unknown("split", asked.split, SPLITS)
-    subjects = subjects_of(asked)
-    subjects["data"] = dataclasses.replace(subjects["data"], full=True)
-    session = Session("eval", [asked.model], listener, **subjects)
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)
+    subjects["data"] = dataclasses.replace(subjects.get("data", Data()), full=True)
+    session = Session("eval", [path], listener, **subjects)
     scorer, (model,) = session.scores, session.models
     module = session.network_alone
-    samples = session.open_splits(asked.split)[asked.split]
+    samples = session.open_splits(split)[split]
     session.look_at_inputs(session.splits, module)
     module = networks.load(module, model).to(session.device)
     scores = scorer(module, samples)
@@ -86,13 +92,13 @@ def run(asked: Eval, listener: Listener = SILENT) -> EvalResult:
         session.say(f"warning: {doubt}")
     made = model.metadata.get("rebasin.command")
     # what was merged was not trained, and may well be at chance
-    if asked.split == "test" and made not in ("merge", "repair"):
+    if split == "test" and made not in ("merge", "repair"):
         endpoints.check(session)({"test": [scores]})
     without = UNSET if session.held_out is None else dict(session.held_out.account())
     return EvalResult(
-        file=str(asked.model),
+        file=str(path),
         data=samples.name,
-        split=asked.split,
+        split=split,
         held_out=without,
         loss=scores.loss,
         accuracy=scores.accuracy,

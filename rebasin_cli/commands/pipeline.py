@@ -1,4 +1,7 @@
-"""The commands as functions on files, and the values that they take: `rebasin_cli.pipeline`."""
+"""The commands on files, `rebasin_cli.pipeline`: what each is asked as a value, and the function that does it.
+
+pipeline.merge(pipeline.Merge(models=(a, b), method="am", data="mnist"))
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,33 @@ from ..session.listener import Listener
 from ..session.subjects import Data, Loading, Network, Repair, Search
 from .align import align
 from .barrier import barrier
-from .eval import evaluate
-from .merge import merge
-from .merging.average import Average
-from .train import train
+from .eval import Eval
+from .eval import run as evaluate
+from .merge import Merge
+from .merge import run as merge
+from .train import Train
+from .train import run as train
 from .verbs.outputs import Output, Written
+from .verify import Verify
+from .verify import run as verify
 
 __all__ = [
-    "Average",
     "Data",
+    "Eval",
     "Listener",
     "Loading",
+    "Merge",
     "Network",
     "Output",
     "Repair",
     "Search",
+    "Train",
+    "Verify",
     "Written",
     "align",
     "barrier",
     "evaluate",
     "merge",
     "train",
+    "verify",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..checkpoints import destination, writing
 from ..errors import ResourceError, UsageError
@@ -143,7 +143,7 @@ def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
     """
     output = outputs.Output(asked.out, asked.force, resume=asked.resume, dry_run=asked.dry_run)
     net, data, keep_every = asked.net, asked.data, asked.keep_every
-    recipe = _wanted(asked)
+    wanted = _wanted(asked, devices.choose(asked.device))
     again = output.resume or output.force
     named = Asked(network=Network(net=net), data=Data(data=data, data_root=asked.data_root))
     inputs = inputs_of([], named)
@@ -154,8 +154,9 @@ def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
         raise UsageError(
             f"--resume: there is no {state}", hint="Only an interrupted training leaves one; start anew"
         )
-    device = devices.choose(asked.device)
-    keep, kept, saved = None, [], []
+    keep, setup = None, None
+    kept: list[Path] = []
+    saved: list[Path] = []
     if keep_every is not None:
 
         def save(epoch: int, tensors: Mapping[str, Any], metadata: dict[str, str]) -> None:
@@ -164,20 +165,19 @@ def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
             saved.append(path)
 
         keep = training.Keep(keep_every, save)
-    setup = None
-    if output.dry_run or (keep is not None and recipe.get("epochs") is None):
-        setup = training_setup.prepare(net, data, device=device, **recipe)
+    if output.dry_run or (keep is not None and asked.epochs is None):
+        setup = training_setup.prepare(net, data, **wanted)
     if keep is not None:
-        epochs = recipe["epochs"] if setup is None else setup.recipe.epochs
-        if keep_every > epochs:
+        epochs = setup.recipe.epochs if setup is not None else asked.epochs or 0
+        if keep.every > epochs:
             raise UsageError(
-                f"--keep-every {keep_every} keeps none of {many(epochs, 'epoch')}",
+                f"--keep-every {keep.every} keeps none of {many(epochs, 'epoch')}",
                 hint=f"Give {epochs} at most, or leave it out",
             )
         kept = [_kept(output.path, epoch) for epoch in keep.epochs(epochs)]
         for path in kept:
             destination.check_output(path, force=again, inputs=inputs)
-    if output.dry_run:
+    if output.dry_run and setup is not None:
         return Plan(_plan(net, setup) | ({"keeps": list(map(str, kept))} if kept else {}))
 
     def progress(at: training.Progress) -> None:
@@ -190,12 +190,11 @@ def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
         trained = training.train(
             net,
             data,
-            device=device,
             state_path=state,
             resume=output.resume,
             progress=progress,
             keep=keep,
-            **recipe,
+            **wanted,
         )
         writing.write_safetensors(
             output.path,
@@ -226,10 +225,11 @@ def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
     )
 
 
-def _wanted(asked: Train) -> training_setup.Wanted:
-    """The options of the training itself; those of no training are a command's."""
-    names = {each.name for each in fields(asked)} & training_setup.Wanted.__annotations__.keys() - {"device"}
-    return {name: getattr(asked, name) for name in names} | {"root": asked.data_root}  # type: ignore[return-value]
+def _wanted(asked: Train, device: str) -> training_setup.Wanted:
+    """The options of the training itself; the others are a command's."""
+    names = {each.name for each in fields(asked)} & training_setup.Wanted.__annotations__.keys()
+    given = {name: getattr(asked, name) for name in names}
+    return cast(training_setup.Wanted, given | {"root": asked.data_root, "device": device})
 
 
 def _kept(path: Path, epoch: int) -> Path:

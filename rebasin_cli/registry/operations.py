@@ -23,11 +23,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 from ..errors import RebasinError
 from . import Registry, source
 from .options import PLAIN, UNSAID, WRITES, Option
+from .results import UNSET, Plan
 
 PACKAGE = "rebasin_cli.commands"
 FOLDER = Path(__file__).parents[1] / "commands"
@@ -55,7 +56,8 @@ class Operation:
 
     @property
     def panel(self) -> str | None:
-        return source.constant(self.module, "PANEL")
+        found: str | None = source.constant(self.module, "PANEL")
+        return found
 
     @property
     def together(self) -> bool:
@@ -104,13 +106,16 @@ class Operation:
     def run(self) -> Callable[..., Any]:
         """What does it, by its value and a listener."""
         module = importlib.import_module(self.module)
-        name = self.kind.lower()
-        return getattr(module, "run", None) or getattr(module, name, None) or getattr(module, f"{name}_")
+        for name in ("run", self.kind.lower()):
+            if found := getattr(module, name, None):
+                return cast(Callable[..., Any], found)
+        return cast(Callable[..., Any], getattr(module, f"{self.kind.lower()}_"))
 
     def result(self, values: Mapping[str, Any]) -> Any:
         """A result of this operation by the values of its fields, as they were kept."""
-        kind = get_type_hints(self.run)["return"]
-        return kind(**{each.name: values[each.name] for each in fields(kind) if each.name in values})
+        hint = get_type_hints(self.run)["return"]
+        kind = next(kind for kind in get_args(hint) or (hint,) if kind is not Plan)
+        return kind(**{each.name: values.get(each.name, UNSET) for each in fields(kind)})
 
 
 def _flags(one: Option) -> set[str]:

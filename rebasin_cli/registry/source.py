@@ -8,17 +8,23 @@ the dataclass itself.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import importlib.machinery
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from .options import KEY, REQUIRED, Option, again, argument, gathered, made, option
 
-DECLARING = {"option": option, "again": again, "argument": argument, "gathered": gathered}
+DECLARING: dict[str, Callable[..., dataclasses.Field[Any]]] = {
+    "option": option,
+    "again": again,
+    "argument": argument,
+    "gathered": gathered,
+}
 
 
 class Unreadable(Exception):
@@ -86,7 +92,7 @@ def _field(module: str, name: str, line: ast.AnnAssign, panel: str) -> Option | 
     if isinstance(line.value, ast.Attribute):
         return _taken(module, line.value)
     default, said = _declaration(module, line.value)
-    if _called(line.value) == "again":
+    if isinstance(line.value, ast.Call) and _called(line.value) == "again":
         before = _taken(module, line.value.args[0])
         kind = made(name, _text(line.annotation), default, {})
         if kind is None:
@@ -177,7 +183,7 @@ def _choices(module: str, node: ast.expr) -> tuple[Any, ...]:
     place, found = _find(module, node.id) if isinstance(node, ast.Name) else (module, node)
     if isinstance(found, ast.Dict):
         return tuple(_value(place, key) for key in found.keys if key is not None)
-    return tuple(_value(place, found))
+    return tuple(_value(place, cast(ast.expr, found)))
 
 
 def _find(module: str, name: str) -> tuple[str, ast.expr | ast.ClassDef]:

@@ -13,6 +13,7 @@ import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.cli import _show
+from rebasin_cli.registry.results import plain
 from rebasin_cli.spec import library
 
 from ..reports.junit_schema import problems
@@ -70,7 +71,7 @@ def test_steps_that_measure_show_their_figures_each_time(pair, done, tmp_path):
 
 def test_figures_that_are_no_numbers_are_read_back():
     told = {"loss": math.nan, "rows": [{"least": -math.inf, "name": "wm"}, math.inf], "n": 3}
-    again = _show.numbers(json.loads(json.dumps(_show._plain(told))))
+    again = _show.numbers(json.loads(json.dumps(plain(told))))
     assert math.isnan(again.pop("loss")) and again == {key: told[key] for key in ("rows", "n")}
 
 

@@ -196,7 +196,9 @@ def test_a_batch_of_inputs_has_one_size_more_than_an_input():
 
 
 def account_of_proof(models, *, spec=None, net=None):
-    session = Session("align", [model.path for model in models], loading=Loading(spec), network=Network(net))
+    session = Session(
+        "align", [model.path for model in models], loading=Loading(spec=spec), network=Network(net=net)
+    )
     return prove(session).account
 
 
@@ -249,11 +251,11 @@ def test_a_permutation_of_another_size_names_its_file(record, tmp_path):
 def test_provenance_records_what_changes_the_result_and_how_long_to_search():
     given = {"effort": "high", "max_sweeps": 3, "memory": 10**6, "bound": True}
     assert method_options.recorded(Search("wm", given), Data()) == {"effort": "high", "max_sweeps": 3}
-    assert method_options.recorded(Search("wm"), Data("mnist", limit=5)) == {
+    assert method_options.recorded(Search("wm"), Data(data="mnist", limit=5)) == {
         "effort": None,
         "max_sweeps": None,
     }  # wm looks at no data; the two names are in every file of ours
-    looking = method_options.recorded(Search("am", {"cost": "l2"}), Data("npz:/home/me/x.npz", limit=5))
+    looking = method_options.recorded(Search("am", {"cost": "l2"}), Data(data="npz:/home/me/x.npz", limit=5))
     assert looking == {"effort": None, "max_sweeps": None, "cost": "l2", "data": "npz", "limit": 5}
     training = method_options.recorded(Search("ste", {"epochs": 2}), Data(batch_size=7))
     assert training["batch_size"] == 7 and training["epochs"] == 2
@@ -263,7 +265,9 @@ def test_a_search_that_goes_on_must_agree_on_what_it_finds_and_not_on_how_long_i
     asked = Search("wm", {"effort": "high", "max_sweeps": 3, "memory": 10**6})
     assert method_options.identity(asked, Data(), Network()) == {"effort": "high"}
     assert method_options.identity(Search(), Data(), Network()) == {"effort": None}
-    feeding = method_options.identity(Search("am"), Data("mnist", batch_size=7), Network("file.py:net"))
+    feeding = method_options.identity(
+        Search("am"), Data(data="mnist", batch_size=7), Network(net="file.py:net")
+    )
     assert feeding["net"] == "file.py:net" and feeding["data"] == "mnist" and feeding["batch_size"] == 7
     assert feeding.keys() == {*"data normalize limit batch_size loss output net effort".split()}
 

@@ -12,6 +12,7 @@ from typing import Any
 from ...averages.weights import checked, parse
 from ...errors import UsageError
 from ...registry import numbers, references
+from ...registry.options import MAY_READ, MAY_RUN, PAIR, PLAIN, READS, REPLACES, UNSAID, WRITES
 from ...runtime.files import is_missing, meant
 from . import checking, familiar, parts, placing
 from .files import beside, beside_torch, opened, report_files
@@ -19,21 +20,7 @@ from .inputs import ELSEWHERE, Fetch, Files, find
 from .limits import Limits
 from .reading import Problems, Value
 from .steps import Step
-from .vocabulary import (
-    ACCEPTED,
-    MAY_BE_MISSING,
-    MAY_READ,
-    MAY_RUN,
-    MODELS,
-    PAIR,
-    PLAIN,
-    READS,
-    REPLACES,
-    UNSAID,
-    WRITES,
-    Command,
-    Parameter,
-)
+from .vocabulary import ACCEPTED, MAY_BE_MISSING, MODELS, Command, Parameter
 
 
 @dataclass

@@ -10,8 +10,9 @@ import yaml
 
 from ...errors import UsageError, near
 from ...measure.thresholds import gone
+from ...registry.options import READS
 from .inputs import ELSEWHERE
-from .vocabulary import MODELS, OF_THE_RUN, READS, Command, Parameter
+from .vocabulary import MODELS, OF_THE_RUN, Command, Parameter
 
 
 def recipe_of(

@@ -21,10 +21,11 @@ from typing import Any
 
 from ...errors import UsageError
 from ...registry import Registry, allowed
+from ...registry.options import DATA, MAY_READ, MAY_RUN, REPLACES, TRUSTS, UNSAID
 from .files import is_inside
 from .reading import Value
 from .variables import is_secret
-from .vocabulary import DATA, MAY_READ, MAY_RUN, REPLACES, TRUSTS, UNSAID, Command, Parameter
+from .vocabulary import Command, Parameter
 
 MOST_BYTES = 1 << 18  # of a recipe
 MOST_STEPS = 100

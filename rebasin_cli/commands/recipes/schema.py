@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...registry.options import READS
 from .familiar import METHODS
 from .reading import OF_A_STEP
 from .recipe import TOP
-from .vocabulary import MODELS, OF_THE_RUN, PARTS, READS, Command, Parameter
+from .vocabulary import MODELS, OF_THE_RUN, PARTS, Command, Parameter
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", "path": "string"}
