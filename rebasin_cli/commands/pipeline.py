@@ -1,4 +1,4 @@
-"""The commands on files, `rebasin_cli.pipeline`: what each is asked as a value, and the function that does it.
+"""The commands on files, `rebasin_cli.pipeline`: what each is asked as a value, and what does it.
 
 pipeline.merge(pipeline.Merge(models=(a, b), method="am", data="mnist"))
 """

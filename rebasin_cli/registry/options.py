@@ -24,7 +24,9 @@ from . import numbers
 
 KEY = "rebasin"  # of a field's metadata
 EFFECTS = ("result", "length", "nothing")
-MOST = {int: 2**31 - 1}  # where an option says nothing else: a count that any library of ours takes
+MOST: dict[type, int] = {
+    int: 2**31 - 1
+}  # where an option says nothing else: a count that any library of ours takes
 TYPES = {"int": int, "float": float, "str": str, "bool": bool, "Path": Path}
 REQUIRED = dataclasses.MISSING  # the default of what has to be given
 

@@ -503,18 +503,13 @@ class Gates:
     PANEL = GATES
 
     max_barrier: float | None = option(
-        None, "Test-loss barrier (chord) of the shipped row.", metavar="NATS", gate=True
-    )
-    min_accuracy: float | None = option(
-        None, "Test accuracy of the shipped row at λ = ½.", metavar="0–1", gate=True
-    )
-    max_accuracy_drop: float | None = option(
-        None, "… below the mean of the endpoints.", metavar="0–1", gate=True
+        None, "The same as --gate 'test barrier <= NATS'.", metavar="NATS", gate=True
     )
     gate: tuple[str, ...] = option(
         (),
-        "Any figure, such as 'naive:test:midpoint<=1'; repeatable.",
-        metavar="ROW:SPLIT:DEFINITION<=X",
+        "Such as 'test accuracy >= 0.9', 'test accuracy drop <= 0.01' or 'naive train barrier <= 1'; "
+        "repeatable.",
+        metavar="'[ROW] [SPLIT] FIGURE <= X'",
         gate=True,
         role=PLAIN,
     )
