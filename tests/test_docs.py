@@ -307,6 +307,15 @@ def errors_with_a_row() -> Iterator[type]:
                 yield value
 
 
+def test_pages_that_the_program_names_exist():
+    named = {
+        name
+        for path in [*(ROOT / "rebasin_cli").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+        for name in re.findall(r"\b(?:docs|specs|benchmarks)/[\w/-]+\.md\b", text_of(path))
+    }
+    assert len(named) > 10 and [name for name in sorted(named) if not (ROOT / name).is_file()] == []
+
+
 def test_no_page_holds_the_marks_of_a_conflict():
     marks = re.compile(r"(?m)^(?:<{7}|>{7}) ")
     assert [name_of(page) for page in PAGES if marks.search(text_of(page))] == []
