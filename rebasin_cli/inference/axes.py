@@ -107,7 +107,8 @@ def _joined(kind: type, given: Sequence[Expr], neutral: int, together: Callable[
         else:
             flat.append(part)
     if len(flat) > 1:
-        return kind(tuple(flat))
+        whole: Expr = kind(tuple(flat))
+        return whole
     return flat[0] if flat else Fixed(neutral)
 
 

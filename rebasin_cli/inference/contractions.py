@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .axes import Axes, Fixed, product
 from .orders import Parents
-from .rules import broadcast
+from .rules import Rules, broadcast
 
 if TYPE_CHECKING:
     from .walk import Value, Walk
 
-RULES: dict[str, Callable[[Walk, dict[str, Any]], Any]] = {}
+RULES = Rules()
+rule = RULES.rule
 STILL = ""  # positions in space stay, which needs no reason
-
-
-def rule(*names: str):
-    def register(function):
-        RULES.update(dict.fromkeys(names, function))
-        return function
-
-    return register
 
 
 @rule("linear")

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.utils._pytree import tree_leaves
 
 from .float64 import Uncompiled
@@ -96,7 +97,9 @@ class Scaling(Uncompiled):
         super().__init__()
         self._fresh = {_memory(t) for t in network.state_dict().values() if _scales(t)}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         if not self._fresh or _views(func):
             return func(*args, **kwargs)
@@ -150,7 +153,7 @@ def _scale(tensor: torch.Tensor, by: float) -> None:
     for dim, step in enumerate(tensor.stride()):
         tensor = tensor.narrow(dim, 0, 1) if step == 0 and tensor.shape[dim] > 1 else tensor
     if math.isfinite(by) and by > 0:
-        with torch.autograd._unsafe_preserve_version_counter(tensor):
+        with _unsafe_preserve_version_counter(tensor):
             tensor.mul_(by)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..runtime.text import some
 from ..spec.groups import PERMUTATION, TOLD
-from ..spec.notation import Axis, Fixed, Product, Sum, Word, length_of, words_of
+from ..spec.notation import Axis, Fixed, Product, Sum, Word, fitted_length, words_of
 from ..spec.spec import FittedSpec
 
 if TYPE_CHECKING:
@@ -140,17 +140,25 @@ def _runs(axis: Axis, fitted: FittedSpec, name: str) -> Iterator[tuple[str, int,
             for k, factor in enumerate(part.factors):
                 below = inner
                 for other in part.factors[k + 1 :]:
-                    below *= length_of(other, sizes)
+                    below *= fitted_length(other, sizes)
                 yield from walk(factor, start, below)
         elif isinstance(part, Sum):
             for term in part.terms:
                 yield from walk(term, start, inner)
-                start += inner * length_of(term, sizes)
+                start += inner * fitted_length(term, sizes)
 
     yield from walk(axis, 0, 1)
 
 
-def _alike(name: str, said: Axis, axis: Axis, given: FittedSpec, own: FittedSpec, mine, theirs) -> bool:
+def _alike(
+    name: str,
+    said: Axis,
+    axis: Axis,
+    given: FittedSpec,
+    own: FittedSpec,
+    mine: Mapping[str, set[str]],
+    theirs: Mapping[str, set[str]],
+) -> bool:
     """Whether both move the same units, by words that are each other's only partner."""
     renamed = set()
     for word, *where in _runs(said, given, name):

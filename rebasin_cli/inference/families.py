@@ -30,6 +30,7 @@ from .templates import NAMES, RUN, WORD, Family, Group, Member, Reading, covers,
 ROUNDS = 6  # a family can make another one possible: it finds the values that the other's `{i-1}` looks among
 MANY = 16  # words on one axis, above which a tensor is not looked at: growing concatenations make no family
 Told = TypeVar("Told", int, str)
+Key = tuple[str, int, bool]  # what stands alike in names, how many axes, whether it is a statistic
 
 
 def compact(
@@ -41,7 +42,7 @@ def compact(
     before; of a tensor that is not among them they may say something as well.
     """
     members = [*_members(tensors, False), *_members(statistics, True)]
-    groups: dict[tuple, list[Member]] = {}
+    groups: dict[Key, list[Member]] = {}
     for member in members:
         if any(len(WORD.findall(axis)) > MANY for axis in member.axes):
             continue
@@ -49,7 +50,7 @@ def compact(
         groups.setdefault(key, []).append(member)
     every = {word for member in members for axis in member.axes for word in WORD.findall(axis)}
     reading = Reading(lambda stem: _values(stem, every))
-    kept_apart: dict[tuple, set[str]] = {key: set() for key in groups}
+    kept_apart: dict[Key, set[str]] = {key: set() for key in groups}
     best: list[Family] = []
     for _ in range(ROUNDS):
         built = {key: Group(reading, kept_apart[key]).best(group)[1] for key, group in groups.items()}
@@ -68,7 +69,7 @@ def _of_stem(found: Mapping[str, set[tuple[str, ...]]], stem: str) -> set[tuple[
 
 
 def _keep_apart(
-    built: Mapping[tuple, Sequence[Family]], kept_apart: Mapping[tuple, set[str]], reading: Reading
+    built: Mapping[Key, Sequence[Family]], kept_apart: Mapping[Key, set[str]], reading: Reading
 ) -> bool:
     """See that what a `b{i-1}.left` looks for is found: for each such stem, one more group has to write
     `b{i}.left` where it wrote `b{i}.{j}`. Whether there was one to tell.
@@ -194,7 +195,9 @@ def _settled(families: Sequence[Family]) -> list[Family]:
         families = _without(families, wrong)
 
 
-def _read(entry: Entry, captured: dict[str, str], found) -> tuple[str, ...] | None:
+def _read(
+    entry: Entry, captured: dict[str, str], found: dict[str, set[tuple[str, ...]]]
+) -> tuple[str, ...] | None:
     """What a line says of one tensor."""
 
     def leaf(axis: Axis) -> Axis:

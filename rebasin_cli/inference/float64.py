@@ -44,6 +44,9 @@ def in_float64() -> Iterator[None]:
 class Uncompiled(TorchDispatchMode):
     """A mode that PyTorch need not keep its compiler off: nothing is compiled here."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # PyTorch's own has no hints
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Or else PyTorch imports its compiler, which takes two seconds, to keep it off.
@@ -54,7 +57,9 @@ class Uncompiled(TorchDispatchMode):
 
 
 class _Raising(Uncompiled):
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         raised = _raise_all if _pure(func) else _raise_dtype
         return func(*tree_map(raised, args), **tree_map(raised, kwargs or {}))
 

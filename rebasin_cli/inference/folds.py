@@ -16,7 +16,8 @@ from ..groups.folds import Folds, Norm, Part, Reader, ValueBias
 from .axes import Expr, Var, variables
 from .grouping import Classes, Leaf, segment
 from .program import Program
-from .sides import ONES, Linear, Relation, line_of
+from .sides import ONES, Linear, Relation
+from .tracing import line_of
 
 READ = "it is read by more than linear layers"
 STREAM = "the norm's output is itself the stream"

@@ -7,7 +7,7 @@ that nothing changes for it; where a rule fails or returns other sizes than the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -85,8 +85,10 @@ def _source(
         constant = walk.constants[node] = program.constants.get(target)
         if constant is not None and constant.numel() and bool((constant == constant.reshape(-1)[0]).all()):
             return Value(tuple(walk.units.free(n) for n in constant.shape), constant.dtype, uniform=True)
-        return _still(node, _table(walk, constant))
-    return _still(node, INPUT)
+        still: Value | None = _still(node, _table(walk, constant))
+        return still
+    still = _still(node, INPUT)
+    return still
 
 
 def _table(walk: Walk, constant: torch.Tensor | None) -> str:
@@ -198,7 +200,7 @@ def _joined(walk: Walk, value: Any) -> Any:
     return value
 
 
-def rule_of(target: Any, name: str) -> Callable | None:
+def rule_of(target: Any, name: str) -> rules.Rule | None:
     """What tells the axes of an operation's result; None where nothing does."""
     if name in contractions.RULES:
         return contractions.RULES[name]

@@ -8,7 +8,7 @@ small system of equations over all operations.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -20,6 +20,9 @@ from .sides import NORM, ODD, ONES, ORDER, SCALE, Relation, Sides, pairs
 OUTER = "other words lie within it, so it can only be ordered"
 UNFOLLOWED = "an operation that was not followed alike"
 APART = "it is grouped differently where it is multiplied"
+
+
+Relations = Sequence[tuple[Relation, tuple[Var, ...]]]  # and the axes that each relates
 
 
 @dataclass(frozen=True)
@@ -136,14 +139,14 @@ def _grouped(classes: Classes, leaves: Sequence[Leaf], folds: Folds, *, starred:
     return Grouped(why=why)
 
 
-def _squares(relations: Sequence[tuple[Relation, tuple[Var, ...]]]) -> set[Var]:
+def _squares(relations: Relations) -> set[Var]:
     return {parts[1] for relation, parts in relations if relation.kind == "square"}
 
 
 def _no_matrix(
     classes: Classes,
     its: Sequence[Var],
-    relations: Sequence[tuple[Relation, tuple[Var, ...]]],
+    relations: Relations,
     unfolded: Mapping[str, str],
 ) -> tuple[str, ...]:
     """Why no rotation may act on these classes."""
@@ -165,7 +168,7 @@ def _no_matrix(
 def _matrix(
     classes: Classes,
     its: Sequence[Var],
-    relations: Sequence[tuple[Relation, tuple[Var, ...]]],
+    relations: Relations,
     own: Sequence[Leaf],
 ) -> tuple[str, dict[Leaf, str]]:
     """The group of matrices, and at which places the inverse acts."""
@@ -191,7 +194,9 @@ def _matrix(
     return "GL", {leaf: "" if colour[classes.leaves[leaf]] > 0 else "~" for leaf in own}
 
 
-def _exponents(classes: Classes, its: Sequence[Var], relations: Sequence[tuple[Relation, tuple[Var, ...]]]):
+def _exponents(
+    classes: Classes, its: Sequence[Var], relations: Relations
+) -> Iterator[tuple[str, dict[Var, int]]]:
     """(kind, exponent of each class) of the monomial groups that hold, the largest first."""
     signs = _solved(its, _equations(classes, its, relations, {ORDER, SCALE, ONES}, norms=True))
     scales = _solved(its, _equations(classes, its, relations, {ORDER, ODD, ONES, NORM}, norms=False))
@@ -206,7 +211,9 @@ def _exponents(classes: Classes, its: Sequence[Var], relations: Sequence[tuple[R
 Equation = dict[Var, int]
 
 
-def _equations(classes, its, relations, stopping: set[str], *, norms: bool) -> list[Equation]:
+def _equations(
+    classes: Classes, its: Sequence[Var], relations: Relations, stopping: set[str], *, norms: bool
+) -> list[Equation]:
     squares = _squares(relations)
     found: list[Equation] = [
         {var: 1}

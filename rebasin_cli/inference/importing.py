@@ -181,7 +181,8 @@ class _Strict(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise ValueError(f"line {self.peek_event().start_mark.line + 1}: aliases are not expanded")
+            line: int = self.peek_event().start_mark.line  # type: ignore[no-untyped-call]  # not in the stubs
+            raise ValueError(f"line {line + 1}: aliases are not expanded")
         return super().compose_node(parent, index)
 
 

@@ -73,7 +73,8 @@ def run_of_numbers(walk: Walk, node: fx.Node, size: int) -> range | None:
 @rule("index_put")
 def index_put(walk: Walk, a: dict[str, Any]) -> Axes | None:
     """Rows put, or added, where numbers say: these stay, and the numbers go with the rows."""
-    axes, looked = a["self"].axes, [d for d, lookup in enumerate(a["indices"]) if lookup is not None]
+    axes: Axes = a["self"].axes
+    looked = [d for d, lookup in enumerate(a["indices"]) if lookup is not None]
     if len(looked) != 1 or a["indices"][looked[0]].dtype in (torch.bool, torch.uint8):
         return None
     (at,), source = looked, a["values"].axes
@@ -88,7 +89,8 @@ def index_put(walk: Walk, a: dict[str, Any]) -> Axes | None:
 @rule("gather")
 def gather(walk: Walk, a: dict[str, Any]) -> Axes | None:
     """Along one dimension entries are looked up by number; along the others, each by its own number."""
-    value, index = a["self"].axes, a["index"].axes
+    value: Axes = a["self"].axes
+    index: Axes = a["index"].axes
     if len(value) != len(index):
         return None
     for d, (own, number) in enumerate(zip(value, index, strict=True)):

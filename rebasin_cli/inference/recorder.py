@@ -45,7 +45,7 @@ class Seen(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls, value: torch.Tensor, node: fx.Node, recorder: Recorder, exact: bool = True):
+    def __new__(cls, value: torch.Tensor, node: fx.Node, recorder: Recorder, exact: bool = True) -> Any:
         seen = torch.Tensor._make_wrapper_subclass(
             cls,
             value.shape,
@@ -61,7 +61,7 @@ class Seen(torch.Tensor):
 
     @classmethod  # as PyTorch has it of tensors: its hints take no account of the class
     def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         for seen in pytree.tree_leaves((args, kwargs)):
             if isinstance(seen, Seen) and not seen.recorder.done:  # in another thread, or behind modes
@@ -99,7 +99,7 @@ class Recorder(Uncompiled):
 
     def _seen(self, value: torch.Tensor, node: fx.Node, exact: bool = True) -> Seen:
         node.meta["val"] = _without_numbers(value)
-        seen = Seen(value, node, self, exact)
+        seen: Seen = Seen(value, node, self, exact)
         self.sharing.setdefault(_memory(value), []).append(weakref.ref(seen))
         return seen
 
@@ -108,14 +108,16 @@ class Recorder(Uncompiled):
         self.failed = self.failed or why
         raise Unfollowed(why)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         try:
             return self._dispatched(func, args, dict(kwargs or {}))
         except BaseException as cause:
             self.failed = self.failed or f"{func}: {cause}"
             raise
 
-    def _dispatched(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func.namespace != "aten":
             raise Unfollowed(str(func))
         if func._schema.is_mutable:
@@ -127,7 +129,7 @@ class Recorder(Uncompiled):
                 return found
         return self._recorded(func, args, kwargs)
 
-    def _recorded(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _recorded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The operation as a node, and what it gives."""
         chance = func._opname.startswith(DENIED) or LEFT & set(func.tags)
         if (chance and not _certain(func, args, kwargs)) or _changes_statistics(func, args, kwargs):
@@ -152,7 +154,7 @@ class Recorder(Uncompiled):
             raise Unfollowed("a tensor that no parameter, buffer or input is")
         return value.value if isinstance(value, Seen) else value
 
-    def _written(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _written(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An operation that writes into its first argument, as the one that does not."""
         packet = getattr(torch.ops.aten, func._opname.removesuffix("_"), None)
         instead = getattr(packet, func._overloadname, None)
@@ -198,7 +200,7 @@ def _without_numbers(value: torch.Tensor) -> torch.Tensor:
 
 
 def _memory(value: torch.Tensor) -> int:
-    return value.untyped_storage()._cdata
+    return int(value.untyped_storage()._cdata)
 
 
 def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -222,7 +224,7 @@ def _parts(func: Any, table: Mapping[Any, Any]) -> Any:
     return table.get(func) or (func.decompose if func._can_decompose() else None)
 
 
-def _changes_statistics(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+def _changes_statistics(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a norm writes into running statistics, which its schema does not say."""
     if func._opname != "instance_norm":
         return False
@@ -230,7 +232,7 @@ def _changes_statistics(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     return given["running_mean"] is not None and given["use_input_stats"]
 
 
-def _certain(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+def _certain(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether an operation that chance or values may decide on is none of these, called like that."""
     if func._opname == "index":
         return not any(it.dtype in (torch.bool, torch.uint8) for it in args[1] if it is not None)
@@ -261,7 +263,9 @@ class Assigned(TorchFunctionMode):
         super().__init__()
         self.recorder = recorder
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         name, own = getattr(func, "__name__", ""), args[0] if args else None
         learns = name == "__get__" and getattr(func, "__self__", None) is torch.Tensor.requires_grad
         made = isinstance(own, Seen) and own.node.op != "placeholder"

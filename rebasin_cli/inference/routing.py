@@ -10,7 +10,7 @@ A tensor of such numbers that goes where no rule is holds its units in place, as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import fx
 from . import rules, shaping
 from .axes import Axes, Expr, Fixed, Var, variables
 from .nodes import name_of, schema_of, values_of
+from .rules import Rules
 from .walk import Value, Walk
 
 IDS = "ids"  # numbers of units along `names`
@@ -26,20 +27,13 @@ PERM = "perm"  # the order that sorts: each number of a row once, along the axis
 COUNTS, ENDS = "counts", "ends"  # how many rows each unit has, and where they end among sorted rows
 LOOKS = "it is looked up by number"
 
-RULES: dict[str, Callable[[Walk, dict[str, Any]], Any]] = {}
+RULES = Rules()
+rule = RULES.rule
 PICKS = ("topk", "argmax", "max", "min")  # they make numbers of what has none
 MOVES = (
     "view", "reshape", "_unsafe_view", "flatten", "unflatten", "permute", "transpose", "t", "unsqueeze",
     "squeeze", "expand", "clone", "_to_copy", "contiguous", "alias", "detach", "to", "select", "slice",
 )  # fmt: skip
-
-
-def rule(*names: str):
-    def register(function):
-        RULES.update(dict.fromkeys(names, function))
-        return function
-
-    return register
 
 
 def apply(walk: Walk, name: str, arguments: dict[str, Any], read: Sequence[Value]) -> Any:
@@ -49,7 +43,8 @@ def apply(walk: Walk, name: str, arguments: dict[str, Any], read: Sequence[Value
         return None
     if name in MOVES:
         value = arguments["self"]
-        axes = rules.RULES.get(name, shaping.pointwise)(walk, {**arguments, "self": value})
+        how: rules.Rule = rules.RULES.get(name, shaping.pointwise)
+        axes = how(walk, {**arguments, "self": value})
         return None if axes is None else replace(value, axes=axes)
     found = RULES.get("grouped_mm" if name.endswith(GROUPED) else name)
     return None if found is None else found(walk, arguments)
@@ -188,7 +183,8 @@ def grouped(walk: Walk, a: dict[str, Any]) -> Value | None:
 
 @rule("index")
 def index(walk: Walk, a: dict[str, Any]) -> Value | None:
-    value, looked = a["self"], [d for d, lookup in enumerate(a["indices"]) if lookup is not None]
+    value: Value = a["self"]
+    looked = [d for d, lookup in enumerate(a["indices"]) if lookup is not None]
     if len(looked) != 1 or value.role not in ("", IDS):
         return None
     (at,), lookup = looked, a["indices"][looked[0]]
@@ -252,7 +248,7 @@ def _counts_from_zero(node: Any) -> bool:
         return False
     names = (argument.name for argument in schema_of(node).arguments)
     given = dict(zip(names, values_of(node), strict=False))
-    return given.get("start", 0) == 0 and given.get("step", 1) == 1
+    return bool(given.get("start", 0) == 0 and given.get("step", 1) == 1)
 
 
 def _made(walk: Walk, axes: Axes, which: int = 0, role: str = "", names: Expr | None = None) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .axes import Axes, Expr, Fixed
 from .orders import NONE
@@ -11,17 +11,25 @@ from .orders import NONE
 if TYPE_CHECKING:
     from .walk import Value, Walk
 
-RULES: dict[str, Callable[[Walk, dict[str, Any]], Any]] = {}
+Rule = Callable[..., Any]  # of a walk, and of an operation's arguments by their names
+R = TypeVar("R", bound=Rule)
 
 
-def rule(*names: str):
-    """Register a rule for these aten operations."""
+class Rules(dict[str, Rule]):
+    """Rules by the names of aten operations."""
 
-    def register(function):
-        RULES.update(dict.fromkeys(names, function))
-        return function
+    def rule(self, *names: str) -> Callable[[R], R]:
+        """Register a rule for these operations."""
 
-    return register
+        def register(function: R) -> R:
+            self.update(dict.fromkeys(names, function))
+            return function
+
+        return register
+
+
+RULES = Rules()
+rule = RULES.rule
 
 
 CONSTANTS = (

@@ -41,7 +41,8 @@ def native_dropout(walk: Walk, a: dict[str, Any]) -> Any:
 @rule("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax")
 def softmax(walk: Walk, a: dict[str, Any]) -> Axes:
     """Permuted inputs give permuted outputs, along any axis."""
-    return a["self"].axes
+    axes: Axes = a["self"].axes
+    return axes
 
 
 @rule(*CONSTANTS)
@@ -187,8 +188,8 @@ def slice_(walk: Walk, a: dict[str, Any]) -> Axes:
 
 @rule("slice_scatter")
 def slice_scatter(walk: Walk, a: dict[str, Any]) -> Axes | None:
-    axes, source = a["self"].axes, a["src"].axes
-    at = a["dim"] % len(axes)
+    axes: Axes = a["self"].axes
+    source, at = a["src"].axes, a["dim"] % len(axes)
     if a["step"] != 1:
         return None
     start, _, _ = slice(a["start"], a["end"], 1).indices(axes[at].size)

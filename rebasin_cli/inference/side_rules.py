@@ -6,7 +6,6 @@ a linear map through.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from . import contractions, rules, shaping
 from .axes import Axes, Expr, Fixed, variables
 from .following import follow, rule_of
 from .program import Program
+from .rules import Rules
 from .sides import NORM, ODD, ONES, ORDER, SCALE, SEEN, Attention, Linear, Sides
 from .walk import Walk
 
@@ -44,7 +44,7 @@ def look(module: nn.Module, program: Program, first: Walk, kept: Kept) -> Sides:
 class _Looking(Sides):
     """The walk by these rules, and else by those of the first walk."""
 
-    def rule(self, target: Any, name: str) -> Callable | None:
+    def rule(self, target: Any, name: str) -> rules.Rule | None:
         if name in RULES:
             return RULES[name]
         if (base := rule_of(target, name)) is None or name in LINEAR:
@@ -52,18 +52,11 @@ class _Looking(Sides):
         return _flagged(base, name)
 
 
-RULES: dict[str, Callable[[Sides, dict[str, Any]], Any]] = {}
+RULES = Rules()
+_rule = RULES.rule
 
 
-def _rule(*names: str):
-    def register(function):
-        RULES.update(dict.fromkeys(names, function))
-        return function
-
-    return register
-
-
-def _flagged(base: Callable, name: str) -> Callable:
+def _flagged(base: rules.Rule, name: str) -> rules.Rule:
     """The rule, and the flag of all units that the operation reads."""
     flag = ODD if name in ODDS else SCALE if name in SCALES else ORDER
 
@@ -160,7 +153,8 @@ def _normed(walk: Sides, a: dict[str, Any], flag: str, told: str, *at: int | Non
     x = a["input"].axes
     if len(a["normalized_shape"]) != 1:
         walk.flag(x, ORDER, "a norm over several axes")
-        return contractions.layer_norm(walk, a)
+        plain: Axes = contractions.layer_norm(walk, a)
+        return plain
     walk.flag(x[-1], flag, told)
     return _scaled(walk, x, *at)
 
@@ -208,7 +202,7 @@ def mul(walk: Sides, a: dict[str, Any]) -> Axes | None:
     return tuple(result)
 
 
-def _rows(values: list) -> list[Axes]:
+def _rows(values: list[Any]) -> list[Axes]:
     rank = max(len(value.axes) for value in values)
     return [(Fixed(1),) * (rank - len(value.axes)) + value.axes for value in values]
 
@@ -227,7 +221,8 @@ def _squared(walk: Sides, axes: Axes) -> Axes:
 def power(walk: Sides, a: dict[str, Any]) -> Axes | None:
     if a.get("exponent") == 2 and hasattr(a["self"], "axes"):
         return _squared(walk, a["self"].axes)
-    return _flagged(shaping.pointwise, "pow")(walk, a)
+    found: Axes | None = _flagged(shaping.pointwise, "pow")(walk, a)
+    return found
 
 
 @_rule("square")
@@ -239,7 +234,8 @@ def square(walk: Sides, a: dict[str, Any]) -> Axes:
 def div(walk: Sides, a: dict[str, Any]) -> Axes | None:
     values = rules.tensors(a)
     if not hasattr(a["self"], "axes"):
-        return _flagged(shaping.pointwise, "div")(walk, a)
+        found: Axes | None = _flagged(shaping.pointwise, "div")(walk, a)
+        return found
     if len(values) == 2:
         for left, right in zip(*_rows(values), strict=True):
             if right.size > 1:

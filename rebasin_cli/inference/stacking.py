@@ -47,10 +47,10 @@ def _moved(name: str, dim: int, rank: int, arguments: Sequence[Any]) -> int | No
     if name == "permute":
         return [d % rank for d in arguments[1]].index(dim)
     if name == "transpose":
-        a, b = (d % rank for d in arguments[1:3])
+        a, b = (int(d) % rank for d in arguments[1:3])
         return {a: b, b: a}.get(dim, dim)
     if name == "unsqueeze":
-        return dim + (arguments[1] % (rank + 1) <= dim)
+        return dim + int(arguments[1] % (rank + 1) <= dim)
     if name == "squeeze" and len(arguments) > 1:
         dims = arguments[1] if isinstance(arguments[1], (list, tuple)) else [arguments[1]]
         gone = [d % rank for d in dims]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from torch import nn
 
+from ..groups.folds import Folds
 from ..networks.returned import Kept
 from . import side_rules
 from .axes import Axes, Expr, Fixed, Product, Sum, Var, variables
-from .folds import Folds, folds_of
+from .folds import folds_of
 from .grouping import Classes, Grouped, Leaf, groups_of
 from .planes import Planes, Rows, find
 from .program import Program
@@ -56,24 +57,24 @@ def sided(
             written[known[var, side]] = f"|{word}{star}|" if side == "|" else f"{word}~{star}"
         return known[var, side]
 
+    def leaf_of(name: str, k: int, number: Iterator[int]) -> Callable[[Var], Expr]:
+        def leaf(var: Var) -> Expr:
+            side = sides_of.get(Leaf(name, k, next(number)))
+            return other(var, side) if side else var
+
+        return leaf
+
     tensors = {}
     for name, axes in walk.tensors.items():
         found = []
         for k, axis in enumerate(axes):
             number = iter(range(len(list(variables(walk.units.resolve(axis))))))
-            found.append(
-                _rewritten(
-                    walk.units.resolve(axis),
-                    lambda var, n=name, k=k, i=number: (
-                        other(var, side) if (side := sides_of.get(Leaf(n, k, next(i)))) else var
-                    ),
-                )
-            )
+            found.append(_rewritten(walk.units.resolve(axis), leaf_of(name, k, number)))
         tensors[name] = tuple(found)
     return tensors, written
 
 
-def _rewritten(axis: Expr, leaf) -> Expr:
+def _rewritten(axis: Expr, leaf: Callable[[Var], Expr]) -> Expr:
     if isinstance(axis, Product):
         return Product(tuple(_rewritten(factor, leaf) for factor in axis.factors))
     if isinstance(axis, Sum):

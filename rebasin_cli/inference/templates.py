@@ -87,9 +87,13 @@ class Reading:
         rest = iter(filled)
         return _SLOT.sub(lambda _: next(rest), template)
 
-    def _sorted(self, stem: str, k: int, others: tuple[str, ...]) -> list[tuple[tuple, str]]:
+    def _sorted(self, stem: str, k: int, others: tuple[str, ...]) -> list[tuple[tuple[object, ...], str]]:
         found = {value[k] for value in self.found(stem) if (*value[:k], *value[k + 1 :]) == others}
         return sorted((natural(value), value) for value in found)
+
+
+Values = Mapping[str, tuple[str, ...]]  # of each tensor, by name: those of i, j, k …
+Fits = Callable[[int, int, str], frozenset[Member]]  # of whom a template says word `p` of axis `k`
 
 
 class Group:
@@ -138,7 +142,9 @@ class Group:
                 found.append(Family(entry, tuple(m for m in members if m in covered), slots))
         return max(found, key=lambda f: (len(f.members), -_oddity(f.entry)), default=None)
 
-    def _grown(self, seed, members, values, fits) -> tuple[tuple[str, ...], frozenset[Member]]:
+    def _grown(
+        self, seed: Member, members: Sequence[Member], values: Values, fits: Fits
+    ) -> tuple[tuple[str, ...], frozenset[Member]]:
         """The line that says of `seed` what it should, and of as many others as goes: word by word."""
         covered, axes = frozenset(members), []
         for k, axis in enumerate(seed.axes):
@@ -181,7 +187,9 @@ class Group:
     def _allowed(self, template: str) -> bool:
         return not any(covers(stem_of(template), stem) for stem in self.kept_apart)
 
-    def _with_fallback(self, options, members, values, k) -> list[str]:
+    def _with_fallback(
+        self, options: Sequence[str], members: Sequence[Member], values: Values, k: int
+    ) -> list[str]:
         """`h{i-1}` as `h{i-1|X}`: X is what most of those have that find nothing."""
         found = []
         for template in options:
@@ -192,7 +200,9 @@ class Group:
                 found += [re.sub(r"([+-]1)\}", rf"\1|{text}}}", template) for text in plain[:1]]
         return found
 
-    def _fitting(self, members, values, k, p, template) -> Iterator[Member]:
+    def _fitting(
+        self, members: Sequence[Member], values: Values, k: int, p: int, template: str
+    ) -> Iterator[Member]:
         for member in members:
             plain = member.axes[k][:1] == "|"  # the side of a word, and no fallback
             words = [member.axes[k]] if "|" in template and not plain else WORD.findall(member.axes[k])

@@ -63,7 +63,8 @@ def export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     key = (id(module), str(tree), *map(_kind, values))
     if key not in kept:
         kept[key] = module, _export(module, args, kwargs)  # with the module, lest its number be another's
-    return kept[key][1]
+    program: Program = kept[key][1]
+    return program
 
 
 def _kind(value: Any) -> Any:
@@ -203,7 +204,7 @@ def _decompositions() -> tuple[Mapping[Any, Any], frozenset[Any]]:
 
 
 @contextlib.contextmanager
-def _quiet():
+def _quiet() -> Iterator[None]:
     """Exporting logs and prints the graph so far before it raises; the error is enough."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

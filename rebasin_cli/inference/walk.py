@@ -90,7 +90,7 @@ class Walk:
     def _tie(self, module: nn.Module) -> None:
         """One set of axes for every tensor, however many names it has."""
         known: dict[Any, Axes] = {}
-        storages: dict[Any, set] = {}
+        storages: dict[Any, set[Any]] = {}
         state = module.state_dict(keep_vars=True)
         for name, tensor in state.items():
             key, storage = _identity(tensor)
