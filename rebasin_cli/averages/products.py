@@ -108,7 +108,7 @@ def _carried(family: Family) -> dict[str, str]:
     return {role: family.members[role] for role in WAYS[family.kind.name].carriers}
 
 
-def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+def _same(one: Tensors, other: Tensors) -> bool:
     return all(
         tensor.dtype == other[role].dtype and equal(tensor, other[role]) for role, tensor in one.items()
     )
@@ -117,7 +117,7 @@ def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 def _overlaid(
     tensors: Tensors,
     of: Mapping[str, Family],
-    make: Callable[[Family], Mapping[str, Tensor]],
+    make: Callable[[Family], Tensors],
     dtypes: Mapping[str, torch.dtype],
 ) -> LazyTensors:
     """`tensors` with some that are made a family at a time; the last family is kept."""

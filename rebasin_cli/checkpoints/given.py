@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from ..types import is_lazy
+from ..types import Tensors, is_lazy
 from .tensors import odd
 
 Values = Tensor | np.ndarray
@@ -53,7 +53,7 @@ def named(models: Iterable[Model], names: Sequence[str] | None) -> list[Mapping[
     return found
 
 
-def plain(models: Iterable[Mapping[str, Values]]) -> list[Mapping[str, Tensor]]:
+def plain(models: Iterable[Mapping[str, Values]]) -> list[Tensors]:
     """The models as tensors, without their gradients' history; arrays share their memory where they can.
 
     Raises UsageError for what is no mapping to tensors with values: from the meta device, sparse, nested.
@@ -61,13 +61,13 @@ def plain(models: Iterable[Mapping[str, Values]]) -> list[Mapping[str, Tensor]]:
     return [_plain(number, model) for number, model in enumerate(named(models, None), start=1)]
 
 
-def _plain(number: int, model: Any) -> Mapping[str, Tensor]:
+def _plain(number: int, model: Any) -> Tensors:
     if not isinstance(model, Mapping):
         raise UsageError(
             f"model {number} is of type {type(model).__name__}, not a mapping of names to tensors",
             hint="Give a state dict: network.state_dict(), or rebasin_cli.open_checkpoint(path)",
         )
-    tensors: Mapping[str, Tensor] = model
+    tensors: Tensors = model
     if is_lazy(model):  # read when asked for
         return tensors
     wrong = [f"{name!r}  is no name" for name in model if not isinstance(name, str)]
@@ -109,7 +109,7 @@ def _tensor(value: Any) -> Tensor | str:
 
 
 def as_given(
-    tensors: Mapping[str, Tensor], like: Mapping[str, Values], *, listed: bool
+    tensors: Tensors, like: Mapping[str, Values], *, listed: bool
 ) -> dict[str, Values] | list[Values]:
     """The tensors as `like` has its own: arrays where it has arrays; `listed` without their names."""
     arrays = all(isinstance(value, np.ndarray | np.generic) for value in like.values())

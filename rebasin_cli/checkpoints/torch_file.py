@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, UsageError
+from ..types import Tensors
 from . import envelopes, pieces, torch_format
 from .around import around
 from .choosing import ENVELOPES
@@ -129,7 +130,7 @@ def _check_unread(path: Path, found: envelopes.Found, loaded: torch_format.Loade
         raise torch_format.unsafe(path, loaded, [str(one) for one in hidden])
 
 
-def _check_storage(tensors: Mapping[str, Tensor], path: Path) -> None:
+def _check_storage(tensors: Tensors, path: Path) -> None:
     """Refuse tensors without plain values, and those that repeat few stored values without end."""
     problems, repeated = [], 0
     for name, tensor in tensors.items():
@@ -144,7 +145,7 @@ def _check_storage(tensors: Mapping[str, Tensor], path: Path) -> None:
         raise CheckpointError(f"{path} cannot be used", problems=problems)
 
 
-def _tied(tensors: Mapping[str, Tensor]) -> tuple[tuple[str, ...], ...]:
+def _tied(tensors: Tensors) -> tuple[tuple[str, ...], ...]:
     groups: dict[tuple[object, ...], list[str]] = {}
     for name, tensor in tensors.items():
         if tensor.numel():  # empty tensors all lie at address 0

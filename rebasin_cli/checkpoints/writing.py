@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..errors import OutputExists, UsageError, unknown
 from ..runtime.files import TORCH_SUFFIXES
+from ..types import Tensors
 from . import beside, torch_writing
 from .checking import WritingDigest, Wrong, digest, hashing, refused
 from .destination import SUFFIX, check_output, check_space, earlier, index_of
@@ -52,7 +53,7 @@ _UNITS = {"": 1, "b": 1} | {
 
 def write_safetensors(
     path: str | os.PathLike[str],
-    tensors: Mapping[str, Tensor],
+    tensors: Tensors,
     *,
     metadata: Mapping[str, str] | None = None,
     force: bool = False,
@@ -108,7 +109,7 @@ def write_safetensors(
 
 def write_torch(
     path: str | os.PathLike[str],
-    tensors: Mapping[str, Tensor],
+    tensors: Tensors,
     envelope: Any,
     *,
     metadata: Mapping[str, str] | None = None,
@@ -205,9 +206,7 @@ def staged_digest(stage: Staging, files: Sequence[Path]) -> str:
     )
 
 
-def _output_plan(
-    tensors: Mapping[str, Tensor], out_dtype: torch.dtype | None, *, as_torch: bool = False
-) -> Plan:
+def _output_plan(tensors: Tensors, out_dtype: torch.dtype | None, *, as_torch: bool = False) -> Plan:
     """What is written. Raises UsageError for what such a file cannot hold: torch's holds any name."""
     plan = plan_of(tensors)
     if out_dtype is not None:
@@ -260,7 +259,7 @@ def _write_file(
     file: IO[bytes],
     path: Path,
     plan: Plan,
-    tensors: Mapping[str, Tensor],
+    tensors: Tensors,
     metadata: Mapping[str, str],
     finite: Collection[str],
     tell: Callable[[str], None] | None = None,
@@ -282,7 +281,7 @@ def _write_file(
 def _write_tensor(
     file: IO[bytes],
     path: Path,
-    tensors: Mapping[str, Tensor],
+    tensors: Tensors,
     name: str,
     dtype: torch.dtype,
     shape: tuple[int, ...],
