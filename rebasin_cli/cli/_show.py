@@ -89,7 +89,7 @@ class Screen:
 
 
 @contextmanager
-def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
+def screen(quiet: bool = False, verbose: bool = False, command: str = "") -> Iterator[Any]:
     """A `Listener` on the terminal; the bars are gone however the command ends.
 
     An error tells every single problem with `verbose`, else what is alike in one line.
@@ -106,7 +106,7 @@ def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
     log.setLevel(logging.INFO)
     try:
         with redirect_stdout(sys.stderr):
-            yield Listener(shown.say, shown.step)
+            yield Listener(shown.say, shown.step, command)
     except RebasinError as error:
         error.whole = error.whole or verbose
         raise

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import Parameter as Argument
 from inspect import signature
@@ -22,7 +23,7 @@ from ..commands.recipes.vocabulary import Command, Parameter, role_of
 from ..errors import CheckpointError, GateNotMet, Interrupted, RebasinError, SpecError, UsageError
 from ..registry import Registry, operations
 from ..registry.options import WRITES
-from ..registry.results import plain, values
+from ..registry.results import plain
 from . import app, execute
 from . import perform as performing
 from ._groups import GATES, OF_FORMAT
@@ -117,7 +118,9 @@ def perform(step: Step, more: Mapping[str, Any]) -> Performed:
     """
     line = step.line(**more)
     try:
-        return _operation(step, more) if step.command.operation is not None else _command(line)
+        # What reports name as their command: the same whether something lay there before or not.
+        named = [word for word in line if word not in ("--force", "--resume")]
+        return _operation(step, more, named) if step.command.operation is not None else _command(line, named)
     except Interrupted:
         raise
     except (CheckpointError, SpecError, UsageError) as error:
@@ -126,25 +129,29 @@ def perform(step: Step, more: Mapping[str, Any]) -> Performed:
         return Performed({}, error)
 
 
-def _operation(step: Step, more: Mapping[str, Any]) -> Performed:
+def _operation(step: Step, more: Mapping[str, Any], named: Sequence[str]) -> Performed:
     operation, asked = step.command.operation, step.asked(**more)
     assert operation is not None
-    done = performing.perform(operation, asked)
-    error = None if done.yes else GateNotMet(f"rebasin {operation.name} answers no")
-    return Performed(plain(values(done)), error)
+    done = performing.perform(operation, asked, shlex.join(["rebasin", *named]))
+    if done is None:
+        return Performed({})
+    error: RebasinError | None = None if done.yes else GateNotMet(f"rebasin {operation.name} answers no")
+    try:
+        done.end()
+    except GateNotMet as missed:
+        error = missed
+    return Performed(plain(done.values()), error)
 
 
-def _command(line: Sequence[str]) -> Performed:
+def _command(line: Sequence[str], named: Sequence[str]) -> Performed:
     """A command that is no operation yet: as a command line with --json."""
     takes_json = any(p.key == "json" for p in vocabulary_of(line).parameters)
     words = [*line, "--json"] if takes_json else list(line)
-    # What reports name as their command: the same whether something lay there before or not.
-    shown_line = [word for word in line if word not in ("--force", "--resume")]
     shown = io.StringIO()
     error: RebasinError | None = None
     try:
         with contextlib.redirect_stdout(shown):
-            code = execute(words, standalone=False, shown=shown_line)
+            code = execute(words, standalone=False, shown=named)
         if code:
             error = GateNotMet(f"rebasin {line[0]} answers no")
     except Interrupted:

@@ -6,6 +6,7 @@ it imports torch.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from inspect import Parameter, Signature
 from typing import Annotated, Any, Optional
@@ -33,12 +34,14 @@ def add(app: typer.Typer, word: str) -> None:
 def command(operation: Operation) -> Callable[..., None]:
     """What typer makes a command of: its parameters are the options of the operation."""
 
-    def call(**given: Any) -> None:
+    def call(context: typer.Context, **given: Any) -> None:
         told = {name: value for name, value in given.items() if _is_told(of[name], value)}
-        run(operation, {name: tuple(value or ()) if of[name].many else value for name, value in told.items()})
+        told = {name: tuple(value or ()) if of[name].many else value for name, value in told.items()}
+        run(operation, told, shlex.join(["rebasin", *context.find_root().obj]))
 
-    of = {option.name: option for option in operation.options}
-    parameters = list(map(_parameter, operation.options))
+    of = {option.parameter: option for option in operation.options}
+    context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    parameters = [context, *map(_parameter, operation.options)]
     call.__name__ = operation.words[-1]
     call.__doc__ = operation.help
     call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
@@ -46,13 +49,16 @@ def command(operation: Operation) -> Callable[..., None]:
     return call
 
 
-def run(operation: Operation, given: dict[str, Any]) -> None:
+def run(operation: Operation, given: dict[str, Any], command: str) -> None:
     """Run the operation with what was given, show what it finds; typer.Exit where the answer is no."""
     from .perform import perform, show
 
     asked = operation.made(given)
-    done = perform(operation, asked)
+    done = perform(operation, asked, command)
+    if done is None:
+        return
     show(done, asked)
+    done.end()
     if not done.yes:
         raise typer.Exit(1)
 
@@ -75,7 +81,9 @@ def _parameter(option: Option) -> Parameter:
     hint = Optional[kind] if default is None else kind  # noqa: UP045 (made at run time)
     told = typer.Argument if option.positional else typer.Option
     info = told(*_spelt(option), **_said(option))
-    return Parameter(option.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, info])
+    return Parameter(
+        option.parameter, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, info]
+    )
 
 
 def _spelt(option: Option) -> list[str]:

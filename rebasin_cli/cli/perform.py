@@ -5,25 +5,44 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import typer
+
 from ..registry.operations import Operation
-from ..registry.results import Result, values
+from ..registry.results import Result
 from ._show import result, screen
 
 # Of results with a way of their own to be shown to a person, by their class.
 OWN_WAYS: dict[str, Callable[..., None]] = {}
 
 
-def perform(operation: Operation, asked: Any) -> Result:
-    """What the operation finds; it tells on the terminal what it does."""
-    with screen(getattr(asked, "quiet", False), getattr(asked, "verbose", False)) as listener:
+def perform(operation: Operation, asked: Any, command: str) -> Result | None:
+    """What the operation finds; it tells on the terminal what it does. Reports name `command` as theirs.
+
+    Of several processes that do it together only the first has a result.
+    """
+    quiet, verbose = getattr(asked, "quiet", False), getattr(asked, "verbose", False)
+    if operation.together:
+        return _together(operation, asked, command, quiet=quiet, verbose=verbose)
+    with screen(quiet, verbose, command) as listener:
         done: Result = operation.run(asked, listener)
     return done
 
 
+def _together(operation: Operation, asked: Any, command: str, *, quiet: bool, verbose: bool) -> Result | None:
+    from ..runtime import devices
+    from ..runtime.together import from_environment
+
+    with from_environment(devices.choose(asked.device)) as ranks:
+        first = ranks.rank == 0
+        with screen(quiet or not first, verbose, command) as listener:
+            done: Result = operation.run(asked, listener, ranks)
+    return done if first else None
+
+
 def show(done: Result, asked: Any) -> None:
-    """What it found, on stdout: as JSON, or a line a fact."""
+    """What it found, on stdout: as JSON, or in its own way, or a line a fact."""
     if getattr(asked, "json", False):
-        result(values(done), True)
+        typer.echo(done.json(), nl=False)
     else:
         show_on_screen(done)
 
@@ -34,4 +53,4 @@ def show_on_screen(done: Result) -> None:
 
 
 def _lines(done: Result) -> None:
-    result(values(done, screen=True), False)
+    result(done.shown(), False)

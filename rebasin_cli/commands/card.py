@@ -9,7 +9,6 @@ from typing import Any, Unpack
 
 from ..checkpoints.checkpoint import open_checkpoint
 from ..errors import UsageError
-from ..registry.results import values
 from ..reports import Report, _card
 from ..runtime import files
 from ..session.listener import SILENT, Listener
@@ -56,7 +55,7 @@ def card(
     text = None if recipe is None else files.text(recipe, f"--recipe {recipe}", most=LARGEST)
     data = subjects.get("data")
     scores = (
-        [values(evaluated(model, "test", listener, **subjects))] if data is not None and data.data else []
+        [evaluated(model, "test", listener, **subjects).values()] if data is not None and data.data else []
     )
     about = replace(about, name=about.name or model.stem or str(model))
     shown = _card.render(record, about, scores=scores, report=measured, recipe=text)

@@ -92,14 +92,15 @@ class Operation:
         return all(one.role != UNSAID for one in self.options if one.positional)
 
     def made(self, given: Mapping[str, Any]) -> Any:
-        """The value of this operation with these options, by the names of its fields, or of their options."""
-        of = {one.name: one for one in self.options}
+        """The value of this operation with these options, by their parameters."""
+        of = {one.parameter: one for one in self.options}
         values: dict[str, Any] = {}
-        for name, value in given.items():
-            if within := of[name].within:
-                values.setdefault(within, {})[name] = value
+        for parameter, value in given.items():
+            one = of[parameter]
+            if one.within:
+                values.setdefault(one.within, {})[one.name] = value
             else:
-                values[name] = value
+                values[one.name] = value
         return getattr(importlib.import_module(self.module), self.kind)(**values)
 
     @property
@@ -111,11 +112,35 @@ class Operation:
                 return cast(Callable[..., Any], found)
         return cast(Callable[..., Any], getattr(module, f"{self.kind.lower()}_"))
 
+    def line(self, asked: Any) -> list[str]:
+        """The command line that asks for this value: its arguments, then what is not as it is by itself."""
+        words = list(self.words)
+        for one in self.options:
+            value = getattr(asked, one.within).get(one.name) if one.within else getattr(asked, one.name)
+            if one.positional:
+                given = value if one.many else (value,)
+                words += [f"./{text}" if str(text).startswith("-") else str(text) for text in given]
+            elif value is not None and value != one.default:
+                words += _typed(one, value)
+        return words
+
     def result(self, values: Mapping[str, Any]) -> Any:
         """A result of this operation by the values of its fields, as they were kept."""
         hint = get_type_hints(self.run)["return"]
         kind = next(kind for kind in get_args(hint) or (hint,) if kind is not Plan)
         return kind(**{each.name: values.get(each.name, UNSET) for each in fields(kind)})
+
+
+def _typed(one: Option, value: Any) -> list[str]:
+    if one.type is bool:
+        return [one.flag if value else one.off]
+    if one.count:
+        return [one.flag, *map(str, value)]
+    # As one word where the value begins with a dash: it is no option.
+    told = [str(each) for each in (value if one.many else (value,))]
+    return [
+        w for text in told for w in ([f"{one.flag}={text}"] if text.startswith("-") else [one.flag, text])
+    ]
 
 
 def _flags(one: Option) -> set[str]:

@@ -91,6 +91,11 @@ class Option:
         return self.flag.removeprefix("--").replace("-", "_") or self.name
 
     @property
+    def parameter(self) -> str:
+        """Its name among all that a command takes: a method may call one of its own as the command does."""
+        return f"{self.within}_{self.name}".replace("-", "_") if self.within else self.name
+
+    @property
     def brings(self) -> str:
         """Its role, or what its type tells of that."""
         harmless = (

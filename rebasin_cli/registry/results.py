@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping
 from enum import Enum
@@ -32,6 +33,23 @@ class Result:
         """Whether the answer is yes, for what asks a question: else it ends with exit code 1."""
         return True
 
+    def values(self) -> dict[str, Any]:
+        """The fields by their names, but those that are UNSET."""
+        found = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        return {name: value for name, value in found.items() if value is not UNSET}
+
+    def shown(self) -> dict[str, Any]:
+        """The same without what is for JSON only."""
+        hidden = {each.name for each in dataclasses.fields(self) if each.metadata.get("in_json_only")}
+        return {name: value for name, value in self.values().items() if name not in hidden}
+
+    def json(self) -> str:
+        """As --json prints it."""
+        return json.dumps(plain(self.values()), indent=2, allow_nan=False) + "\n"
+
+    def end(self) -> None:
+        """Called once it was shown. Raises GateNotMet for what was asked of it and is not so."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan(Result):
@@ -39,22 +57,14 @@ class Plan(Result):
 
     facts: Mapping[str, Any]
 
-
-def values(result: Any, *, screen: bool = False) -> dict[str, Any]:
-    """A result by the names of its fields, but what is UNSET; for a `screen`, but what is for JSON only."""
-    if isinstance(result, Plan):
-        return dict(result.facts)
-    fields = [
-        each for each in dataclasses.fields(result) if not (screen and each.metadata.get("in_json_only"))
-    ]
-    found = {each.name: getattr(result, each.name) for each in fields}
-    return {name: value for name, value in found.items() if value is not UNSET}
+    def values(self) -> dict[str, Any]:
+        return dict(self.facts)
 
 
 def plain(value: Any) -> Any:
     """As JSON has it: NaN and infinities, which it lacks, are strings, as in reports."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return plain(values(value))
+    if isinstance(value, Result):
+        return plain(value.values())
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

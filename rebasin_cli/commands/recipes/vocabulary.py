@@ -251,9 +251,11 @@ class Command:
         for option in self.operation.options:
             if option.positional:
                 taken, rest = (rest, []) if option.many else (rest[:1], rest[1:])
-                values |= {option.name: _value(option, taken if option.many else taken[0])} if taken else {}
+                values |= (
+                    {option.parameter: _value(option, taken if option.many else taken[0])} if taken else {}
+                )
             elif option.key in options:
-                values[option.name] = _value(option, options[option.key])
+                values[option.parameter] = _value(option, options[option.key])
         return self.operation.made(values)
 
     def line(self, arguments: Iterable[str], options: Mapping[str, Any]) -> list[str]:

@@ -31,7 +31,7 @@ from ...reports._github import StepSummary
 from ...runtime import files
 from ...runtime.files import NOTHING, Destinations, Inputs, check_distinct
 from ...runtime.text import clean, some
-from ...session.listener import SILENT
+from ...session.listener import SILENT, Listener
 
 SHOWN = 3  # tensors that a line names
 LARGEST_REPORT = 1 << 28  # bytes
@@ -111,6 +111,20 @@ class Written:
             if self.summary.asked:
                 check_distinct([*found, ("step summary", self.summary.path)])
         return found
+
+
+def written_of(asked: Any, listener: Listener = SILENT, **own: Any) -> Written:
+    """Where the report of an operation goes; `own` is what no option of that name says.
+
+    Files of formats are those of `files`, and of options that are called as the format: `html`, `json_file`.
+    """
+    formats = {"html": "html", "json": "json_file", "markdown": "markdown", "png": "png"}
+    named = {name: getattr(asked, option, None) for name, option in formats.items()}
+    found = {name: path for name, path in named.items() if path is not None}
+    found |= getattr(asked, "files", {})
+    switches = {name: getattr(asked, name, False) for name in ("force", "dry_run", "resume")}
+    folder = getattr(asked, "report", None)
+    return Written(folder, found, command=listener.command, **{**switches, **own})
 
 
 def default_path(model: Path, what: str) -> Path:

@@ -1,0 +1,108 @@
+"""Operations as commands: what is declared is typed, and what is typed is the value that was meant."""
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from rebasin_cli.cli import builder
+from rebasin_cli.commands.recipes.vocabulary import Command
+from rebasin_cli.registry import operations
+from rebasin_cli.registry.options import REQUIRED
+
+EVERY = operations.every()
+
+
+def another(option):
+    """A value of an option that is not its default."""
+    if option.choices:
+        return str(option.choices[-1])
+    if option.type is bool:
+        return not option.default
+    if option.type in (int, float):
+        low = option.min if option.min is not None else 1
+        return option.type(low + 1 if option.max is None or low + 1 <= option.max else low)
+    return option.type("-a b")  # of what begins with a dash nothing is taken for an option
+
+
+def value_of(option):
+    value = another(option)
+    if option.positional and not option.many and option.default is not REQUIRED:
+        return value
+    return (value,) * (option.count or 2) if option.many else value
+
+
+@pytest.fixture
+def typed(monkeypatch):
+    """The value that a command line stands for."""
+
+    def typed(operation, words):
+        found = []
+        monkeypatch.setattr(
+            builder, "run", lambda operation, given, line: found.append(operation.made(given))
+        )
+        app = typer.Typer()
+        app.command("it")(builder.command(operation))
+        app.callback()(lambda: None)
+        typer.main.get_command(app)(["it", *words], standalone_mode=False, obj=words)
+        return found[0]
+
+    return typed
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_value_is_told_as_a_command_line_that_stands_for_it(name, typed):
+    operation = EVERY[name]
+    alone = {option.name: value_of(option) for option in operation.options if option.default is REQUIRED}
+    for given in (alone, {option.parameter: value_of(option) for option in operation.options}):
+        asked = operation.made(given)
+        line = operation.line(asked)
+        assert line[: len(operation.words)] == list(operation.words)
+        back = typed(operation, line[len(operation.words) :])
+        if given is alone:  # a file that begins with a dash is told as one in this folder
+            assert operation.line(back) == line
+        else:
+            told = {
+                one.name: (getattr(back, one.name), getattr(asked, one.name))
+                for one in operation.options
+                if not one.positional and not one.within
+            }
+            assert [name for name, (was, now) in told.items() if was != now] == []
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_step_of_a_recipe_is_the_value_of_its_operation(name):
+    operation = EVERY[name]
+    command = Command.of(operation)
+    arguments = [
+        str(text)
+        for option in operation.options
+        if option.positional
+        for text in (value_of(option) if option.many else (value_of(option),))
+    ]
+    said = {option.key: value_of(option) for option in operation.options if not option.positional}
+    said = {key: list(map(str, value)) if isinstance(value, tuple) else value for key, value in said.items()}
+    said = {key: str(value) if isinstance(value, Path) else value for key, value in said.items()}
+    wanted = operation.made({option.parameter: value_of(option) for option in operation.options})
+    assert command.made(arguments, said) == wanted
+
+
+def test_help_and_names_are_read_without_importing_the_command():
+    merge = EVERY["merge"]
+    options = {option.name: option for option in merge.options}
+    assert merge.help.startswith("Align models to the first") and merge.panel == "Align and merge"
+    assert options["models"].positional and options["models"].many and options["models"].default is REQUIRED
+    assert options["out"].also == ("-o",) and options["out"].default == "merged.safetensors"
+    assert options["effort"].within == "options" and options["effort"].parameter == "options_effort"
+    assert "wm" in options["method"].help and "{methods}" not in options["method"].help
+
+
+def test_what_a_result_does_not_have_is_told_to_nobody():
+    from rebasin_cli.commands.eval import EvalResult
+
+    figures = {"file": "a", "data": "digits", "split": "test", "loss": 1.0, "accuracy": 0.5}
+    done = EvalResult(**figures, samples=3, ece=0.1, bins=1, reliability={"samples": [3.0]})
+    assert "held_out" not in done.values() and list(done.values())[:3] == ["file", "data", "split"]
+    assert "reliability" in done.values() and "reliability" not in done.shown()
+    again = EVERY["eval"].result(done.values())
+    assert again == done
