@@ -87,8 +87,8 @@ class Problem:
     start: State | None = None
     progress: Callable[[State], None] | None = None
     network: torch.nn.Module | None = None
-    data: Iterable[Any] | None = None
-    held: Iterable[Any] | None = None
+    data: Batches | None = None
+    held: Batches | None = None
     repairs: tuple[str, ...] = ()
     ridge: float | None = None
     output: str | int | None = None
@@ -97,6 +97,20 @@ class Problem:
     device: str = "cpu"
     ranks: Ranks = ALONE
     groups: bool = False
+
+    @property
+    def given_network(self) -> torch.nn.Module:
+        """The network, of a matcher that `NEEDS` it; raises LookupError where there is none."""
+        if self.network is None:
+            raise LookupError("a matcher that runs a network has to say so in NEEDS")
+        return self.network
+
+    @property
+    def given_data(self) -> Batches:
+        """The samples, of a matcher that `NEEDS` them; raises LookupError where there are none."""
+        if self.data is None:
+            raise LookupError("a matcher that reads data has to say so in NEEDS")
+        return self.data
 
     @property
     def stacked(self) -> Problem:
@@ -132,7 +146,7 @@ class MatchResult:
     a search with groups, beside the permutations.
     """
 
-    permutations: tuple[dict[str, torch.Tensor], ...]
+    permutations: tuple[Permutations, ...]
     objective_before: float
     objective_after: float
     sweeps: int

@@ -42,6 +42,12 @@ class Atom:
     def _hash(self) -> int:
         return hash((self.tensor, self.words, self.steps))
 
+    def word(self, dim: int) -> str:
+        """The word that permutes this axis; raises LookupError where the axis stays."""
+        if (word := self.words[dim]) is None:
+            raise LookupError(f"axis {dim} of {self.tensor} stays")
+        return word
+
     def ordered(self, dim: int) -> bool:
         """Whether the word along this axis only orders it, whatever its group."""
         return bool(self.sides) and self.sides[dim] == "|"

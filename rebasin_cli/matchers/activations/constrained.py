@@ -57,7 +57,10 @@ def within(
     """
 
     def worth(perms: Permutations) -> tuple[float, float]:
-        return tuple(sum(assignment.total(its[word], perms[word]) for word in post) for its in (post, pre))
+        after, before = (
+            sum((assignment.total(its[word], perms[word]) for word in post), 0.0) for its in (post, pre)
+        )
+        return after, before
 
     allowed = worth(still)[1]
     best = solve(post)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import torch
@@ -51,7 +52,7 @@ class Moments:
         if not a.shape[1]:
             return
         if self.origin is None:
-            self.origin = tuple(_origin(next(_slabs(part))) for part in (a, b))
+            self.origin = _origin(next(_slabs(a))), _origin(next(_slabs(b)))
         if not self._add_compiled(a, b):
             for parts in zip(*map(_slabs, (a, b)), strict=True):
                 if not self._add_in_float32(*parts):
@@ -60,10 +61,10 @@ class Moments:
 
     def _add_compiled(self, a: torch.Tensor, b: torch.Tensor) -> bool:
         """As `_add_in_float32`, in one pass over values that lie sample by sample."""
-        if _moments is None or len(a) > WIDE or not all(map(_by_sample, (a, b), self.origin)):
+        if _moments is None or len(a) > WIDE or not all(map(_by_sample, (a, b), self._taken_off)):
             return False
         off, squares, products = (np.zeros((rows, len(a))) for rows in (2, 2, len(a)))
-        every = [it.detach().numpy() for it in (a.T, b.T, *self.origin)]
+        every = [it.detach().numpy() for it in (a.T, b.T, *self._taken_off)]
         _moments.add(*every, off, squares, products)
         return self._take((a, b), *map(torch.from_numpy, (off, squares, products)))
 
@@ -71,7 +72,7 @@ class Moments:
         """`CHUNK` samples at a time; nothing, and False, where float32 cannot tell."""
         if a.dtype == torch.float64 or len(a) > WIDE:
             return False
-        pairs = zip((a, b), self.origin, strict=True)
+        pairs = zip((a, b), self._taken_off, strict=True)
         chunks = [_chunked(values.float() - at[:, None]) for values, at in pairs]
         off = [_total(part.sum(2) for part in parts) for parts in chunks]
         squares = [_total(torch.linalg.vecdot(part, part) for part in parts) for parts in chunks]
@@ -86,7 +87,7 @@ class Moments:
         products: torch.Tensor,
     ) -> bool:
         """Add these sums of `values`, (n, samples) each; not, and False, where float32 lost them."""
-        if not all(map(_fits, squares, values, self.origin)):
+        if not all(map(_fits, squares, values, self._taken_off)):
             return False
         for mine, more in zip((*self.off, *self.off_squares), (*off, *squares), strict=True):
             mine.add_(more)
@@ -94,7 +95,7 @@ class Moments:
         return True
 
     def _add_in_float64(self, a: torch.Tensor, b: torch.Tensor) -> None:
-        pairs = zip((a, b), self.origin, strict=True)
+        pairs = zip((a, b), self._taken_off, strict=True)
         x, y = (values.double() - at[:, None].double() for values, at in pairs)
         for k, part in enumerate((x, y)):
             self.off[k].add_(part.sum(1))
@@ -107,13 +108,15 @@ class Moments:
     @property
     def sums(self) -> Pair:
         """Of both models' units (n,), as they are."""
-        return tuple(off + self.samples * at for off, at in zip(self.off, self._origin, strict=True))
+        (a, b), (x, y) = self._origin, self.off
+        return x + self.samples * a, y + self.samples * b
 
     @property
     def squares(self) -> Pair:
         """Sums of squares of both models' units (n,), as they are."""
         every = zip(self.off_squares, self.off, self._origin, strict=True)
-        return tuple(squares + 2 * at * off + self.samples * at.square() for squares, off, at in every)
+        a, b = (squares + 2 * at * off + self.samples * at.square() for squares, off, at in every)
+        return a, b
 
     @property
     def products(self) -> torch.Tensor:
@@ -123,7 +126,14 @@ class Moments:
 
     @property
     def _origin(self) -> Pair:
-        return tuple(at.double() for at in (self.off if self.origin is None else self.origin))
+        a, b = self.off if self.origin is None else self.origin
+        return a.double(), b.double()
+
+    @property
+    def _taken_off(self) -> Pair:
+        if self.origin is None:
+            raise LookupError("no sample was seen")
+        return self.origin
 
     def inner(self) -> torch.Tensor:
         """Mean products, not centred."""
@@ -171,7 +181,7 @@ def _chunked(values: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _total(chunks: Iterable[torch.Tensor]) -> torch.Tensor:
-    return sum(part.sum(0, dtype=torch.float64) for part in chunks)
+    return reduce(torch.add, (part.sum(0, dtype=torch.float64) for part in chunks))
 
 
 def _fits(squares: torch.Tensor, values: torch.Tensor, origin: torch.Tensor) -> bool:

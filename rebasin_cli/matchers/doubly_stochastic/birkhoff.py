@@ -25,7 +25,7 @@ class Mixture:
 
     def draw(self, rng: torch.Generator) -> Tensor:
         """One permutation, as often as its share says."""
-        return self.permutations[torch.multinomial(self.shares, 1, generator=rng).item()]
+        return self.permutations[int(torch.multinomial(self.shares, 1, generator=rng).item())]
 
     def matrix(self) -> Tensor:
         """Σ α_i P_i, float64."""
@@ -42,7 +42,9 @@ def mixture_of(matrix: Tensor, terms: int | None = None) -> Mixture:
     """
     left = matrix.detach().to("cpu", torch.float64).clone()
     size = len(left)
-    rows, found, shares = torch.arange(size), [], []
+    rows = torch.arange(size)
+    found: list[Tensor] = []
+    shares: list[Tensor] = []
     while terms is None or len(found) < terms:
         there = left > 0
         outside = -(size + 1.0)  # no sum makes up for one of these

@@ -40,15 +40,17 @@ def moved(name: str, tensor: Tensor, matrices: Matrices, fitted: FittedSpec) -> 
     """The tensor with every axis of units multiplied by the matrix of its word; differentiable."""
 
     def act(block: Tensor, dims: tuple[Dimension, ...]) -> Tensor:
-        outers = {dim.outer for dim in dims if dim.starred}
+        outers = {dim.outer for dim in dims if dim.starred and dim.outer is not None}
         for d, dim in enumerate(dims):
             if dim.word is not None and not dim.starred and d not in outers:
                 block = _along(block, d, matrices[dim.word])
         for outer in outers:
-            inner = [d for d, dim in enumerate(dims) if dim.starred and dim.outer == outer]
-            block = _within(
-                block, outer, dims[outer].word, {d: matrices[dims[d].word] for d in inner}, matrices
-            )
+            inner = {
+                d: matrices[dim.word]
+                for d, dim in enumerate(dims)
+                if dim.starred and dim.outer == outer and dim.word is not None
+            }
+            block = _within(block, outer, dims[outer].word, inner, matrices)
         return block
 
     return rebuilt(name, tensor, fitted, act)

@@ -97,7 +97,7 @@ class Run:
                 ) from cause
         else:
             if start is None:
-                self.init, (found,) = started(self.problem, self.options.init, self.problem.data)
+                self.init, (found,) = started(self.problem, self.options.init, self.problem.given_data)
             else:
                 (found,) = start.permutations
             self.start = dict(found)
@@ -125,7 +125,7 @@ class Run:
 
     def _epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
         rng = generator(self.problem.seed, f"order of epoch {number}")
-        return epoch(self.problem.data, rng, limit=self.options.limit, least=self.line.normed + 1)
+        return epoch(self.problem.given_data, rng, limit=self.options.limit, least=self.line.normed + 1)
 
     def _step(self, inputs: Any, targets: Any, anchor: Mapping[str, Tensor]) -> None:
         """One point of the line, the matrices' gradient there, and they moved and projected."""
@@ -195,12 +195,13 @@ class Run:
         rounding = Rounding(clean, self.problem.fitted, options.terms)
         found = {"start": self.start, "nearest": rounding.nearest()}
         found |= {f"draw {k}": rounding.draw(rng) for k in range(1, options.samples + 1)}
-        losses, penalised = {}, {}
+        losses: dict[str, float] = {}
+        penalised: dict[str, float] = {}
         for name, perms in found.items():
             same = next((other for other in losses if _same(found[other], perms)), None)
             losses[name] = losses[same] if same else self.before if name == "start" else self._loss(perms)
             penalised[name] = losses[name] + self._moved_units(perms) / options.nu
-        by = {"loss": min(losses, key=losses.get), "penalised": min(penalised, key=penalised.get)}
+        by = {"loss": min(losses, key=losses.__getitem__), "penalised": min(penalised, key=penalised.__getitem__)}
         best = by[options.choose]
         account = {
             "chosen": best,
@@ -248,7 +249,7 @@ class Run:
 
     def _scored(self) -> Iterator[tuple[Any, Any]]:
         """The first samples in small batches, so that many points of the line are looked at."""
-        data, left = self.problem.data, self.options.scored
+        data, left = self.problem.given_data, self.options.scored
         if isinstance(data, Data):
             data = data.subset(left, self.problem.seed).mixed(self.problem.seed).with_batch_size(BATCH)
         for inputs, targets in checked(data):

@@ -64,7 +64,8 @@ MAPS: dict[str, Callable[[torch.Tensor], Both]] = {
     "GL": _invertible,
     "scaled": _positive,
     "monomial": _positive,
-} | {kind: partial(_plane, kind) for kind in PLANES}
+    **{kind: partial(_plane, kind) for kind in PLANES},
+}
 SCALES = ("scaled", "monomial")
 
 

@@ -110,9 +110,9 @@ class _Means:
 
     def __init__(self, problem: Problem):
         self.problem, device = problem, devices.for_search(problem.device)
-        self.own = networks.duplicate(problem.network).float().to(device)
+        self.own = networks.duplicate(problem.given_network).float().to(device)
         ends = [holding(self.own, model) for model in problem.models]
-        batches = list(_head(problem.data, SAMPLES))
+        batches = list(_head(problem.given_data, SAMPLES))
         self.ensemble = Ensemble(ends, [0.5, 0.5], batches, problem.output, device=device)
 
     def lacking(self, element: Elements) -> float:
@@ -148,7 +148,7 @@ def _reporting(problem: Problem, number: int, done: Mapping[float, MatchResult])
         tensors |= {f"{_map(mix)}{word}": map_ for word, map_ in found.maps[0].items()}
 
     def report(state: State) -> None:
-        problem.report(replace(state, notes=state.notes | notes, tensors=state.tensors | tensors))
+        problem.report(replace(state, notes={**state.notes, **notes}, tensors={**state.tensors, **tensors}))
 
     return report
 
@@ -160,5 +160,5 @@ def _known(kept: State, mix: float) -> MatchResult:
         return {n.removeprefix(prefix): t for n, t in kept.tensors.items() if n.startswith(prefix)}
 
     maps = {word: map_.double() for word, map_ in named(_map(mix)).items()}
-    ends = (kept.notes[f"{name}{mix:g}"] for name in (BEFORE, AFTER))
-    return MatchResult((named(_order(mix)),), *ends, 1, 1, True, maps=(maps,))
+    before, after = (kept.notes[f"{name}{mix:g}"] for name in (BEFORE, AFTER))
+    return MatchResult((named(_order(mix)),), before, after, 1, 1, True, maps=(maps,))

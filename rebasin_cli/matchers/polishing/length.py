@@ -18,7 +18,7 @@ NUMBER = r"([0-9]{1,15}(?:\.[0-9]*)?|\.[0-9]+)"
 def multiplications(work: float) -> str:
     """So many as a length is written, to three digits: 250G, 1.5T."""
     work = float(f"{work:.3g}")
-    unit = max((unit for unit in WORK if WORK[unit] <= work), key=WORK.get, default="G")
+    unit = max((unit for unit in WORK if WORK[unit] <= work), key=WORK.__getitem__, default="G")
     return f"{work / WORK[unit]:.12f}".rstrip("0").rstrip(".") + unit
 
 

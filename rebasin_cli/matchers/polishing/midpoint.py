@@ -34,7 +34,7 @@ class Midpoint:
 
     def __init__(self, problem: Problem):
         self.problem, self.device = problem, torch.device(problem.device)
-        self.network = prepared(problem.network, self.device)
+        self.network = prepared(problem.given_network, self.device)
         for norm in networks.running_norms(self.network).values():  # nothing is written to under vmap
             norm.track_running_stats = False
             norm.running_mean = norm.running_var = norm.num_batches_tracked = None

@@ -121,7 +121,7 @@ class _Run:
         self.places = swaps.movable(fitted, names)
         self.found = [permutation.identity(fitted.words) for _ in others]
         self.swapped = 0
-        self.train, held = held_out(problem.data, derive(problem.seed, "held out"))
+        self.train, held = held_out(problem.given_data, derive(problem.seed, "held out"))
         first = next(self._batches(held, SAMPLES), None)
         cost = self.midpoint.work(first[0]) if first else 1.0
         self.samples = int(min(SAMPLES, max(LEAST, WORK / 16 / cost)))

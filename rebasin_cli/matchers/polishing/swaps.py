@@ -8,6 +8,7 @@ swap i and j changes four entries.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -35,12 +36,11 @@ def slopes(
     places: list[tuple[str, int]], gradient: Mapping[str, Tensor], model: Mapping[str, Tensor]
 ) -> Tensor:
     """The slope of the loss along every entry of a word's permutation, (n, n), in float32."""
-    total: Tensor | None = None
+    products = []
     for name, dim in places:
         one, other = (t[name].movedim(dim, 0) for t in (gradient, model))
-        product = one.reshape(len(one), -1) @ other.reshape(len(other), -1).T
-        total = product if total is None else total + product
-    return total
+        products.append(one.reshape(len(one), -1) @ other.reshape(len(other), -1).T)
+    return reduce(torch.add, products)
 
 
 def best(slope: Tensor, count: int) -> list[tuple[int, int]]:

@@ -34,7 +34,7 @@ def search(
     A search that goes on has the orders that its state says. Raises SpecError where a list has a tensor
     beside it that holds all of its members' units.
     """
-    if problem.fitted.unlisted is None:
+    if (unlisted := problem.fitted.unlisted) is None:
         without_lists(problem.fitted, module.__name__.rpartition(".")[2].replace("_", "-"))
     orders = _Orders(problem.fitted, _found(problem, start))
 
@@ -43,7 +43,7 @@ def search(
 
     inner = replace(
         problem,
-        fitted=problem.fitted.unlisted,
+        fitted=unlisted,
         models=(problem.models[0], *orders.stand(problem.models[1:])),
         progress=report,
     )

@@ -37,7 +37,7 @@ class Mixture:
     def __init__(self, problem: Problem, precision: str, *, turned: bool = True):
         self.problem, self.precision = problem, precision
         self.device = torch.device(problem.device)
-        self.network = prepared(problem.network, self.device)
+        self.network = prepared(problem.given_network, self.device)
         self.flat = Flat(self.network, turned=turned)
         self.rows = [self.flat.row(model) for model in problem.models]
         self._point, self._gradient = (torch.zeros_like(self.rows[0]) for _ in range(2))
@@ -115,7 +115,7 @@ class Mixture:
         """What the mean loses on the samples that are held out, norms on batch statistics."""
         count = len(self.rows)
         self.mix([1 / count] * count)
-        total = right = 0.0
+        total_loss = right = 0.0
         samples = 0
         kept = Kept()
         with torch.no_grad():
@@ -125,7 +125,7 @@ class Mixture:
                     continue
                 targets = to_device(targets, self.device)
                 loss, outputs = self._scored(inputs, targets, number)
-                total += size * loss.item()
+                total_loss += size * loss.item()
                 samples += size
                 if self.problem.loss is None:
                     right += size * accuracy(outputs, targets)
@@ -136,10 +136,10 @@ class Mixture:
             raise DataError(
                 "the data holds no samples", hint="Is the loader a generator that was read before?"
             )
-        loss = math.inf if math.isnan(total) else total / samples
+        mean = math.inf if math.isnan(total_loss) else total_loss / samples
         if self.problem.loss is not None:
-            return Held(loss, math.nan, loss)
-        return Held(loss, right / samples, kept.calibrated(loss))
+            return Held(mean, math.nan, mean)
+        return Held(mean, right / samples, kept.calibrated(mean))
 
 
 class Held(NamedTuple):

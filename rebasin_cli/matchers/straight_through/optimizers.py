@@ -7,6 +7,7 @@ nothing is searched. The numbers are theirs, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch.optim.adam import adam
@@ -14,8 +15,8 @@ from torch.optim.sgd import sgd
 
 from .training import RATES, Training
 
-ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
-SGD = {"momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False, "maximize": False}
+ADAM = partial(adam, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, amsgrad=False, maximize=False)
+SGD = partial(sgd, momentum=0.9, dampening=0.0, weight_decay=0.0, nesterov=False, maximize=False)
 KEPT = {"adam": ("step", "exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
 
 
@@ -37,13 +38,14 @@ class Optimizer:
             zeros = (torch.tensor(0.0), torch.zeros_like(self.dummy), torch.zeros_like(self.dummy))
             self.state = dict(zip(KEPT["adam"], zeros, strict=True))
         step, first, second = (self.state[name] for name in KEPT["adam"])  # the step is on the CPU
-        adam([self.dummy], [gradient], [first], [second], [], [step], lr=self.rate, **ADAM)
+        ADAM([self.dummy], [gradient], [first], [second], [], [step], lr=self.rate)
 
     def _sgd(self, gradient: torch.Tensor) -> None:
         (name,) = KEPT["sgd"]
-        buffers = [self.state.get(name)]  # at first none: the function puts a copy of the gradient there
-        sgd([self.dummy], [gradient], buffers, lr=self.rate, **SGD)
-        self.state = {name: buffers[0]}
+        # at first none: the function puts a copy of the gradient there
+        buffers: list[torch.Tensor | None] = [self.state.get(name)]
+        SGD([self.dummy], [gradient], buffers, lr=self.rate)
+        self.state = {name: buffer for buffer in buffers if buffer is not None}
 
     def resume(self, saved: Mapping[str, torch.Tensor]) -> None:
         """Go on from a copy of this state, empty before the first step. Raises KeyError for what it lacks."""

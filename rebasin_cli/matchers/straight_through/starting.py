@@ -30,7 +30,7 @@ def started(problem: Problem, init: str | None, data: Iterable[Any]) -> tuple[st
 
 def matched(problem: Problem, init: str | None, data: Iterable[Any]) -> tuple[str, Sequence[MatchResult]]:
     """The same as the results of these matches, which have maps where words have groups."""
-    if init is None and (problem.groups or networks.has_running_statistics(problem.network)):
+    if init is None and (problem.groups or networks.has_running_statistics(problem.given_network)):
         try:
             return matched(problem, "am", data)
         except (NetworkError, SpecError) as error:  # its units cannot be seen

@@ -64,7 +64,7 @@ class Blocks:
         plan = plan_of(reference)
         self.shapes = {atom: _shape(atom, plan) for atom in self.atoms if atom not in self._bundles}
         for bundle, parts in self._bundles.items():
-            self.shapes[bundle] = fitted.words[bundle.words[0]], len(parts)
+            self.shapes[bundle] = fitted.words[bundle.word(0)], len(parts)
         self.mine = ranks.share(self.atoms, [math.prod(self.shapes[atom]) for atom in self.atoms])
         self._pool: ThreadPoolExecutor | None = None
         self.threads = 1
@@ -114,8 +114,8 @@ class Blocks:
     def run(self, task: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """`task` on every item, on this thread and the others; the results in the items' order."""
         items = list(items)
-        helpers = min(self.threads, len(items)) - 1
-        if helpers < 1:
+        helpers, others = min(self.threads, len(items)) - 1, self._pool
+        if helpers < 1 or others is None:
             return [task(item) for item in items]
         results: list[Any] = [None] * len(items)
         waiting = iter(range(len(items)))  # next() on it is one step of the interpreter: no two get the same
@@ -124,7 +124,7 @@ class Blocks:
             for k in waiting:
                 results[k] = task(items[k])
 
-        futures = [self._pool.submit(drain) for _ in range(helpers)]
+        futures = [others.submit(drain) for _ in range(helpers)]
         try:
             drain()
         finally:
@@ -172,14 +172,14 @@ class Blocks:
     ) -> torch.Tensor:
         """What of B comes to lie in one slab; only its share of the axis is gathered."""
         word = atom.words[along]
-        if word not in permutations:
+        if word is None or word not in permutations:
             return b.narrow(along, start, length)
         return self._take(b, along, permutations[word][start : start + length])
 
     def _placed(self, atom: Atom, permutations: Permutations, start: int, length: int) -> torch.Tensor:
         """One slab of B as the permutations put it; a small atom's last one is kept for who asks next."""
         b = self._views(atom)[1]
-        perms = [permutations.get(word) for word in atom.words]
+        perms = [None if word is None else permutations.get(word) for word in atom.words]
         if atom in self._places:
             kept, placed = self._places[atom]
             if all(one is other for one, other in zip(kept, perms, strict=True)):
@@ -201,12 +201,12 @@ class Blocks:
     def _turned(self, atom: Atom, along: int) -> Slab:
         """Both views with an axis first; copied once where they are small, so that rows lie together."""
         if (atom, along) not in self._turns:
-            both = tuple(view.movedim(along, 0) for view in self._views(atom))
-            size = sum(view.numel() * self.dtype.itemsize for view in both)
+            a, b = (view.movedim(along, 0) for view in self._views(atom))
+            size = (a.numel() + b.numel()) * self.dtype.itemsize
             if along == 0 or size > self._left or not self.on_cpu:
-                return both
+                return a, b
             self._left -= size
-            self._turns[atom, along] = tuple(self._wide(view).contiguous() for view in both)
+            self._turns[atom, along] = self._wide(a).contiguous(), self._wide(b).contiguous()
         return self._turns[atom, along]
 
     def _views(self, atom: Atom) -> Slab:
@@ -215,14 +215,12 @@ class Blocks:
             return self._seen[atom]
         if atom in self._bundles:
             parts = [self._views(part) for part in self._bundles[atom]]
-            both = tuple(
-                torch.stack([self._wide(p) for p in side], dim=1) for side in zip(*parts, strict=True)
-            )
+            a, b = (torch.stack([self._wide(p) for p in side], dim=1) for side in zip(*parts, strict=True))
         else:
-            both = tuple(atom.view(self._tensor(k, atom.tensor)) for k in (0, 1))
+            a, b = (atom.view(self._tensor(k, atom.tensor)) for k in (0, 1))
         if atom in self._bundles or self._resident:
-            self._seen[atom] = both
-        return both
+            self._seen[atom] = a, b
+        return a, b
 
     def _tensor(self, k: int, name: str) -> torch.Tensor:
         """One model's tensor where it is computed with: on another device it is copied once, and stays."""
@@ -244,7 +242,7 @@ class Blocks:
     ) -> torch.Tensor:
         """The other axes permuted, but for words that have no permutation: they stay."""
         for d, word in enumerate(atom.words):
-            if word in permutations and d not in done:
+            if word is not None and word in permutations and d not in done:
                 part = self._take(part, d, permutations[word])
         return part
 
@@ -254,7 +252,8 @@ class Blocks:
     def _matrices(self, a: torch.Tensor, b: torch.Tensor, dim: int) -> Slab:
         """Axis `dim` first, the others flattened behind it in the order in which they lie in `a`."""
         order = first(dim, in_memory(a))
-        return tuple(self._wide(t).permute(order).reshape(t.shape[dim], -1) for t in (a, b))
+        a, b = (self._wide(t).permute(order).reshape(t.shape[dim], -1) for t in (a, b))
+        return a, b
 
 
 def first(dim: int, order: Sequence[int]) -> list[int]:
@@ -279,7 +278,7 @@ def bundles(found: Sequence[Atom]) -> dict[Atom, list[Atom]]:
     vectors: dict[tuple[str, bool], list[Atom]] = {}
     for atom in found:
         if len(atom.words) == 1:
-            vectors.setdefault((atom.words[0], atom.ordered(0)), []).append(atom)
+            vectors.setdefault((atom.word(0), atom.ordered(0)), []).append(atom)
     return {
         Atom("\n".join(atom.tensor for atom in parts), (word, None), sides=("|" * ordered, "")): parts
         for (word, ordered), parts in vectors.items()

@@ -54,8 +54,8 @@ def upper_bound(pair: Pair, enough: float = -math.inf) -> float:
 
 def _moving(pair: Pair, atom: Atom) -> list[int]:
     """The axes that something moves; one that nothing can move, if there is no other."""
-    named = [dim for dim, word in enumerate(atom.words) if word is not None]
-    return [dim for dim in named if pair.words[atom.words[dim]] > 1] or named[:1]
+    named = {dim: word for dim, word in enumerate(atom.words) if word is not None}
+    return [dim for dim, word in named.items() if pair.words[word] > 1] or list(named)[:1]
 
 
 def _relaxed(pair: Pair, split: Split) -> tuple[float, dict[str, Solution]]:
@@ -91,7 +91,7 @@ def _add(pair: Pair, out: torch.Tensor, term: Term, share: float) -> None:
 def _worth(pair: Pair, term: Term, solutions: Mapping[str, Solution]) -> float:
     """What the whole atom adds to the bound, along the assignment of the term's word."""
     atom, dim = term
-    perm = solutions[atom.words[dim]].perm
+    perm = solutions[atom.word(dim)].perm
     pairs = zip(_slabs(pair, term, 0), _slabs(pair, term, 1, perm), strict=True)
     return math.fsum((a * b).sum().item() for (_, a), (_, b) in pairs)
 

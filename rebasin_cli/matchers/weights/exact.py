@@ -94,7 +94,7 @@ def independent(sizes: Mapping[str, int], neighbours: Mapping[str, Collection[st
         if not any(degree.values()):
             return left
         word = max(degree, key=degree.__getitem__)
-        return max(best(left - {word}), {word} | best(left - {word, *neighbours[word]}), key=weight)
+        return max(best(left - {word}), best(left - {word, *neighbours[word]}) | {word}, key=weight)
 
     return best(frozenset(neighbours))
 

@@ -8,6 +8,7 @@ kept with every subset of its axes mixed; with two permuted axes that is S₁θ,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import reduce
 
 import torch
 
@@ -72,7 +73,8 @@ class Mixed(Blocks):
                 terms = self._terms(atom, subset, towards)
                 last = len(terms) - 1
                 shares = [(1 - alpha) ** (last - e) * alpha**e for e in range(last + 1)]
-                parts[subset] = sum(term * share for term, share in zip(terms, shares, strict=True))
+                shared = (term * share for term, share in zip(terms, shares, strict=True))
+                parts[subset] = reduce(torch.add, shared)
 
     def _terms(self, atom: Atom, subset: int, towards: Permutations) -> list[torch.Tensor]:
         """By how many of the axes in `subset` are permuted, while the rest of it stays mixed."""
@@ -85,7 +87,7 @@ class Mixed(Blocks):
     def _moved(self, atom: Atom, subset: int, moved: int, towards: Permutations) -> torch.Tensor:
         term = self._parts[atom][subset & ~moved]
         for d, word in enumerate(atom.words):
-            if moved >> d & 1:
+            if word is not None and moved >> d & 1:
                 term = self._take(term, d, towards[word])
         return term
 

@@ -29,7 +29,7 @@ class Pace:
 
     @property
     def best(self) -> int:
-        return max(self._speeds, key=self._speeds.get, default=1)
+        return max(self._speeds, key=self._speeds.__getitem__, default=1)
 
     def add_product(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
         """a·bᵀ, added to `out`: the same bits whatever the threads."""

@@ -152,7 +152,8 @@ class Pair(Values):
             else:
                 waiting.append(slab)
         if waiting:
-            self._add_product(mine, *(torch.cat(side, dim=1) for side in zip(*waiting, strict=True)))
+            a, b = (torch.cat(side, dim=1) for side in zip(*waiting, strict=True))
+            self._add_product(mine, a, b)
         if self.ranks.size > 1 and terms:
             out += self.ranks.sum(mine)
         return out
@@ -210,9 +211,9 @@ class Pair(Values):
     def _in_order(
         a: torch.Tensor, b: torch.Tensor, words: Sequence[str | None], permutations: Permutations
     ) -> Slab:
-        for d in range(1, len(words)):
-            if words[d] in permutations:
-                b = b.index_select(d, permutations[words[d]])
+        for d, word in enumerate(words):
+            if d and word is not None and word in permutations:
+                b = b.index_select(d, permutations[word])
         return a, b.reshape(a.shape)
 
     def _lie_ready(self, atom: Atom, a: torch.Tensor, b: torch.Tensor, dim: int) -> bool:
@@ -230,7 +231,8 @@ class Pair(Values):
             count = math.ceil(share * size)
             units = torch.arange(count) * size // max(1, count)
             a = self._take(a, along, units)
-            b = self._take(b, along, permutations[word][units] if word in permutations else units)
+            moves = word is not None and word in permutations
+            b = self._take(b, along, permutations[word][units] if moves else units)
             b = self._others(b, atom, (dim, along), permutations)
         return self._matrices(a, b, dim)
 

@@ -29,7 +29,7 @@ class Basis:
 
     def holds(self, permutations: Permutations) -> bool:
         """Whether the words in it stand as they stood."""
-        others = {word for atom in self.atoms for word in atom.words} & self.at.keys()
+        others = self.at.keys() & {word for atom in self.atoms for word in atom.words}
         return all(torch.equal(self.at[word], permutations[word]) for word in others)
 
 
@@ -68,9 +68,8 @@ class Similarities:
         pair = self.pair
         wanted = pair.single[word] if chosen is None else list(chosen)
         matrix, basis = self._kept.get(word), self.bases.get(word)
-        if matrix is not None and not {*basis.atoms} <= {*wanted}:
-            matrix = None  # what is in it cannot be taken out
-        if matrix is None:
+        if matrix is None or basis is None or not {*basis.atoms} <= {*wanted}:
+            # what is in a matrix cannot be taken out
             matrix = pair.matrix(word, permutations, chosen=wanted)
         else:
             self._update(matrix, basis, word, permutations)

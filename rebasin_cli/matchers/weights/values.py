@@ -90,7 +90,8 @@ class Values(Blocks):
             return self._norms(atom)
         if atom not in self._atom_spreads:
             views = (self._wide(view) for view in self._views(atom))
-            self._atom_spreads[atom] = tuple((view - view.mean(dim=0)).norm().item() for view in views)
+            a, b = ((view - view.mean(dim=0)).norm().item() for view in views)
+            self._atom_spreads[atom] = a, b
         return self._atom_spreads[atom]
 
     def limit(self) -> float:
@@ -101,8 +102,8 @@ class Values(Blocks):
 
     def _norms(self, atom: Atom) -> tuple[float, float]:
         if atom not in self._atom_norms:
-            views = self._views(atom)
-            self._atom_norms[atom] = tuple(map(self._norm, views))
+            a, b = self._views(atom)
+            self._atom_norms[atom] = self._norm(a), self._norm(b)
         return self._atom_norms[atom]
 
     def _norm(self, view: torch.Tensor) -> float:
@@ -122,7 +123,7 @@ class Values(Blocks):
         r is B's norm over A's: it makes the distances of models of different scales small. All axes' come
         from one pass, and are kept for who asks about the next word.
         """
-        perms = [permutations.get(word) for word in atom.words]
+        perms = [None if word is None else permutations.get(word) for word in atom.words]
         kept, squares = self._atom_distances.get(atom, ((), {}))
         if len(kept) == len(perms) and all(one is other for one, other in zip(kept, perms, strict=True)):
             return squares
