@@ -7,7 +7,9 @@ Every function takes a mapping from names to tensors. One that also has `shapes`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -111,6 +113,11 @@ def rows(tensors: Tensors, name: str, start: int, stop: int) -> Tensor:
     """Part of one tensor's first axis, made without the rest where the mapping knows how."""
     own: Callable[[str, int, int], Tensor] | None = getattr(tensors, "rows", None)
     return tensors[name][start:stop] if own is None else own(name, start, stop)
+
+
+def over(first: Tensors, rest: Tensors) -> Tensors:
+    """`first` as it is, and of the `rest` what that lacks; each tensor is made when it is asked for."""
+    return ChainMap(dict(first), cast(MutableMapping[str, Tensor], rest))  # it writes to its first map alone
 
 
 def replaced(tensors: Tensors, by: Tensors) -> LazyTensors:

@@ -284,7 +284,7 @@ def size_of(targets: Any) -> int:
     return len(tensor)
 
 
-def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     """`function` on every tensor in tuples, lists and mappings; the rest as it is."""
     if isinstance(value, Tensor):
         return function(value)

@@ -22,7 +22,7 @@ sweep, and once more where more is known of it later, and a search that was inte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from ..permutations.lists import held_stacked
 from ..registry import Registry
 from ..runtime.ranks import ALONE, Ranks
 from ..spec.spec import FittedSpec
-from ..types import Permutations, Tensors
+from ..types import Batches, Permutations, Tensors
 
 registry = Registry("matchers", "method")
 

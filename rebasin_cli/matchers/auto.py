@@ -22,7 +22,7 @@ from .search.trying import COMPARABLE, Trials
 from .straight_through.training import Training
 from .straight_through.training import memory as learning
 
-NEEDS = frozenset()
+NEEDS: frozenset[str] = frozenset()
 USES = frozenset({"network", "data"})
 MANY = True
 SAMPLES = None
@@ -89,8 +89,13 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     own = (
         len(problem.repairs) > 1 and how in DEFAULTS
     )  # what a merge chooses by itself, on samples of its own
-    chosen = {"chosen": best.method, "repair": how if repairs and not own else None, "tried": rows}
-    return replace(best.result, **chosen, repaired=best.distilled if how == LAST else None)
+    return replace(
+        best.found,
+        chosen=best.method,
+        repair=how if repairs and not own else None,
+        tried=rows,
+        repaired=best.distilled if how == LAST else None,
+    )
 
 
 def _by_weights(problem: Problem) -> MatchResult:

@@ -122,7 +122,7 @@ def _grouped(problem: Problem, options: Options) -> MatchResult:
     Norms with running statistics have none at a mean that was not reset: there the usual share is taken.
     """
     found = seen(problem, options)
-    if options.mix is None and not networks.has_running_statistics(problem.network):
+    if options.mix is None and not networks.has_running_statistics(problem.given_network):
         both = Evidence(problem, found)
 
         def search(given: Problem, mix: float) -> MatchResult:
@@ -192,5 +192,6 @@ def _joined(model: Tensors, more: dict[str, torch.Tensor]) -> Tensors:
     if type(model) is dict:
         return model | more
     plan = plan_of(model) | plan_of(more)
-    shapes, dtypes = ({name: entry[k] for name, entry in plan.items()} for k in (1, 0))
+    shapes = {name: shape for name, (_, shape) in plan.items()}
+    dtypes = {name: dtype for name, (dtype, _) in plan.items()}
     return LazyTensors(shapes, dtypes, lambda name: more[name] if name in more else model[name])

@@ -18,7 +18,7 @@ from .grouped import many as grouped
 from .weights.many import objective_of, relative, round_of
 from .weights.options import Sweeps, Tolerance
 
-NEEDS = frozenset()
+NEEDS: frozenset[str] = frozenset()
 MANY = True
 GROUPS = True
 ORDERS_ONLY = frozenset({"tolerance"})  # a search with groups has no use for it

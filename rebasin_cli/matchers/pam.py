@@ -23,7 +23,7 @@ __all__ = ["Options", "initial", "match", "memory", "objective"]
 NEEDS = frozenset({"network", "data"})
 MANY = False
 SAMPLES = None
-DECLARES = frozenset()
+DECLARES: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
 
 def initial(problem: Problem, options: Options) -> Sequence[Permutations]:
     """Where a search begins to whom nobody gives a start, for every model after the first."""
-    return started(problem, options.init, problem.data)[1]
+    return started(problem, options.init, problem.given_data)[1]
 
 
 def objective(problem: Problem, options: Options, permutations: Sequence[Permutations]) -> float:

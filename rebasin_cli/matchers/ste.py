@@ -25,7 +25,7 @@ NEEDS = frozenset({"network", "data"})
 MANY = False
 GROUPS = True
 SAMPLES = None
-DECLARES = frozenset()
+DECLARES: frozenset[str] = frozenset()
 
 MIXTURES = ("half", "near", "uniform")
 NEAR = 0.1  # of ½, on either side

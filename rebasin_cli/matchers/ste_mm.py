@@ -8,7 +8,9 @@ Ito, Yamada and Kumagai 2025, section 4.1, Algorithm 1 (ICML, PMLR 267).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 
@@ -24,7 +26,7 @@ NEEDS = frozenset({"network", "data"})
 MANY = True
 GROUPS = True
 SAMPLES = None
-DECLARES = frozenset()
+DECLARES: frozenset[str] = frozenset()
 
 
 def uniforms(rng: torch.Generator, count: int) -> torch.Tensor:
@@ -43,7 +45,7 @@ PRIORS = {"uniforms": uniforms, "dirichlet": dirichlet}
 
 
 # What Algorithm 1 and section 5 of the paper fix.
-PUBLISHED = {
+PUBLISHED: Mapping[str, Any] = {
     "epochs": 10,
     "optimizer": "adam",
     "learning_rate": 1e-3,

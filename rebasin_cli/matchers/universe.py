@@ -42,13 +42,13 @@ from .weights.many import objective_of, relative, round_of
 from .weights.mixed import Mixed
 from .weights.options import Sweeps, Tolerance
 
-NEEDS = frozenset()
+NEEDS: frozenset[str] = frozenset()
 MANY = True
 GROUPS = True
 ORDERS_ONLY = frozenset({"tolerance"})  # a search with groups has no use for it
 DECLARES = frozenset({"identity", "planted"})
 
-Sets = list[dict[str, torch.Tensor]]
+Sets = Sequence[Permutations]
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     start = problem.start
     if start is None or "sweeps mixed" not in start.notes:
         history, solves = mix(problem, options, before)
-        current, mixed, settled = (
-            rounded(history, problem.fitted),
-            len(history.steps),
-            history.settled(options),
-        )
+        current = [*rounded(history, problem.fitted)]
+        mixed, settled = len(history.steps), history.settled(options)
     else:
         current, solves = list(start.permutations), 0
         mixed, settled = int(start.notes["sweeps mixed"]), True

@@ -33,7 +33,7 @@ from .weights.options import ATTEMPTS, Effort, Tolerance
 from .weights.pair import Pair
 from .weights.soft import fits, soft_start
 
-NEEDS = frozenset()
+NEEDS: frozenset[str] = frozenset()
 MANY = False
 GROUPS = True
 ORDERS_ONLY = frozenset({"tolerance", "effort", "memory"})  # options that a search with groups has no use for
@@ -95,10 +95,10 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         pair.read_ahead()
         still = permutation.identity(pair.words)
         before = pair.objective(still)
-        if options.max_sweeps > 0 and (found := enumerate_all(pair)) is not None:
-            after = pair.objective(found)
-            problem.report(State((found,), 1, after))
-            return MatchResult((found,), before, after, 1, 0, True, after)
+        if options.max_sweeps > 0 and (exact := enumerate_all(pair)) is not None:
+            after = pair.objective(exact)
+            problem.report(State((exact,), 1, after))
+            return MatchResult((exact,), before, after, 1, 0, True, after)
         search = Search(problem, pair, options, before)
         converged = search.run()
         best, solves = search.best, search.descent.solves

@@ -158,8 +158,9 @@ def _error(old: Row, new: Row, figure: str, pairs: np.ndarray | None) -> tuple[f
 
         deviation = float(pairs.std(ddof=1)) / math.sqrt(len(pairs))
         return float(t.ppf(SURE, len(pairs) - 1)) * deviation, f"paired on {number(len(pairs))} samples"
-    both = [row.middle["test"].intervals.get(figure) if "test" in row.middle else None for row in (old, new)]
-    if all(both) and all(map(math.isfinite, [*both[0], *both[1]])):
+    known = [row.middle["test"].intervals.get(figure) if "test" in row.middle else None for row in (old, new)]
+    both = [interval for interval in known if interval]
+    if len(both) == 2 and all(map(math.isfinite, [*both[0], *both[1]])):
         from scipy.stats import norm
 
         errors = [(high - low) / (2 * Z95) for low, high in both]
@@ -170,13 +171,12 @@ def _error(old: Row, new: Row, figure: str, pairs: np.ndarray | None) -> tuple[f
 def at_middle(row: Row, figure: str, split: str = "test") -> float:
     """Loss, accuracy or the height of the loss above the chord at λ = ½; NaN where it was not measured."""
     curve = row.curves.get(split)
-    found = curve.at(MIDPOINT) if curve else None
-    if found is None:
+    if curve is None or (found := curve.at(MIDPOINT)) is None:
         return math.nan
     if figure != "chord":
         return found[figure == "accuracy"]
-    ends = [curve.at(end) for end in (0.0, 1.0)]
-    return found[0] - (ends[0][0] + ends[1][0]) / 2 if all(ends) else math.nan
+    first, last = curve.at(0.0), curve.at(1.0)
+    return math.nan if first is None or last is None else found[0] - (first[0] + last[0]) / 2
 
 
 def shipped(report: Report, option: str) -> Row:

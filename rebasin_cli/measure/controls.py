@@ -17,6 +17,7 @@ from ..networks.recording import Recording
 from ..networks.running import call, fed, select
 from ..networks.state import duplicate
 from ..repair import plan_refit
+from ..repair.calibration import Scaled
 from ..repair.costs import distillation_passes
 from ..repair.options import REFIT_SAMPLES
 from ..runtime.seeds import seeded
@@ -47,8 +48,9 @@ class Ensemble(Wrapper):
         self.states = [{name: model[name].to(tensor) for name, tensor in own.items()} for model in (a, b)]
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        known = [answers.known(args[0]) for answers in self.answered if len(args) == 1]
-        if len(known) == 2 and all(each is not None for each in known):
+        answers = [answers.known(args[0]) for answers in self.answered if len(args) == 1]
+        known = [each for each in answers if each is not None]
+        if len(known) == len(answers) == 2:
             return (known[0] + known[1]) / 2
         one, other = (
             select(functional_call(self.network, state, args, kwargs), self.output) for state in self.states
@@ -68,6 +70,9 @@ class Tuned(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         return select(self.network(*args, **kwargs), self.output)
+
+
+Control = Ensemble | Tuned | Scaled  # what is measured in a network's place; `details` go into its row
 
 
 def fine_tuned(

@@ -39,10 +39,11 @@ def compare(
     differences have no intervals. Compared are every row with naive, and with the one that is shipped.
     """
     known = {name: score.each for name, score in middles.items() if score.each is not None}
-    sure = bool(known) and all(end.each is not None for end in ends)
+    own = {name: end.each for name, end in zip("AB", ends, strict=True) if end.each is not None}
+    sure = bool(known) and len(own) == len(ends)
     draws: dict[str, torch.Tensor] = {}
     if sure:
-        named = {"A": ends[0].each, "B": ends[1].each} | known  # no row is called so
+        named = own | known  # no row is called so
         means = resampled_means(torch.cat(list(named.values()), dim=1), seed=seed)
         draws = dict(zip(named, means.split(2, dim=1), strict=True))
 
@@ -72,7 +73,7 @@ def _differences(rows: Sequence[Row], draws: Mapping[str, torch.Tensor]) -> tupl
     for name, other in pairs:
         if other not in at:
             continue
-        sure = [()] * 2
+        sure: list[tuple[float, ...]] = [()] * 2
         if name in draws and other in draws:
             sure = [interval(draws[name][:, k] - draws[other][:, k]) for k in range(2)]
         loss, accuracy = (one - two for one, two in zip(at[name], at[other], strict=True))

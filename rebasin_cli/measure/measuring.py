@@ -25,7 +25,7 @@ from ..reports import Row
 from ..runtime.seeds import generator
 from ..types import Permutations, Tensors
 from . import paths
-from .controls import Ensemble, fine_tuned
+from .controls import Control, Ensemble, fine_tuned
 from .ready import Ready
 from .rows import DRAWN, ENSEMBLE, FINE_TUNED, PERMUTED, RANDOM, Planned
 from .settings import Rows
@@ -76,7 +76,8 @@ class Measuring:
             form, others["aligned"] = grouped.models
             others[DRAWN] = acts.acted(others["aligned"], grouped.fitted, drawn)
             starts |= {"aligned": form, DRAWN: form}
-        device, graphs = ready.device, {}  # the network is traced once for all rows
+        device = ready.device
+        graphs: dict[Any, Any] = {}  # the network is traced once for all rows
         repairs = {
             base: Repairs(
                 ready.word, [starts.get(base, a), other], ready.batches, ridge=rows.ridge,
@@ -106,8 +107,15 @@ class Measuring:
             self.starts.get(best, ready.models[0]), self.others[best], 0.5, keep=ready.fitted.ignored
         )
         networks.load(ready.network, middle)
-        how = {"scores": ready.scores, "output": ready.output, "apart": ready.apart, "unseen": ready.unseen}
-        return self.repairs[best].choose(ready.network, [0.5, 0.5], ready.held, **how)[0]
+        return self.repairs[best].choose(
+            ready.network,
+            [0.5, 0.5],
+            ready.judged_by,
+            scores=ready.scores,
+            output=ready.output,
+            apart=ready.apart,
+            unseen=ready.unseen,
+        )[0]
 
     def measure(self, plan: Sequence[Planned], progress: Callable[[], None]) -> list[Row]:
         """All rows of the plan, in its order."""
@@ -136,8 +144,10 @@ class Measuring:
         )
         known = {} if row.ends else {0.0: ready.ends[0], 1.0: ready.ends[1]}
         if row.attack:
-            its = {"known": {}, "scores": ready.scores, "progress": progress}
-            return paths.measure(path, ready.network, self._under(row.attack), **its)
+            splits = self._under(row.attack)
+            return paths.measure(
+                path, ready.network, splits, known={}, scores=ready.scores, progress=progress
+            )
         if row.name in self.scaled:
             known[0.5] = self.scaled[row.name][0]
         if row.base == "aligned" and not (row.repaired or row.temperature or row.straight):
@@ -156,29 +166,38 @@ class Measuring:
         """The samples of every split, or some of them, attacked."""
         ready, few = self.ready, self.rows.attacked
         how = {"output": ready.output, "seed": ready.seed}
-        given = {s: its if few is None else its.subset(few, ready.seed) for s, its in ready.given.items()}
+        splits: Mapping[str, Any] = ready.given  # an attack takes data sets only (`Attacker`)
+        given = {s: its if few is None else its.subset(few, ready.seed) for s, its in splits.items()}
         return {split: attacked(its, ready.network, attack, **how) for split, its in given.items()}
 
     def _recorded(self, name: str, network: nn.Module) -> nn.Module:
         """The network at λ = ½, whose outputs the row of this name is measured by, too."""
         ready = self.ready
         known = Recording(network, ready.output)
-        heated = Scaled(known, ready.held, None, ready.device)
+        heated = Scaled(known, ready.judged_by, None, ready.device)
         tests = {s: ready.scores(heated, its, each=True, output=None) for s, its in ready.splits.items()}
         self.scaled[name] = tests, heated.details
         return known
 
-    def _wrapping(self, row: Planned) -> Callable[[nn.Module], nn.Module] | None:
+    def _wrapping(self, row: Planned) -> Callable[[nn.Module], Control] | None:
         """What is measured in the network's place."""
         ready, k = self.ready, self.ready.better
         if row.base == ENSEMBLE:
             return lambda network: Ensemble(network, *ready.models, ready.output, ready.answers)
         if row.temperature:
-            return lambda network: Scaled(network, ready.held, ready.output, ready.device)
+            return lambda network: Scaled(network, ready.judged_by, ready.output, ready.device)
         if row.base == FINE_TUNED:
-            run = {"output": ready.output, "device": ready.device, "seed": ready.seed}
-            run |= {"word": ready.word, "share": ready.share}
-            return lambda network: fine_tuned(network, ready.models[k], "AB"[k], ready.batches, **run)
+            return lambda network: fine_tuned(
+                network,
+                ready.models[k],
+                "AB"[k],
+                ready.measured_on,
+                output=ready.output,
+                device=ready.device,
+                seed=ready.seed,
+                word=ready.word,
+                share=ready.share,
+            )
         return None
 
 

@@ -32,8 +32,9 @@ def kept(middle: Scores | None, ends: Iterable[Scores], batches: Batches) -> dic
     With a digest that says which samples these are. Numbers have two bytes (enough for an error, not for a
     mean). {} where single samples have no finite scores, and of more than `MOST` samples.
     """
-    each = [score.each for score in (middle, *ends) if score is not None]
-    if len(each) < 3 or any(one is None or len(one) != len(each[0]) for one in each):
+    scores = [score for score in (middle, *ends) if score is not None]
+    each = [score.each for score in scores if score.each is not None]
+    if len(scores) < 3 or len(each) < len(scores) or any(len(one) != len(each[0]) for one in each):
         return {}
     at, a, b = each
     heights = at[:, 0] - (a[:, 0] + b[:, 0]) / 2
@@ -92,10 +93,13 @@ def differences(old: Report, new: Report) -> dict[str, np.ndarray]:
     one, two = old.each, new.each
     if not one.get("samples") or one["samples"] != two.get("samples"):
         return {}
-    found = {name: (_unpacked(one, name), _unpacked(two, name)) for name in FIGURES}
-    if any(a is None or b is None or len(a) != len(b) for a, b in found.values()):
-        return {}
-    return {name: b - a for name, (a, b) in found.items()}
+    found = {}
+    for name in FIGURES:
+        a, b = _unpacked(one, name), _unpacked(two, name)
+        if a is None or b is None or len(a) != len(b):
+            return {}
+        found[name] = b - a
+    return found
 
 
 def _packed(column: Tensor) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ from torch import nn
 
 from .. import networks
 from ..averages.mixing import interpolate
+from ..checkpoints.tensors import over
 from ..curves import curve as curves
 from ..datasets import Once
 from ..errors import UsageError
@@ -22,6 +22,7 @@ from ..networks.first_layer import FirstLayer
 from ..repair import Outcome, Repairs
 from ..reports import Barrier, Curve, Middle, Reliability, Row, barrier_of
 from ..types import Tensors
+from .controls import Control
 
 WORTH = 5  # points, ends among them, up to which both ends take as long as those between
 Measure = Callable[..., Scores]  # of a network and batches; `output` and `each` as `evaluate` takes them
@@ -49,7 +50,7 @@ class Path:
     keep: Collection[str] = ()
     shipped: bool = False
     control: bool = False
-    wrap: Callable[[nn.Module], nn.Module] | None = None
+    wrap: Callable[[nn.Module], Control] | None = None
     record: Callable[[nn.Module], nn.Module] | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     curve: curves.Curve | None = None
@@ -126,12 +127,12 @@ def _at(
     networks.load(network, path.at(t))
     more: dict[str, Any] = {"each": True} if t == 0.5 else {}
     if path.repaired is not None and t == 0.5:
-        networks.load(network, ChainMap(path.repaired.tensors, path.at(t)))
+        networks.load(network, over(path.repaired.tensors, path.at(t)))
     elif path.repair is not None and (path.ends or 0 < t < 1):
         path.repair.apply(network, [1 - t, t])
     if path.wrap is not None and 0 < t < 1:
-        network = path.wrap(network)
-        details |= network.details
+        network = control = path.wrap(network)
+        details |= control.details
         more["output"] = None
     elif path.record is not None and t == 0.5:
         network = path.record(network)
@@ -152,7 +153,7 @@ def _first_layer(path: Path, network: nn.Module, splits: Mapping[str, Iterable[A
     if not splits or not all(isinstance(batches, Once) for batches in splits.values()):
         return None
     stays = {name: path.a[name] for name in path.keep if name in path.a}
-    return first_layer.find(network, next(iter(splits.values())), (path.a, ChainMap(stays, path.b)))
+    return first_layer.find(network, next(iter(splits.values())), (path.a, over(stays, path.b)))
 
 
 def _along(path: Path, curve: curves.Curve, found: Mapping[str, list[Scores]]) -> dict[str, Any]:

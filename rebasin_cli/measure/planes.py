@@ -50,9 +50,10 @@ class Plane:
     def through(cls, models: Sequence[Tensors], fitted: FittedSpec) -> Plane:
         """Raises UsageError for three models on one line."""
         without = {*fitted.statistics, *fitted.ignored}
-        plan = plan_of(models[0])
+        first, second, third = models
+        plan = plan_of(first)
         names = tuple(n for n, (dtype, _) in plan.items() if dtype.is_floating_point and n not in without)
-        flat = cls(tuple(models), names, frozenset(fitted.ignored), 0.0, 0.0, 0.0)
+        flat = cls((first, second, third), names, frozenset(fitted.ignored), 0.0, 0.0, 0.0)
         length = math.sqrt(flat._sum(lambda u, w: u.square()))
         along = flat._sum(lambda u, w: u * w) / length if length else 0.0
         # not √(‖w‖² − along²): of models nearly on a line that would be rounding
@@ -62,7 +63,7 @@ class Plane:
                 "these three models lie on one line, and span no plane",
                 hint="An alignment that moves nothing leaves B where it is; name a third model, or a curve",
             )
-        return cls(tuple(models), names, flat.keep, length, along, height)
+        return cls((first, second, third), names, flat.keep, length, along, height)
 
     def _sum(self, what: Callable[..., torch.Tensor]) -> float:
         """Of a function of θ₂ − θ₁ and θ₃ − θ₁, over all parameters, in float64."""

@@ -18,6 +18,7 @@ from ..errors import DataError, UsageError
 from ..networks.evaluation import Scores, evaluate
 from ..networks.recording import Recording
 from ..repair import Outcome
+from ..repair.channels import Repaired
 from ..repair.options import SAMPLES
 from ..repair.repairing import few, open_to_choice, set_apart, settle
 from ..spec.resolving import resolve_spec
@@ -71,7 +72,27 @@ class Ready:
     @property
     def share(self) -> float:
         """The part of its training that a distillation does in this report: as much as in the search."""
-        return 1.0 if self.repaired is None else self.repaired.repaired.share
+        done = self.done
+        return 1.0 if done is None else done.share
+
+    @property
+    def done(self) -> Repaired | None:
+        """What the search has repaired at λ = ½, if it has."""
+        return None if self.repaired is None else self.repaired.repaired
+
+    @property
+    def judged_by(self) -> Iterable[Any]:
+        """What repairs and temperatures are judged by; raises LookupError where there is nothing."""
+        if self.held is None:
+            raise LookupError("no samples are held out")
+        return self.held
+
+    @property
+    def measured_on(self) -> Batches:
+        """What a repair measures; raises LookupError where there is nothing."""
+        if self.batches is None:
+            raise LookupError("no training samples are known")
+        return self.batches
 
     def decided(self, repair: str | None, repaired: Outcome | None) -> Ready:
         """With the repair that a search chose together with its method, if it did, and what it did then."""
@@ -84,7 +105,7 @@ class Ready:
             repair=repair,
             word=repaired_label(repair, statistics=self.statistics) or self.word,
             auto=self.auto and repair not in SAMPLES,
-            batches=once(few(batches, repair, repaired and repaired.repaired.samples, seed=self.seed)),
+            batches=once(few(batches, repair, found.done.samples if found.done else None, seed=self.seed)),
         )
 
 

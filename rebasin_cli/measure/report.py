@@ -61,12 +61,11 @@ def barrier(
     """
     began = time.perf_counter()
     options["test"] = test
-    samples, rows, watching = (taken(kind, options) for kind in (Samples, Rows, Watching))
-    run = {"output": output, "device": device, "seed": seed}
+    samples, rows, watching = taken(Samples, options), taken(Rows, options), taken(Watching, options)
     for attack, split in itertools.product(rows.attacks, (samples.train, samples.test)):
         if split is not None:
             Attacker(attack, split)  # it may have to be refused
-    two = ready(a, b, spec, network, samples, rows, scores=scores, **run)
+    two = ready(a, b, spec, network, samples, rows, scores=scores, output=output, device=device, seed=seed)
     watching.check({split: [end[split] for end in two.ends] for split in two.splits})
     alignment = None
     if permutations is not None:

@@ -16,8 +16,6 @@ from ..repair.options import SAMPLES
 from ..types import Batches
 from .rows import ATTACKED, POINTS, Planned
 
-Kind = TypeVar("Kind")
-
 
 @dataclass(frozen=True)
 class Samples:
@@ -77,6 +75,9 @@ class Watching:
     check: Callable[[Mapping[str, Sequence[Scores]]], Any] = lambda ends: None
     planned: Callable[[Sequence[Planned]], Any] = lambda plan: None
     measured: Callable[[], None] = lambda: None
+
+
+Kind = TypeVar("Kind", Samples, Rows, Watching)
 
 
 def taken(kind: type[Kind], options: dict[str, Any]) -> Kind:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from .. import nets
 from ..errors import CheckpointError, NetworkError, UsageError
@@ -136,13 +137,14 @@ def on(network: nn.Module, device: str | torch.device) -> nn.Module:
     return network if places <= {there} else duplicate(network).to(there)
 
 
-def running_norms(network: nn.Module) -> dict[str, nn.Module]:
+def running_norms(network: nn.Module) -> dict[str, _NormBase]:
     """The norms that keep running statistics in training, by name; frozen ones have no momentum."""
-    return {
-        name: module
-        for name, module in network.named_modules()
-        if getattr(module, "running_mean", None) is not None and hasattr(module, "momentum")
-    }
+    return {name: module for name, module in network.named_modules() if _keeps_statistics(module)}
+
+
+def _keeps_statistics(module: nn.Module) -> TypeGuard[_NormBase]:
+    """Whether it is a norm with running statistics, or has all that those have."""
+    return getattr(module, "running_mean", None) is not None and hasattr(module, "momentum")
 
 
 def has_running_statistics(network: nn.Module) -> bool:

@@ -79,7 +79,8 @@ class Advancing:
         All models are brought to just before `here`. What comes later is computed for the moment only, so
         that the models may be changed from there on. Places are asked for in their order.
         """
-        left, kept = self.memory, []
+        left = self.memory
+        kept: list[_Batch] = []
         for batch in self._batches():
             batch.advance(here)
             yield batch.show(wanted)

@@ -8,7 +8,6 @@ graph: after it only what moves or averages values may follow, since that commut
 from __future__ import annotations
 
 import math
-from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from .. import networks
+from ..checkpoints.tensors import over
 from ..errors import NetworkError, UsageError
 from ..inference.tracing import measured
 from ..networks.evaluation import evaluate
@@ -113,7 +113,7 @@ def bake(
         return Baked(1.0, site.name, before.samples, (before.loss, before.loss), why=why)
     names = [name for name in (site.weight, site.bias) if name is not None]
     changed = {name: (tensors[name].double() / found).to(tensors[name].dtype) for name in names}
-    networks.load(network, ChainMap(changed, tensors))
+    networks.load(network, over(changed, tensors))
     after = evaluate(network, held, output=output, device=device)
     return Baked(found, site.name, before.samples, (before.loss, after.loss), changed)
 

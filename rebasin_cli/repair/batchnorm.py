@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from .. import networks
 from ..datasets._batches import checked, tensors_in
@@ -64,7 +64,7 @@ def reset(network: nn.Module, batches: Batches, *, device: str | torch.device = 
     return len(norms)
 
 
-def _begun(network: nn.Module, norms: list[nn.Module], inputs: Any) -> list[Watched]:
+def _begun(network: nn.Module, norms: list[_NormBase], inputs: Any) -> list[Watched]:
     """Norms in training, which measure themselves; or watched, where inputs lie channels last.
 
     PyTorch then sums their statistics one value after the other, in float32.
@@ -79,29 +79,32 @@ def _begun(network: nn.Module, norms: list[nn.Module], inputs: Any) -> list[Watc
 class Watched:
     """A norm in evaluation mode that is given each batch's own statistics before it sees the batch."""
 
-    def __init__(self, norm: nn.Module):
+    def __init__(self, norm: _NormBase):
         self.norm, self.runs = norm, 0
         self.mean = self.variance = torch.zeros((), dtype=torch.float64)
         self._handle = norm.register_forward_pre_hook(self._measure)
 
-    def _measure(self, norm: nn.Module, given: tuple[Tensor, ...]) -> None:
+    def _measure(self, _: nn.Module, given: tuple[Tensor, ...]) -> None:
         rows = given[0].movedim(1, -1).flatten(0, -2)
         count = len(rows)
         if count < 2:
             raise ValueError(f"one value a channel has no variance: inputs {tuple(given[0].shape)}")
         mean, variance = moments(rows)
-        norm.running_mean.copy_(mean)
-        norm.running_var.copy_(variance)
+        self._set(mean, variance)
         self.runs += 1
         self.mean = self.mean + mean
         self.variance = self.variance + variance * (count / (count - 1))
+
+    def _set(self, mean: Tensor, variance: Tensor) -> None:
+        for own, new in ((self.norm.running_mean, mean), (self.norm.running_var, variance)):
+            if own is not None:
+                own.copy_(new)
 
     def leave(self) -> None:
         """The averages over all runs become the norm's statistics."""
         self._handle.remove()
         if self.runs:
-            self.norm.running_mean.copy_(self.mean / self.runs)
-            self.norm.running_var.copy_(self.variance / self.runs)
+            self._set(self.mean / self.runs, self.variance / self.runs)
             if self.norm.num_batches_tracked is not None:
                 self.norm.num_batches_tracked.fill_(self.runs)
 

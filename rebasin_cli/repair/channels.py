@@ -230,14 +230,15 @@ def _correct(
     return int((~alive).sum())
 
 
-def _biasless(network: nn.Module, site: Site) -> nn.Module | None:
+def _biasless(network: nn.Module, site: Site) -> nn.Linear | _ConvNd | None:
     """The module that would add a bias if it had one; None where nobody knows that it would."""
     try:
         module = network.get_submodule(site.name)
     except AttributeError:
         return None
-    known = isinstance(module, (nn.Linear, _ConvNd)) and module.bias is None
-    return module if known and module.weight.shape[0] else None
+    if not isinstance(module, (nn.Linear, _ConvNd)) or module.bias is not None:
+        return None
+    return module if module.weight.shape[0] else None
 
 
 def _install(
@@ -250,7 +251,8 @@ def _install(
         return
     network = measured.network
     for weight, bias in added.items():
-        _biasless(network, graph.sites[weight]).bias = nn.Parameter(bias, requires_grad=False)
+        if (module := _biasless(network, graph.sites[weight])) is not None:
+            module.bias = nn.Parameter(bias, requires_grad=False)
     inputs = next(fed(network, inputs, measured.device) for inputs, _ in checked(measured.batches))
     extra = {graph.sites[w].node: along(graph.sites[w], b) for w, b in added.items()}
     run = Run(graph.program.graph_module, {}, extra, lambda *_: None)

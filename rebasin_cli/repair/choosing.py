@@ -91,14 +91,16 @@ def choose(
     except (DataError, NetworkError, UsageError) as error:
         return Choice("none", losses, apart=apart, unseen=unseen, why=error.message)
     losses[repair] = after.plain.loss
-    gain, error = gained(before, after)
-    both = before.matched is not None and after.matched is not None
+    gain, deviation = gained(before, after)
+    matched = {}
+    if before.matched is not None and after.matched is not None:
+        matched = {"none": before.matched.loss, repair: after.matched.loss}
     return Choice(
         repair if better(before, after, unseen=unseen, sure=0.0 if unseen else SURE) else "none",
         losses,
-        {"none": before.matched.loss, repair: after.matched.loss} if both else {},
+        matched,
         gain,
-        error,
+        deviation,
         before.plain.samples,
         apart,
         unseen,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -63,7 +64,8 @@ class Ensemble:
             return self.known[self.steps]
         with torch.no_grad():
             every = [call(teacher, inputs, output=self.output).float() for teacher in self.teachers]
-        targets = sum(share * outputs for share, outputs in zip(self.shares, every, strict=True))
+        shared = (share * outputs for share, outputs in zip(self.shares, every, strict=True))
+        targets = reduce(torch.add, shared)
         if self.steps == len(self.known) and targets.nbytes <= self.left:
             self.known.append(targets)
             self.left -= targets.nbytes

@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import fx
 from torch.export.graph_signature import InputKind
 
+from ..inference.nodes import operand
 from ..inference.program import Program
 from .effects import Effects
 from .producers import named, operation, produces, sources
@@ -70,9 +72,8 @@ class Layer:
     def tensors(self) -> tuple[str, ...]:
         """Of the layer and of its norm, by name."""
         norm = self.norm
-        own = (self.weight, self.bias)
-        own += (norm.weight, norm.bias, norm.mean, norm.variance) if norm else ()
-        return tuple(name for name in own if name is not None)
+        of_norm = (norm.weight, norm.bias, norm.mean, norm.variance) if norm else ()
+        return tuple(name for name in (self.weight, self.bias, *of_norm) if name is not None)
 
     @property
     def constant(self) -> bool:
@@ -105,8 +106,8 @@ class _Reader:
         kinds = program.inputs
         given = [node for node in self.nodes if node.op == "placeholder"]
         specs = dict(zip(given, kinds, strict=True))
-        self.parameters = {n: s.target for n, s in specs.items() if s.kind == InputKind.PARAMETER}
-        self.buffers = {n: s.target for n, s in specs.items() if s.kind == InputKind.BUFFER}
+        self.parameters = {n: s.target or "" for n, s in specs.items() if s.kind == InputKind.PARAMETER}
+        self.buffers = {n: s.target or "" for n, s in specs.items() if s.kind == InputKind.BUFFER}
         self.shared = shared
         fitted = [n for n in self.nodes if produces(operation(n)) or operation(n) in NORMS]
         self.effects = Effects(self.nodes, fitted)
@@ -164,7 +165,7 @@ class _Reader:
     def _layer(self, label: str, kind: str, weight: fx.Node) -> Layer:
         users = sorted(weight.users, key=self.effects.order.__getitem__)
         biases = {named(user).get("bias") for user in users}
-        bias = biases.pop() if len(biases) == 1 else None
+        bias: Any = biases.pop() if len(biases) == 1 else None
         name = self.parameters.get(bias)
         if name is None or name in self.shared or set(bias.users) != set(users):
             name = None
@@ -213,7 +214,7 @@ class _Reader:
         output = next(n for n in self.nodes if n.name == norm.node)
         target, moves = self.effects.target(node, output)
         use = Use(named(node)["input"].name, node.name, target, moves)
-        channels = node.args[0].meta["val"].shape[1]
+        channels = operand(node).meta["val"].shape[1]
         name = (norm.weight or norm.mean).rpartition(".")[0]
         return Layer(name, "norm", None, None, (use,), norm, channels, 1)
 
@@ -221,6 +222,8 @@ class _Reader:
         """The parameter that this operation, and nothing else, multiplies each channel by in the end."""
         if operation(node) not in SCALES:
             return None
+        factor: Any
+        values: Any
         factor, values = factors(node) if operation(node) == "mul" else (named(node).get("weight"), None)
         label = self.parameters.get(factor)
         if label is None or label in self.shared or len(factor.users) > 1:
@@ -232,8 +235,8 @@ class _Reader:
 
     def _scaling(self, node: fx.Node, label: str) -> Layer:
         kind, factor = operation(node), next(n for n, name in self.parameters.items() if name == label)
-        given = factors(node)[1] if kind == "mul" else named(node)["input"]
-        bias = None if kind == "mul" else named(node).get("bias")
+        given: Any = factors(node)[1] if kind == "mul" else named(node)["input"]
+        bias: Any = None if kind == "mul" else named(node).get("bias")
         shift = self.parameters.get(bias)
         if shift is None or shift in self.shared or len(bias.users) > 1:
             shift = None

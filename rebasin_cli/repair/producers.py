@@ -16,6 +16,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from ..errors import NetworkError
+from ..inference.nodes import schema_of
 from ..inference.program import Program
 from ..inference.tracing import export, line_of
 from ..networks.running import check_runs
@@ -78,9 +79,9 @@ class Producers:
         return [
             next(leaves)
             if spec.kind == InputKind.USER_INPUT
-            else state[spec.target]
-            if spec.target in state
-            else own.get(spec.target)
+            else state[name]
+            if (name := spec.target or "") in state
+            else own.get(name)
             for spec in self.program.inputs
         ]
 
@@ -118,7 +119,7 @@ def _read(program: Program, shared: set[str]) -> Producers:
     nodes = [node for node in program.graph.nodes if node.op in ("placeholder", "call_function")]
     placeholders = [node for node in nodes if node.op == "placeholder"]
     kinds = dict(zip(placeholders, program.inputs, strict=True))
-    parameters = {n: spec.target for n, spec in kinds.items() if spec.kind == InputKind.PARAMETER}
+    parameters = {n: spec.target or "" for n, spec in kinds.items() if spec.kind == InputKind.PARAMETER}
     inputs = {n for n, spec in kinds.items() if spec.kind == InputKind.USER_INPUT}
     found: dict[fx.Node, Site] = {}
     left: dict[str, str] = {}
@@ -129,7 +130,8 @@ def _read(program: Program, shared: set[str]) -> Producers:
         if not (produces(name) or name in NORMS):
             continue
         given = named(node)
-        weight, bias = given.get("weight"), given.get("bias")
+        weight: Any = given.get("weight")
+        bias: Any = given.get("bias")
         owned = {parameters[value] for value in (weight, bias) if value in parameters}
         if name in NORMS:
             directly = given["input"] in found or produces(operation(given["input"]))
@@ -174,13 +176,13 @@ def operation(node: Any) -> str:
     """`conv2d` for aten.conv2d.default; "" for anything that is no call."""
     if not isinstance(node, fx.Node) or node.op != "call_function":
         return ""
-    schema = getattr(node.target, "_schema", None)
+    schema = schema_of(node)
     return schema.name.removeprefix("aten::") if schema else getattr(node.target, "__name__", "")
 
 
 def named(node: fx.Node) -> dict[str, Any]:
     """A call's arguments by name, defaults included."""
-    schema = node.target._schema
+    schema = schema_of(node)
     found = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
     return found | {a.name: v for a, v in zip(schema.arguments, node.args, strict=False)} | dict(node.kwargs)
 

@@ -155,7 +155,7 @@ def _seen(
     """The inputs of all uses of a layer, and what its outputs lack of the targets."""
     sums = Sums(constant=layer.constant or layer.norm is not None)
     wanted = dict.fromkeys(name for use in layer.uses for name in (use.input, use.target))
-    kernel = () if layer.single else own[layer.weight].shape[2:]
+    kernel = () if layer.single or layer.weight is None else own[layer.weight].shape[2:]
     for seen in moving.at(layer.uses[0].output, wanted):
         for use in layer.uses:
             back = [seen.nodes[name] for name in reversed(use.moves)]
@@ -166,13 +166,13 @@ def _seen(
                 lacking = sum(share * value.double() for share, value in pairs) - here
                 if layer.kind in SCALES:
                     node = seen.nodes[use.output]
-                    found = normalised(node, part), channels(node, lacking)
+                    given, lacks = normalised(node, part), channels(node, lacking)
                 elif layer.kind == "norm":
-                    found = [value.movedim(1, 0).flatten(1)[..., None] for value in (part, lacking)]
+                    given, lacks = (v.movedim(1, 0).flatten(1)[..., None] for v in (part, lacking))
                 else:
-                    z = rows(layer.kind, call, part, kernel)
-                    found = z, outputs(layer.kind, lacking, len(kernel), layer.groups)
-                threads.later(sums.add, *found, held=sum(each.nbytes for each in found))
+                    given = rows(layer.kind, call, part, kernel)
+                    lacks = outputs(layer.kind, lacking, len(kernel), layer.groups)
+                threads.later(sums.add, given, lacks, held=given.nbytes + lacks.nbytes)
     threads.settle()
     return sums
 
@@ -191,13 +191,14 @@ def _pieces(kind: str, kernel: Sequence[int], values: Sequence[Tensor]) -> Itera
 def _write(layer: Layer, sums: Sums, ridge: float, own: Mapping[str, Tensor]) -> None:
     """Put the weights that fit into the network; those that fit already stay to the last bit."""
     found = change(sums, ridge)
-    if layer.kind == "norm":
-        _write_alone(layer.norm, found, sums, own)
-        return
-    if layer.kind in SCALES:
-        _write_scale(layer, found, own)
+    if layer.weight is None:
+        if layer.norm is not None:
+            _write_alone(layer.norm, found, sums, own)
         return
     weight = own[layer.weight]
+    if layer.kind in SCALES:
+        _write_scale(weight, layer.bias, found, own)
+        return
     before = matrix(layer.kind, weight, layer.groups).double()
     moved, added = found[:, : layer.columns], found[:, layer.columns :].flatten()
     norm = layer.norm
@@ -235,13 +236,12 @@ def _write_alone(norm: Norm, found: Tensor, sums: Sums, own: Mapping[str, Tensor
     _write_norm(norm, own, scale, shift, mean, square - mean.square(), square, sums.count)
 
 
-def _write_scale(layer: Layer, found: Tensor, own: Mapping[str, Tensor]) -> None:
+def _write_scale(scale: Tensor, bias: str | None, found: Tensor, own: Mapping[str, Tensor]) -> None:
     """What multiplies each channel, and is added to it where the norm adds something."""
-    scale = own[layer.weight]
     if not _still(found, scale):
         scale.add_(found[:, 0, 0].reshape(scale.shape).to(scale))
-        if layer.bias is not None:
-            own[layer.bias].add_(found[:, 1, 0].reshape(scale.shape).to(scale))
+        if bias is not None:
+            own[bias].add_(found[:, 1, 0].reshape(scale.shape).to(scale))
 
 
 def _affine(norm: Norm, own: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

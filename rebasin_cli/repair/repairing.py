@@ -97,20 +97,28 @@ class Repairs:
     def apply(self, network: nn.Module, weights: Sequence[float]) -> Repaired:
         """Repair `network`, which holds the merge with these `weights` of the endpoints, in place."""
         if self.how == "reset":
-            return reset_norms(network, self.batches, device=self.device)
+            return reset_norms(network, self.measured_on, device=self.device)
         if self.how == "refit":
-            return self._refit(network, weights, self.batches)
+            return self._refit(network, weights, self.measured_on)
         if self.how == "distill":
             began = time.monotonic()
-            first = self._refit(network, weights, few(self.batches, "refit"))
+            first = self._refit(network, weights, few(self.measured_on, "refit"))
             left = max(0.0, self.seconds - (time.monotonic() - began))
-            run = {"weights": weights, "output": self.output, "device": self.device}
-            done = distill(network, self.endpoints, self.batches, seconds=left, share=self.share, **run)
+            done = distill(
+                network,
+                self.endpoints,
+                self.measured_on,
+                weights=weights,
+                output=self.output,
+                device=self.device,
+                seconds=left,
+                share=self.share,
+            )
             return after(first, done)
         return renormalize(
             network,
             self.endpoints,
-            self.batches,
+            self.measured_on,
             match=self.how,
             weights=weights,
             new_bias=self.new_bias,
@@ -118,7 +126,14 @@ class Repairs:
             device=self.device,
         )
 
-    def _refit(self, network: nn.Module, weights: Sequence[float], batches: Batches | None) -> Repaired:
+    @property
+    def measured_on(self) -> Batches:
+        """The training samples that it measures; raises LookupError where there are none."""
+        if self.batches is None:
+            raise LookupError(f"the repair {self.how} measures training samples")
+        return self.batches
+
+    def _refit(self, network: nn.Module, weights: Sequence[float], batches: Batches) -> Repaired:
         return refit(
             network,
             self.endpoints,
@@ -212,16 +227,12 @@ def repair_merged(
         biases = repairs.biases(network, weights)
         _check_finite(biases)
         return Outcome(biases, Repaired("bias", tuple(biases), passes=0, tensors=tuple(biases)))
-    choice = None
     if repairs.how != "auto":
-        done = repairs.apply(network, weights)
-    else:
-        batches, held, apart = set_apart(repairs.batches, held)
-        tried = Repairs("repair", repairs.endpoints, batches, device=repairs.device)
-        choice, done = tried.choose(network, weights, held, output=output, apart=apart, unseen=unseen)
-        if done is None:
-            return Outcome(choice=choice)
-    return Outcome.of(network, done, choice)
+        return Outcome.of(network, repairs.apply(network, weights))
+    batches, held, apart = set_apart(repairs.measured_on, held)
+    tried = Repairs("repair", repairs.endpoints, batches, device=repairs.device)
+    choice, done = tried.choose(network, weights, held, output=output, apart=apart, unseen=unseen)
+    return Outcome(choice=choice) if done is None else Outcome.of(network, done, choice)
 
 
 def _check_finite(changed: Tensors) -> None:

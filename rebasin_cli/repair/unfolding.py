@@ -89,5 +89,6 @@ def _spread(x: Tensor, stride: Sequence[int]) -> Tensor:
         return x
     shape = [(size - 1) * step + 1 for size, step in zip(x.shape[2:], stride, strict=True)]
     wide = x.new_zeros(*x.shape[:2], *shape)
-    wide[(..., *(slice(None, None, step) for step in stride))] = x
+    places: tuple[Any, ...] = (..., *(slice(None, None, step) for step in stride))
+    wide[places] = x
     return wide

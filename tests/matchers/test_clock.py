@@ -233,7 +233,7 @@ ENCODER = 2 * (4 * 128**2 + 2 * 128 * 512) * 64 + 2 * 2 * 64**2 * 128  # project
 )
 @pytest.mark.parametrize("samples", [1, 5])
 def test_attention_and_recurrent_layers_count_however_they_are_computed(network, products, samples):
-    bare = SimpleNamespace(network=network.eval(), device="cpu", loss=None, output=None)
+    bare = SimpleNamespace(given_network=network.eval(), device="cpu", loss=None, output=None)
     fast = torch.backends.mha.get_fastpath_enabled()
     assert Midpoint(bare).work(torch.rand(samples, 64, 128)) == products
     assert torch.backends.mha.get_fastpath_enabled() == fast

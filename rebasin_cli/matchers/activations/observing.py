@@ -43,11 +43,11 @@ def observed(
     """
     device, output = devices.for_search(problem.device), problem.output
     kept = Kept(output, problem.not_kept)
-    network = networks.on(problem.network, device)
+    network = networks.on(problem.given_network, device)
     known: dict[Any, Sites] = {}
     sums: dict[Key, Any] = {}
     models, seen = tuple(problem.models), 0
-    for size, (args, kwargs) in _batches(problem.data, network, device, options.limit, counts, output):
+    for size, (args, kwargs) in _batches(problem.given_data, network, device, options.limit, counts, output):
         with beside(device) as threads:
             shape = _shapes((args, kwargs))
             if shape not in known:
@@ -75,7 +75,7 @@ def _finite(sums: Sums) -> Sums:
     return sums
 
 
-def _chosen(sites: Sites, wanted: tuple[str, ...], which: str) -> Iterator[tuple[Key, Place]]:
+def _chosen(sites: Sites, wanted: Sequence[str], which: str) -> Iterator[tuple[Key, Place]]:
     """The places to look at, by side, word, and their numbers."""
     for word, its in sites.of.items():
         some: tuple[Site, ...] = {"all": its, "first": its[:1], "last": its[-1:]}[which]

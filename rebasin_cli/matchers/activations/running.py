@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...inference.nodes import operand
 from ...networks.folding import fold
 
 aten = torch.ops.aten
@@ -39,14 +40,17 @@ class Run(fx.Interpreter):
             value = self.env[self.norms[n]]
             return value if n.target is EXPORTED else (value,)
         if n in self.over:
-            return torch.relu_(self.env[n.args[0]])
+            return torch.relu_(self.env[operand(n)])
         return super().run_node(n)
 
     def _both(self, convolution: fx.Node, norm: fx.Node) -> torch.Tensor:
         (values, weight, *more), _ = self.fetch_args_kwargs_from_env(convolution)
         bias, how = (more[0], more[1:]) if more else (None, [])
-        parameters = (None if it is None else self.env[it] for it in norm.args[1:5])
-        return convolution.target(values, *fold(weight, bias, *parameters, eps=_epsilon(norm)), *how)
+        gain, shift = (self.env[it] if isinstance(it, fx.Node) else None for it in norm.args[1:3])
+        mean, variance = (self.env[operand(norm, k)] for k in (3, 4))
+        folded = fold(weight, bias, gain, shift, mean, variance, eps=_epsilon(norm))
+        operation: Any = convolution.target
+        return operation(values, *folded, *how)
 
 
 def foldable(nodes: Iterable[fx.Node], shown: Collection[fx.Node]) -> dict[fx.Node, fx.Node]:
@@ -68,13 +72,13 @@ def overwrites(node: fx.Node, shown: Collection[fx.Node]) -> bool:
     """Whether it is a ReLU of a newly made value that only it reads, in a graph that writes over nothing."""
     if node.op != "call_function" or node.target is not aten.relu.default:
         return False
-    read = node.args[0]
+    read = operand(node)
     while len(read.users) == 1 and read not in shown:
         if read.target in NEW:
             return True
-        if read.target is not operator.getitem or read.args[0].target is not NORM:
+        if read.target is not operator.getitem or operand(read).target is not NORM:
             return False
-        read = read.args[0]
+        read = operand(read)
     return False
 
 
@@ -89,4 +93,5 @@ def _is_norm(node: fx.Node, read: fx.Node) -> bool:
 
 
 def _epsilon(norm: fx.Node) -> float:
-    return norm.args[7] if norm.target is EXPORTED else norm.args[6]
+    epsilon: Any = norm.args[7] if norm.target is EXPORTED else norm.args[6]
+    return epsilon

@@ -122,7 +122,7 @@ class Graph:
     def places(self, node: fx.Node, word: str) -> list[Place]:
         """The parts of a value that show all units of a word: one a segment that has it."""
         value = self.walk.values.get(node)
-        if not isinstance(value, Value) or value.axes is None or value.pieces:
+        if not isinstance(value, Value) or not value.known or value.pieces:
             return []
         axes = tuple(self._axis(self.walk.units.resolve(axis)) for axis in value.axes)
         if not _complete(axes, self.fitted):
@@ -165,7 +165,7 @@ def _floats(node: fx.Node) -> bool:
 
 def _axes_in(value: Any) -> Iterator[Axes]:
     if isinstance(value, Value):
-        if value.axes is not None and not value.pieces:
+        if value.known and not value.pieces:
             yield value.axes
     elif isinstance(value, (tuple, list)):
         for item in value:
@@ -180,7 +180,9 @@ def _expression(axis: Axis, known: Mapping[str, Expr]) -> Expr:
         return product([_expression(factor, known) for factor in axis.factors])
     if isinstance(axis, Sum):
         return total([_expression(term, known) for term in axis.terms])
-    return Still(axis.size, "the spec keeps it")
+    if isinstance(axis, Fixed) and axis.size is not None:
+        return Still(axis.size, "the spec keeps it")
+    raise LookupError("an axis of a fitted spec is a word, a number, a product or a sum")
 
 
 def _complete(axes: tuple[Axis, ...], fitted: FittedSpec) -> bool:
@@ -188,10 +190,12 @@ def _complete(axes: tuple[Axis, ...], fitted: FittedSpec) -> bool:
     for k, axis in enumerate(axes):
         for word, outer in starred_of(axis):
             block = fitted.within[word]
-            beside = [
-                other for j, other in enumerate(axes) if j != k and Word(block.word) in factors_of(other)
-            ]
-            behind = outer == Word(block.word) if block.word else isinstance(outer, Fixed)
-            if not (behind or (block.word and not isinstance(outer, Word) and len(beside) == 1)):
+            if block.word is None:
+                if not isinstance(outer, Fixed):
+                    return False
+                continue
+            around = Word(block.word)
+            beside = [other for j, other in enumerate(axes) if j != k and around in factors_of(other)]
+            if outer != around and (isinstance(outer, Word) or len(beside) != 1):
                 return False
     return True

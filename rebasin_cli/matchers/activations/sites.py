@@ -24,6 +24,7 @@ from torch import fx, nn
 
 from ...errors import NetworkError, SpecError
 from ...inference.following import follow
+from ...inference.nodes import name_of, operand
 from ...inference.program import Program
 from ...inference.tracing import export
 from ...networks.returned import Kept
@@ -137,17 +138,18 @@ class _Graph(Graph):
             before = tuple(place for node in pre for place in self.places(node, word))
             if after:
                 found[post] = Site(after, before or after)
-        for node in sorted(found, key=order.get):
+        for node in sorted(found, key=order.__getitem__):
             yield found[node]
 
     def _reads(self, node: fx.Node, word: str) -> bool:
         """Whether an operation multiplies with the units: its weights, or other data, have them too."""
-        if _name(node) not in READERS or _depthwise(node) or not self.sources(node, word):
+        if name_of(node) not in READERS or _depthwise(node) or not self.sources(node, word):
             return False
         return sum(word in self.shown.get(n, ()) for n in node.all_input_nodes) > 1
 
     def _ends(self, reads: list[fx.Node], word: str) -> Iterator[tuple[fx.Node, list[fx.Node]]]:
         """Nodes after the last work on the units, each with those before it, back from what is read."""
+        left: list[tuple[fx.Node, tuple[fx.Node, ...], bool]]
         left = [(node, (), False) for node in reversed(reads)]
         seen: set[tuple[fx.Node, bool]] = set()
         while left:
@@ -165,7 +167,7 @@ class _Graph(Graph):
             elif sources and not self._reads(node, word):
                 left += [(source, path, quiet) for source in sources]
             elif not quiet:
-                moved = next((k for k, n in enumerate(path) if not _moves(n)), len(path) - 1)
+                moved = next((k for k, past in enumerate(path) if not _moves(past)), len(path) - 1)
                 near = self._near(path[: moved + 1], word)
                 yield near, [near]
 
@@ -175,11 +177,11 @@ class _Graph(Graph):
 
     def _before(self, node: fx.Node, word: str) -> list[fx.Node]:
         """What an activation reads: of a gate, what its sides were made from, point by point."""
-        gate, found, left = _name(node) in PLAIN, [], list(reversed(self.sources(node, word)))
+        gate, found, left = name_of(node) in PLAIN, [], list(reversed(self.sources(node, word)))
         while left:
             source = left.pop()
             inner = self.sources(source, word)
-            onwards = self._bends(source, word) or (gate and _name(source) in PLAIN - {"clone"})
+            onwards = self._bends(source, word) or (gate and name_of(source) in PLAIN - {"clone"})
             if onwards and inner and not self._adds(source, word):
                 left += reversed(inner)
             elif source not in found:
@@ -187,11 +189,11 @@ class _Graph(Graph):
         return found
 
     def _adds(self, node: fx.Node, word: str) -> bool:
-        return _name(node) in ADDING and len(self.sources(node, word)) > 1
+        return name_of(node) in ADDING and len(self.sources(node, word)) > 1
 
     def _bends(self, node: fx.Node, word: str) -> bool:
         """Whether it is an activation: a curve, point by point, or a product of two values of one unit."""
-        name, sources = _name(node), self.sources(node, word)
+        name, sources = name_of(node), self.sources(node, word)
         if not sources or node.op != "call_function":
             return False
         if name in SCALING:
@@ -200,18 +202,14 @@ class _Graph(Graph):
         return name in CURVED or (pointwise and name not in PLAIN)
 
 
-def _name(node: fx.Node) -> str:
-    return getattr(node.target, "_opname", getattr(node.target, "__name__", ""))
-
-
 def _depthwise(node: fx.Node) -> bool:
     """Whether every channel is convolved by itself."""
-    if "conv" not in _name(node):
+    if "conv" not in name_of(node):
         return False
-    weight = node.args[1].meta["val"].shape
-    return weight[1] == 1 and weight[0] == node.args[0].meta["val"].shape[-len(weight) + 1] > 1
+    values, weight = (operand(node, k).meta["val"].shape for k in (0, 1))
+    return weight[1] == 1 and weight[0] == values[-len(weight) + 1] > 1
 
 
 def _moves(node: fx.Node) -> bool:
-    name = _name(node)
+    name = name_of(node)
     return name in MOVING or any(part in name for part in ("pool", "upsample", "pad"))

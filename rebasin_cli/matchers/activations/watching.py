@@ -92,7 +92,8 @@ def _given(
         if spec.kind == InputKind.USER_INPUT:
             yield node, next(leaves)
         elif node in needed:
-            tensor = model.get(spec.target, program.constants.get(spec.target))
+            name = spec.target or ""
+            tensor = model[name] if name in model else program.constants.get(name)
             if tensor is None:
                 raise NetworkError(f"the network needs {spec.target}, which no checkpoint has")
             yield node, tensor.to(device=device, dtype=node.meta["val"].dtype)

@@ -201,7 +201,9 @@ class Run:
             same = next((other for other in losses if _same(found[other], perms)), None)
             losses[name] = losses[same] if same else self.before if name == "start" else self._loss(perms)
             penalised[name] = losses[name] + self._moved_units(perms) / options.nu
-        by = {"loss": min(losses, key=losses.__getitem__), "penalised": min(penalised, key=penalised.__getitem__)}
+        by = {
+            name: min(its, key=its.__getitem__) for name, its in (("loss", losses), ("penalised", penalised))
+        }
         best = by[options.choose]
         account = {
             "chosen": best,

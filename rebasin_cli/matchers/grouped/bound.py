@@ -114,7 +114,9 @@ class _Bound:
 
     def _heads(self, unit: Unit, by: Mapping[str, Sequence[Atom]]) -> float:
         """The best order of heads, each pair worth what its singular values allow."""
-        within, worth = self.fitted.within, 0.0
+        within = self.fitted.within
+        count = within[unit.starred[0]].count
+        worth = torch.zeros(count, count, dtype=torch.float64)
         for word in unit.starred:
             block = within[word]
             pairs = blocks_of(self._matrix(word, self.alone[word]), block)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 
@@ -47,7 +48,8 @@ def judged(problem: Problem, parts: Sequence[Seen]) -> tuple[Elements, float, fl
 def nearest(problem: Problem, parts: Sequence[Seen]) -> Elements:
     """The element of all parts, and of what nothing shows by weights."""
     fitted = problem.fitted
-    perms, maps = permutation.identity(fitted.words), {}
+    perms = permutation.identity(fitted.words)
+    maps: dict[str, torch.Tensor] = {}
     for part in parts:
         perms |= part.perms
         maps |= part.maps
@@ -74,8 +76,8 @@ def seen(problem: Problem, options: Looking) -> list[Seen]:
         found.append(Seen({word: matrix}, {}, {}, worth, ordered=True))
     side = sides_of(options)[0]
     for unit in units:
-        its = {word: _products(sums, side, word) for word in unit.words if word not in hidden}
-        its = {word: matrix for word, matrix in its.items() if matrix is not None}
+        shown = {word: _products(sums, side, word) for word in unit.words if word not in hidden}
+        its = {word: products for word, products in shown.items() if products is not None}
         found.append(Seen(its, *_nearest(unit, its, problem)))
     return found
 
@@ -83,7 +85,7 @@ def seen(problem: Problem, options: Looking) -> list[Seen]:
 def _products(sums: Sums, side: str, word: str) -> torch.Tensor | None:
     """Σ over places of Σ x yᵀ / (‖x‖ ‖y‖), sums over samples; None where the word is seen nowhere."""
     found = [normed(moments) for key, moments in sums.items() if key[:2] == (side, word)]
-    return sum(found).cpu() if found else None
+    return reduce(torch.add, found).cpu() if found else None
 
 
 def normed(moments: Moments) -> torch.Tensor:
@@ -101,11 +103,11 @@ def _nearest(
         return {}, {}, 0.0
     if not unit.starred:
         (word,) = unit.words
-        found = projection.project(seen[word], fitted.groups[word])
-        perms = {} if fitted.groups[word] in MATRICES else {word: found.perm}
-        return perms, {} if found.map is None else {word: found.map}, found.value
+        one = projection.project(seen[word], fitted.groups[word])
+        perms = {} if fitted.groups[word] in MATRICES else {word: one.perm}
+        return perms, {} if one.map is None else {word: one.map}, one.value
     inner = {word: seen[word] for word in unit.starred if word in seen}
-    order, found, value = projection.heads(inner, fitted.groups, fitted.within, still=unit.outer is None)
+    order, each, value = projection.heads(inner, fitted.groups, fitted.within, still=unit.outer is None)
     perms = {} if unit.outer is None else {unit.outer: order}
-    perms |= {word: each for word, each in found.items() if each.ndim == 1}
-    return perms, {word: each for word, each in found.items() if each.ndim > 1}, value
+    perms |= {word: one for word, one in each.items() if one.ndim == 1}
+    return perms, {word: one for word, one in each.items() if one.ndim > 1}, value

@@ -11,6 +11,7 @@ Generalised Procrustes analysis: Gower 1975; the rounds are those of Ainsworth e
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 
@@ -94,7 +95,7 @@ class Many:
         """Of these models as they stand; what is no evidence is the first one's."""
         standing = [self.standing(k) for k in some]
         return {
-            name: sum(model[name] for model in standing) / len(some)
+            name: reduce(torch.add, (model[name] for model in standing)) / len(some)
             if name in self.shares
             else standing[0][name]
             for name in self.fitted.tensors
@@ -104,7 +105,7 @@ class Many:
         """‖Σ θ‖² is the sum over pairs, twice, and every model's own."""
         standing, total = [self.standing(k) for k in range(len(self.models))], 0.0
         for name, share in self.shares.items():
-            together = sum(model[name].double() for model in standing)
+            together = reduce(torch.add, (model[name].double() for model in standing))
             own = sum(float(model[name].double().square().sum()) for model in standing)
             total += share * (float(together.square().sum()) - own) / 2
         return total

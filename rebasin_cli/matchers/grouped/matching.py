@@ -51,7 +51,8 @@ def match(
     """
     if len(problem.models) != 2:
         raise UsageError(f"a search with groups matches two models, not {len(problem.models)}")
-    kept, best, solves = problem.start, _best(problem.start), 0
+    kept, solves = problem.start, 0
+    best = _best(kept)
     first = 0 if kept is None else int(kept.notes.get("search", 0))
     for number in range(first, restarts + 1):
         seed, begun = problem.seed, 0
@@ -83,7 +84,7 @@ def match(
         solves += found.solves
         if best is None or found.after > best.objective:
             best = Best(found.element, found.after)
-    return _result(found, best, solves)
+    return _result(found, best or Best(found.element, found.after), solves)
 
 
 def drawn(fitted: FittedSpec, rng: torch.Generator) -> Elements:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 
 import torch
 from numpy.polynomial import Polynomial
@@ -60,7 +61,7 @@ class Mixtures:
         self.solves = 0
 
     def place(self, atom: Atom, dim: int) -> tuple[str, bool]:
-        word = atom.words[dim]
+        word = atom.word(dim)
         return word, atom.ordered(dim) and self.fitted.groups.get(word, PERMUTATION) != PERMUTATION
 
     def axes(self, atom: Atom) -> list[int]:
@@ -79,7 +80,8 @@ class Mixtures:
         total = 0.0
         for atom in self.atoms:
             mixed = [self.mixed(k, atom) for k in range(len(self.given))]
-            total += float(sum(mixed).square().sum()) - sum(float(m.square().sum()) for m in mixed)
+            own = sum(float(m.square().sum()) for m in mixed)
+            total += float(reduce(torch.add, mixed).square().sum()) - own
         return total / 2
 
     def gradients(self) -> list[Matrices]:
@@ -87,7 +89,7 @@ class Mixtures:
         found = [{place: torch.zeros_like(m) for place, m in by.items()} for by in self.current]
         for atom in self.atoms:
             mixed = [self.mixed(k, atom) for k in range(len(self.given))]
-            whole = sum(mixed)
+            whole = reduce(torch.add, mixed)
             for k, own in enumerate(mixed):
                 others = whole - own
                 for d in self.axes(atom):
@@ -99,9 +101,10 @@ class Mixtures:
 
     def nearest(self, matrices: Matrices) -> Elements:
         """The element with the largest inner product with these matrices."""
-        fitted, maps = self.fitted, {}
+        fitted = self.fitted
         perms = permutation.identity(fitted.words)
-        coupled = set()
+        maps: dict[str, torch.Tensor] = {}
+        coupled: set[str] = set()
         for group in starred.groups(fitted.within).values():
             coupled.update(group.words)
             outer = None if group.outer is None else matrices[group.outer, False]

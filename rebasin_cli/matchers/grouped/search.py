@@ -167,7 +167,7 @@ class _Run:
         before = self.pair.objective(self.current) if careful else 0.0
         kept = self.baked.kept(unit.words) if careful else None
         self.baked.bake(step.perms, step.maps)
-        if careful and known is None and self.pair.objective(self.current) <= before:
+        if kept is not None and known is None and self.pair.objective(self.current) <= before:
             self.baked.restore(kept)
 
     def _ordered(self, name: str) -> None:

@@ -59,13 +59,11 @@ class Unit:
         outer = None
         if self.outer is not None and pair.single[self.outer]:
             outer = _matrix(pair, self.outer, current, known)
+        every = [*matrices.values(), *([] if outer is None else [outer])]
         order, found, value = projection.heads(
             matrices, fitted.groups, fitted.within, outer, still=self.outer is None
         )
-        before = sum(
-            float(matrix.double().trace())
-            for matrix in (*matrices.values(), *([outer] * (outer is not None)))
-        )
+        before = sum(float(matrix.double().trace()) for matrix in every)
         perms = {} if self.outer is None else {self.outer: order}
         perms |= {word: each for word, each in found.items() if each.ndim == 1}
         return Step(perms, {word: each for word, each in found.items() if each.ndim > 1}, value - before)
@@ -74,7 +72,7 @@ class Unit:
 def units_of(fitted: FittedSpec) -> list[Unit]:
     """All that has a group beyond permutations, and the heads that it lies in."""
     found = []
-    coupled = set()
+    coupled: set[str] = set()
     for group in starred.groups(fitted.within).values():
         if any(fitted.groups.get(word, PERMUTATION) != PERMUTATION for word in group.words):
             coupled.update(group.words)

@@ -38,7 +38,8 @@ def by_weights(problem: Problem, element: Elements, unseen: Sequence[str]) -> El
     """The element with `unseen`, too: one after the other, by tensors whose other words are known."""
     fitted = problem.fitted
     whole = {word for unit in units_of(fitted) for word in unit.words}
-    baked = Baked(*problem.models, fitted, whole)
+    reference, model = problem.models
+    baked = Baked(reference, model, fitted, whole)
     pair, known = baked.pair, {*fitted.words} - {*unseen}
     with pair.computing():
         own = {word: perm for word, perm in element.permutations.items() if word in whole}
@@ -50,8 +51,11 @@ def by_weights(problem: Problem, element: Elements, unseen: Sequence[str]) -> El
             matrix = pair.matrix(word, current, chosen=pair.resting_on(word, known)).cpu()
             block = fitted.within.get(word)
             if (kind := fitted.groups.get(word)) is not None:
-                baked.bake({}, {word: projection.project(matrix, kind, block=block).map})
+                found = projection.project(matrix, kind, block=block).map
+                baked.bake({}, {} if found is None else {word: found})
                 continue
+            if block is None:
+                raise LookupError(f"{word} has no group, and lies within nothing")
             inside = projection.blocks_of(matrix, block).diagonal(dim1=0, dim2=1).movedim(-1, 0)
             orders = torch.stack([assignment.solve(each).perm for each in inside])
             baked.bake({word: index_maps.join(torch.arange(block.count), orders)}, {})

@@ -110,8 +110,7 @@ def align(
         )
     proof = None
     if network is not None and prove:
-        kept = {"output": output, "not_kept": not_kept}
-        proof = prove_spec(network, fitted, inputs=inputs, seed=seed, **kept)
+        proof = prove_spec(network, fitted, inputs=inputs, seed=seed, output=output, not_kept=not_kept)
     forms: list[Canonical] = []
     if folds is not None:
         said = [f.name for f in fields(options) if getattr(options, f.name) != f.default]
@@ -148,7 +147,7 @@ def align(
     seconds = time.perf_counter() - began
     for permutations in result.permutations:
         permutation.check(permutations, fitted.words, within=fitted.within)
-    if forms:
+    if folds is not None:
         found = [Elements(p, m) for p, m in zip(result.permutations, result.maps, strict=True)]
         moved = [moved_by(form, fitted, e) for form, e in zip(forms[1:], found, strict=True)]
         whole = [acts.compose(form.balance, e, fitted) for form, e in zip(forms[1:], found, strict=True)]
@@ -170,8 +169,7 @@ def _polished(problem: Problem, result: MatchResult, length: Length) -> MatchRes
         problem.report(State(result.permutations, result.sweeps, result.objective_after, notes))
 
     done = polishing.polish(problem, result.permutations, length, progress=report)
-    changed = {"permutations": done.permutations, "polished": done.account()}
-    return dataclasses.replace(result, **changed, repaired=None)
+    return dataclasses.replace(result, permutations=done.permutations, polished=done.account(), repaired=None)
 
 
 def options_of(method: str, given: Any = None) -> Any:

@@ -24,6 +24,8 @@ class Clock:
     def of(cls, budget: Length) -> Clock:
         if budget.work is not None:
             return cls(budget.work / SPEED, counts=True)
+        if budget.seconds is None:
+            raise ValueError("a budget is a time or multiplications")
         return cls(budget.seconds)
 
     @property

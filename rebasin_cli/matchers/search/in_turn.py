@@ -15,7 +15,6 @@ from ..straight_through.history import packed, unpacked
 from . import listed
 
 FIGURES = ("objective_before", "objective_after", "sweeps", "solves", "converged")
-CASTS = (float, float, int, int, bool)
 
 T = TypeVar("T")
 
@@ -42,14 +41,18 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
         figures = [notes[name] for name in (f"model {k} {figure}" for figure in FIGURES) if name in notes]
         if k < len(begun) - 1 and len(figures) == len(FIGURES):  # finished before the interruption
             seen = unpacked(looks[f"model {k} history"]) if f"model {k} history" in looks else ()
-            values = (cast(v) for cast, v in zip(CASTS, figures, strict=True))
-            parts.append(MatchResult((begun[k],), *values, history=seen))
+            before, after, sweeps, solves, converged = figures
+            parts.append(
+                MatchResult(
+                    (begun[k],), before, after, int(sweeps), int(solves), bool(converged), history=seen
+                )
+            )
             continue
         finished = tuple(part.permutations[0] for part in parts)
         place = {"model": float(k + 2), "models": float(len(problem.models))}
         report = partial(_report, problem, finished, notes | place, dict(looks))
         first = None
-        if k < len(begun):  # what else is kept is of the last one
+        if start is not None and k < len(begun):  # what else is kept is of the last one
             first = State((begun[k],)) if k < len(begun) - 1 else replace(start, permutations=(begun[k],))
         pair = replace(problem, models=(problem.models[0], model), start=first, progress=report)
         parts.append(module.match(pair, options))
@@ -89,8 +92,8 @@ def _report(
 ) -> None:
     """The state of all searches, of which the last is in this one."""
     sets = (*finished, *state.permutations)
-    own = {"notes": {**state.notes, **notes}, "tensors": {**state.tensors, **looks}}
-    problem.report(replace(state, permutations=sets, **own))
+    all_notes, tensors = {**state.notes, **notes}, {**state.tensors, **looks}
+    problem.report(replace(state, permutations=sets, notes=all_notes, tensors=tensors))
 
 
 def _finished(kept: Mapping[str, T]) -> dict[str, T]:

@@ -34,8 +34,7 @@ def search(
     A search that goes on has the orders that its state says. Raises SpecError where a list has a tensor
     beside it that holds all of its members' units.
     """
-    if (unlisted := problem.fitted.unlisted) is None:
-        without_lists(problem.fitted, module.__name__.rpartition(".")[2].replace("_", "-"))
+    unlisted = _plain(problem.fitted, module.__name__.rpartition(".")[2].replace("_", "-"))
     orders = _Orders(problem.fitted, _found(problem, start))
 
     def report(state: State) -> None:
@@ -61,10 +60,16 @@ def apart(
     """
     if not fitted.stacks:
         return fitted, model, perms
+    plain, orders = _plain(fitted, "what looks at activations"), _Orders(fitted, [perms])
+    return plain, *orders.stand([model]), *orders.parts([perms])
+
+
+def _plain(fitted: FittedSpec, who: str) -> FittedSpec:
+    """The spec without its lists. Raises SpecError, which names `who` asks, where there is none."""
     if fitted.unlisted is None:
-        without_lists(fitted, "what looks at activations")
-    orders = _Orders(fitted, [perms])
-    return fitted.unlisted, *orders.stand([model]), *orders.parts([perms])
+        without_lists(fitted, who)
+        raise LookupError("a spec that has no lists needs none taken away")
+    return fitted.unlisted
 
 
 def _found(problem: Problem, start: State | None) -> list[Permutations]:
@@ -81,7 +86,7 @@ class _Orders:
     """The orders of lists, a set of all words a model."""
 
     fitted: FittedSpec
-    found: Sets
+    found: Sequence[Permutations]
 
     def _alone(self, k: int) -> dict[str, torch.Tensor]:
         """Lists in their order, all else as it is."""
@@ -94,13 +99,13 @@ class _Orders:
         """The models with their lists in order."""
         return [permuted(model, self.fitted, self._alone(k)) for k, model in enumerate(models)]
 
-    def whole(self, sets: Sets) -> tuple[dict[str, torch.Tensor], ...]:
+    def whole(self, sets: Sequence[Permutations]) -> tuple[dict[str, torch.Tensor], ...]:
         """Sets of the method's words as those of the spec's, from how the models were given."""
         return tuple(
             permutation.compose(self._alone(k), _relisted(perms, self.fitted)) for k, perms in enumerate(sets)
         )
 
-    def parts(self, sets: Sets) -> tuple[dict[str, torch.Tensor], ...]:
+    def parts(self, sets: Sequence[Permutations]) -> tuple[dict[str, torch.Tensor], ...]:
         """Sets of the spec's words as those of the method's, from how the models stand."""
         return tuple(
             _unlisted(permutation.compose(permutation.invert(self._alone(k)), perms), self.fitted)
@@ -124,9 +129,10 @@ def _relisted(perms: Permutations, fitted: FittedSpec) -> dict[str, torch.Tensor
 
 def _unlisted(perms: Permutations, fitted: FittedSpec) -> dict[str, torch.Tensor]:
     """The same, back."""
+    plain = _plain(fitted, "what looks at activations")
     found = {}
     for word in fitted.words:
-        if word in fitted.unlisted.words:
+        if word in plain.words:
             found[word] = perms[word]
         elif (block := fitted.within.get(word)) is not None:
             inner = index_maps.split(perms[word], block)[1]

@@ -66,7 +66,7 @@ class Mending:
     ):
         self.problem, self.train, self.held, self.clock = problem, train, held, clock
         self.a_sample, self.most, self.unseen = a_sample, most, problem.held is not None
-        self.network = duplicate(problem.network).float().to(problem.device).eval()
+        self.network = duplicate(problem.given_network).float().to(problem.device).eval()
         base = "reset" if networks.has_running_statistics(self.network) else "none"
         self.open = problem.repairs or (base,)
         self.fitted = REFIT_SAMPLES  # on which a refit is tried
@@ -74,8 +74,7 @@ class Mending:
         self.took: dict[str, float] = {}  # seconds of a repair, the last time
         self.distilled: Outcome | None = None  # by the last repair, if it was one that took long
         metric = None if problem.loss is None else (lambda outputs, targets: 0.0)
-        run = {"loss": problem.loss, "metric": metric, "device": problem.device}
-        self.scores = partial(evaluate, **run)
+        self.scores = partial(evaluate, loss=problem.loss, metric=metric, device=problem.device)
 
     def models(self, permutations: Sequence[Permutations]) -> list[Any]:
         reference, *others = self.problem.models
@@ -86,13 +85,19 @@ class Mending:
         """The mean of these models, repaired so, a distillation within `seconds`. Raises as repairs do."""
         networks.load(self.network, average(models, keep=self.problem.fitted.ignored))
         if how != "none":
-            known = {"graphs": self.graphs}  # the endpoints' values are others for every candidate
-            run = {"output": self.problem.output, "device": self.problem.device}
             share = self._share(seconds) if how == LAST else 1.0
-            if how == LAST:
-                run |= {"share": min(1.0, share)} if self.clock.counts else {"seconds": seconds}
             batches = self._batches(how, longer=max(1.0, share))
-            repairs = Repairs(how, models, batches, ridge=self.problem.ridge, known=known, **run)
+            repairs = Repairs(
+                how,
+                models,
+                batches,
+                ridge=self.problem.ridge,
+                output=self.problem.output,
+                device=self.problem.device,
+                seconds=seconds if how == LAST and not self.clock.counts else math.inf,
+                share=min(1.0, share) if how == LAST and self.clock.counts else 1.0,
+                known={"graphs": self.graphs},  # the endpoints' values are others for every candidate
+            )
             done = repairs.apply(self.network, [1 / len(models)] * len(models))
             done = replace(done, samples=getattr(batches, "samples", None))
             self.distilled = Outcome.of(self.network, done) if how == LAST else None

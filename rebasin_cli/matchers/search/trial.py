@@ -29,6 +29,13 @@ class Trial:
     distilled: Outcome | None = field(default=None, repr=False)
     lacking: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def found(self) -> MatchResult:
+        """What it found; raises LookupError where it was not tried to its end."""
+        if self.result is None:
+            raise LookupError(f"{self.method} found nothing: {self.why}")
+        return self.result
+
     def accounts(self, *, repairs: bool) -> Iterator[dict[str, Any]]:
         """A row a merge; with `repairs` each says its own."""
         if self.result is None:

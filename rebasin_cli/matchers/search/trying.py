@@ -58,9 +58,9 @@ class Trials:
         self.clock = clock
         self.midpoint = Midpoint(problem)
         if problem.held is not None:
-            self.train, held = problem.data, problem.held
+            self.train, held = problem.given_data, problem.held
         else:
-            self.train, held = held_out(problem.data, derive(problem.seed, "held out to choose by"))
+            self.train, held = held_out(problem.given_data, derive(problem.seed, "held out to choose by"))
         self.problem = replace(problem, data=self.train, start=None)
         self.a_sample = self._timed(held)
         once = max(1, len(problem.repairs)) * max(self.a_sample, 1e-9)  # one candidate, on one sample
@@ -195,7 +195,7 @@ class Trials:
 
         One takes so long that it is measured only where what is `dear` is asked for.
         """
-        models = self.mending.models(trial.result.permutations)
+        models = self.mending.models(trial.found.permutations)
         base, *others = self.mending.open
         order = (base, *(reversed(others) if last else others))  # in the end what is worth most comes first
         for how in order:
@@ -264,9 +264,16 @@ class Trials:
     def _searched(self, candidate: Candidate, room: float, first: bool) -> MatchResult | str:
         module, began = registry.get(candidate.method), time.monotonic()
         models = self.problem.models
-        there = self.train.samples if isinstance(self.train, Data) else None
-        known = {"there": there, "counts": self.clock.counts}
-        size = sized(module, room, a_sample=self.a_sample, models=len(models), **known)
+        data = self.train if isinstance(self.train, Data) else Reading(self.train)
+        there = data.samples if isinstance(data, Data) else None
+        size = sized(
+            module,
+            room,
+            a_sample=self.a_sample,
+            models=len(models),
+            there=there,
+            counts=self.clock.counts,
+        )
         if size.least:
             return f"{self.clock.told(room)} are too little to {size.least}"
 
@@ -275,9 +282,8 @@ class Trials:
             if not (first or self.clock.counts) and time.monotonic() > began + room:
                 raise _OutOfTime(state)
 
-        data = self.train if there is not None else Reading(self.train)
         problem = replace(self.problem, data=data, progress=progress)
-        start = State(tuple(self.start.result.permutations)) if learns(module) else None
+        start = State(tuple(self.start.found.permutations)) if learns(module) else None
         try:
             return in_turn.search(module, problem, size.options, start)
         except _OutOfTime as over:
@@ -291,7 +297,7 @@ class Trials:
             self.clock.spent(began, size.each * samples)
 
     def _polished(self, room: float) -> MatchResult | str:
-        best, began = self.start.result, time.monotonic()
+        best, began = self.start.found, time.monotonic()
         if room < SWAPS * self.a_sample * FEWEST:
             return f"{self.clock.told(room)} are too little"
         done = polish(self.problem, best.permutations, self.clock.length(room))

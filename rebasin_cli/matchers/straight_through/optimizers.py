@@ -45,7 +45,7 @@ class Optimizer:
         # at first none: the function puts a copy of the gradient there
         buffers: list[torch.Tensor | None] = [self.state.get(name)]
         SGD([self.dummy], [gradient], buffers, lr=self.rate)
-        self.state = {name: buffer for buffer in buffers if buffer is not None}
+        self.state = dict(zip(KEPT["sgd"], (it for it in buffers if it is not None), strict=True))
 
     def resume(self, saved: Mapping[str, torch.Tensor]) -> None:
         """Go on from a copy of this state, empty before the first step. Raises KeyError for what it lacks."""

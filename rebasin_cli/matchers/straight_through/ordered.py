@@ -65,9 +65,10 @@ class Ordered(Projection):
             return 0
         self._move({word: found.perm})
         self.signs[word] = self.signs[word][found.perm]
-        self._flip(word, found.map)
+        signs = torch.ones(len(found.perm)) if found.map is None else found.map
+        self._flip(word, signs)
         still = torch.arange(len(found.perm))
-        return int(((found.perm != still) | (found.map < 0)).sum())
+        return int(((found.perm != still) | (signs < 0)).sum())
 
     def _flip(self, word: str, by: torch.Tensor) -> None:
         """Multiply the word's units by 1 and −1, in the tensors that carry them, and in the account."""

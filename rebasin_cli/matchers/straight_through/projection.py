@@ -40,8 +40,10 @@ class Projection:
         self._still = permutation.identity(fitted.words)
         self._groups = starred.groups(fitted.within)
         coupled = {word for group in self._groups.values() for word in group.words}
-        self.members = {word: (word,) for word in fitted.words if word not in coupled}
-        self.members |= {name: group.words for name, group in self._groups.items()}
+        self.members: dict[str, tuple[str, ...]] = {
+            **{word: (word,) for word in fitted.words if word not in coupled},
+            **{name: group.words for name, group in self._groups.items()},
+        }
         self.names = sorted(
             name for name, words in self.members.items() if any(fitted.words[word] > 1 for word in words)
         )
@@ -86,10 +88,12 @@ class Projection:
         """Sets of words that do not touch, as many together as may be, cut where their matrices are many."""
         waiting, room = list(names), TOGETHER if self.pair.on_cpu else AHEAD
         while waiting:
-            together, later = [], []
+            together: list[str] = []
+            later: list[str] = []
             for name in waiting:
                 (together if self._apart(name, together) else later).append(name)
-            some, left = [], room
+            some: list[str] = []
+            left = room
             for name in together:
                 left -= self.pair.dtype.itemsize * self.pair.words[name] ** 2
                 if some and left < 0:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -95,7 +96,7 @@ class Run:
         self.dummies = [reference.clone() for _ in rows]
         self.optimizers = [Optimizer(dummy, options, scale) for dummy in self.dummies]
         views, rest = self.mixture.flat.views, problem.models[0]
-        projections = [
+        made = [
             (Ordered if problem.groups else Projection)(
                 views(dummy, rest),
                 views(row, model),
@@ -104,9 +105,10 @@ class Run:
             )
             for dummy, row, model in zip(self.dummies, rows, problem.models[1:], strict=True)
         ]
-        self.followers = Followers(projections, self.seed)
+        self.followers = Followers(made, self.seed)
         flat = self.mixture.flat
-        self.turning = Turning(problem, options, flat, rows) if problem.groups else None
+        ordered = [follower for follower in made if isinstance(follower, Ordered)]
+        self.turning = Turning(problem, options, flat, rows, ordered) if problem.groups else None
         self.train, self.held = _parts(problem, options)
         self.length = len(self.train) if isinstance(self.train, Data) else None  # batches an epoch
         self.done = self.looked = 0  # steps
@@ -135,6 +137,7 @@ class Run:
             self.init = self.turning.start(self.options.init, self.train)
             self.look()
             return
+        found: Sequence[Permutations]
         if start is not None:
             found = start.permutations
         else:
@@ -157,7 +160,7 @@ class Run:
             ]
         )
         if self.turning is not None:
-            self.turning.resume_signs(kept, self.followers.projections)
+            self.turning.resume_signs(kept)
         for k, (dummy, optimizer) in enumerate(zip(self.dummies, self.optimizers, strict=True)):
             dummy.copy_(kept[f"dummy.{k}"])
             prefix = f"optimizer.{k}."
@@ -181,7 +184,7 @@ class Run:
         moved, units = self.followers.solve(math.inf)
         self.followers.place(found)
         if moved > UNDONE * units:
-            mean = sum(self.mixture.rows) / len(self.mixture.rows)
+            mean = reduce(torch.add, self.mixture.rows) / len(self.mixture.rows)
             for dummy in self.dummies:
                 dummy.add_(mean).mul_(0.5)
 
@@ -232,7 +235,7 @@ class Run:
             for optimizer, weight in zip(self.optimizers, share[1:], strict=True):
                 optimizer.step(gradient * weight.item())
             if self.turning is not None:
-                self.turning.step(gradient, share, self.followers.projections, self._left())
+                self.turning.step(gradient, share, self._left())
             if self.literal:
                 words = self.problem.fitted.words
                 self.followers.place([permutation.identity(words)] * len(self.dummies))
@@ -269,7 +272,7 @@ class Run:
 
     def _standing(self) -> tuple[Permutations, ...]:
         if self.turning is not None:
-            return self.turning.take(self.followers.projections)
+            return self.turning.take()
         return self.followers.permutations
 
     def _report(self) -> None:
@@ -283,7 +286,7 @@ class Run:
         place = {
             "position": float(self.followers.queue.position),
             "credit": self.followers.queue.credit,
-            "quota": self.quota,
+            **({} if self.quota is None else {"quota": self.quota}),
             "looked": float(self.looked),
             "init": float(STARTS.index(self.init)),
             "solves": float(self.solves + self.followers.solves),
@@ -298,7 +301,7 @@ class Run:
             tensors |= {f"optimizer.{k}.{name}": value for name, value in optimizer.state.items()}
         tensors["history"] = packed(self.history)
         if self.turning is not None:
-            tensors |= self.turning.kept(self.followers.projections)
+            tensors |= self.turning.kept()
         notes = {**self.notes, **found, **total, **place}
         return State(self.best, self.done, self.objective, notes, tensors)
 
@@ -306,8 +309,17 @@ class Run:
         solves, looks = self.solves + self.followers.solves, tuple(self.history)
         before = -self.history[0]["held_out_loss"]  # of where it started
         maps = () if self.turning is None else tuple(dict(element.maps) for element in self.turning.best)
-        how = {"history": looks, "init": self.init, "maps": maps}
-        return MatchResult(self.best, before, self.objective, self.done, solves, True, **how)
+        return MatchResult(
+            self.best,
+            before,
+            self.objective,
+            self.done,
+            solves,
+            True,
+            history=looks,
+            init=self.init,
+            maps=maps,
+        )
 
     def close(self) -> None:
         self.followers.close()
@@ -315,7 +327,7 @@ class Run:
 
 def _parts(problem: Problem, options: Training) -> tuple[Any, Any]:
     """The samples to train on, and those that are held out."""
-    data = problem.data
+    data = problem.given_data
     if options.limit is not None and isinstance(data, Data):
         data = data.subset(options.limit, problem.seed)
     return held_out(data, derive(problem.seed, "held out"), HELD_OUT)

@@ -27,14 +27,25 @@ TURNING = 10.0  # the rate of numbers, in rates of weights
 
 
 class Turning:
-    """The elements of all models but the reference, in canonical form; `rows` are the models' own numbers."""
+    """The elements of all models but the reference, in canonical form.
 
-    def __init__(self, problem: Problem, options: Training, flat: Flat, rows: Sequence[torch.Tensor]):
+    `rows` are the models' own numbers, `followers` what their orders and signs follow.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        options: Training,
+        flat: Flat,
+        rows: Sequence[torch.Tensor],
+        followers: Sequence[Ordered],
+    ):
+        self.followers = followers
         self.problem, self.options, self.flat, self.rows = problem, options, flat, rows
         self.fitted = problem.fitted
         self.begun: list[Elements] = []
         self.learned: list[Learned] = []
-        self.optimizer: torch.optim.Optimizer | None = None
+        self.optimizer: torch.optim.Optimizer | None = None  # none where nothing is learned
         self.best: tuple[Elements, ...] = ()
 
     @property
@@ -62,9 +73,7 @@ class Turning:
         views = self.flat.views(row)
         return {name: views[name] for name in self.flat.shapes}
 
-    def step(
-        self, gradient: torch.Tensor, share: torch.Tensor, followers: Sequence[Ordered], left: float
-    ) -> None:
+    def step(self, gradient: torch.Tensor, share: torch.Tensor, left: float) -> None:
         """Move the numbers by the gradient at the mixture, and let the models stand so.
 
         `left` is the part of the search that is to come: the rate falls with it.
@@ -73,21 +82,21 @@ class Turning:
             return
         views = self._views(gradient)
         self.optimizer.zero_grad()
-        for learned, weight, follower in zip(self.learned, share[1:], followers, strict=True):
+        for learned, weight, follower in zip(self.learned, share[1:], self.followers, strict=True):
             scaled = {name: views[name] * weight.item() for name in learned.touched}
             learned.pull(scaled, follower.element)
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate * left
         self.optimizer.step()
-        self.write(followers)
+        self.write()
 
-    def write(self, followers: Sequence[Ordered]) -> None:
-        for learned, row, follower in zip(self.learned, self.rows, followers, strict=True):
+    def write(self) -> None:
+        for learned, row, follower in zip(self.learned, self.rows, self.followers, strict=True):
             learned.write(self._views(row), follower.element)
 
-    def take(self, followers: Sequence[Ordered]) -> tuple[Permutations, ...]:
+    def take(self) -> tuple[Permutations, ...]:
         """How the models stand is the best that was found; its orders."""
-        parts = zip(self.begun, self.learned, followers, strict=True)
+        parts = zip(self.begun, self.learned, self.followers, strict=True)
         self.best = tuple(
             acts.compose(begun, learned.element(follower.element), self.fitted)
             for begun, learned, follower in parts
@@ -96,9 +105,9 @@ class Turning:
 
     # ---------------------------------------------------------------------------------------- what is kept
 
-    def kept(self, followers: Sequence[Ordered]) -> dict[str, torch.Tensor]:
+    def kept(self) -> dict[str, torch.Tensor]:
         tensors: dict[str, torch.Tensor] = {}
-        parts = zip(self.begun, self.best, self.learned, followers, strict=True)
+        parts = zip(self.begun, self.best, self.learned, self.followers, strict=True)
         for k, (begun, best, learned, follower) in enumerate(parts):
             tensors |= {f"begun.{k}.{word}": perm for word, perm in begun.permutations.items()}
             tensors |= {f"begun map.{k}.{word}": map_ for word, map_ in begun.maps.items()}
@@ -106,7 +115,8 @@ class Turning:
             tensors |= {f"signs.{k}.{word}": signs for word, signs in follower.signs.items()}
             for word, numbers in learned.numbers.items():
                 tensors[f"numbers.{k}.{word}"] = numbers.detach()
-                for name, value in self.optimizer.state.get(numbers, {}).items():
+                moments = {} if self.optimizer is None else self.optimizer.state.get(numbers, {})
+                for name, value in moments.items():
                     tensors[f"moment {name}.{k}.{word}"] = value
         return tensors
 
@@ -125,15 +135,15 @@ class Turning:
             for word, numbers in learned.numbers.items():
                 with torch.no_grad():
                     numbers.copy_(kept[f"numbers.{k}.{word}"])
-                moments = {name: kept.get(f"moment {name}.{k}.{word}") for name in MOMENTS}
-                if None not in moments.values():
-                    self.optimizer.state[numbers] = {name: value.clone() for name, value in moments.items()}
+                names = {name: f"moment {name}.{k}.{word}" for name in MOMENTS}
+                if self.optimizer is not None and kept.keys() >= {*names.values()}:
+                    self.optimizer.state[numbers] = {n: kept[name].clone() for n, name in names.items()}
 
-    def resume_signs(self, kept: Tensors, followers: Sequence[Ordered]) -> None:
+    def resume_signs(self, kept: Tensors) -> None:
         """Stand as the search stood, whose orders are there already."""
-        for k, follower in enumerate(followers):
+        for k, follower in enumerate(self.followers):
             follower.place_signs({word: kept[f"signs.{k}.{word}"] for word in follower.signs})
-        self.write(followers)
+        self.write()
 
 
 def _of(kept: Tensors, prefix: str) -> dict[str, torch.Tensor]:

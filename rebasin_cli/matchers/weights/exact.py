@@ -64,11 +64,12 @@ def enumerate_all(pair: Pair, limit: int = 1_000_000) -> dict[str, torch.Tensor]
         for word in sizes
     )
     doubt = doubt if math.isfinite(doubt) else 0.0  # norms of huge weights overflow before products do
-    at = dict(zip(rest, np.unravel_index(_first(total.flatten(), doubt), total.shape), strict=True))
+    place = np.unravel_index(_first(total.flatten(), doubt), total.shape)
+    at = {word: int(number) for word, number in zip(rest, place, strict=True)}
     for word, value in values.items():
         here = value[tuple(at[w] for w in rest if w in pair.neighbours[word])]
         at[word] = _first(here, doubt)
-    found = {word: choices[word][int(at[word])].clone() for word in sizes}
+    found = {word: choices[word][at[word]].clone() for word in sizes}
     return {word: found.get(word, torch.arange(size)) for word, size in pair.words.items()}
 
 

@@ -232,7 +232,7 @@ class Pair(Values):
             units = torch.arange(count) * size // max(1, count)
             a = self._take(a, along, units)
             moves = word is not None and word in permutations
-            b = self._take(b, along, permutations[word][units] if moves else units)
+            b = self._take(b, along, permutations[atom.word(along)][units] if moves else units)
             b = self._others(b, atom, (dim, along), permutations)
         return self._matrices(a, b, dim)
 

@@ -9,9 +9,11 @@ they say is heard once the heads have an order, and the result is taken only if 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import permutations as orders
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,9 +23,16 @@ from ...spec.atoms import Atom
 from ...spec.spec import Block
 from ...types import Permutations
 from .pair import Pair
-from .similarity import Similarities
 
 FEW = 4  # units, up to which all orders are tried at once
+
+
+class Matrices(Protocol):
+    """What makes the similarity matrix (n, n) of a word: `Pair` anew, `Similarities` from the last one."""
+
+    def matrix(
+        self, word: str, permutations: Permutations, *, chosen: Sequence[Atom] | None = None
+    ) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,7 @@ def groups(within: Mapping[str, Block]) -> dict[str, Group]:
 
 def step(
     pair: Pair,
-    similarities: Similarities,
+    similarities: Matrices,
     group: Group,
     current: Permutations,
     known: Collection[str] | None = None,
@@ -69,7 +78,8 @@ def step(
         if apart or word != group.outer:
             matrices[word] = similarities.matrix(word, current, chosen=apart)
         if pair.double[word] and known is None:
-            matrices[word] = matrices.get(word, 0) + pair.matrix(word, current, chosen=pair.double[word])
+            more = pair.matrix(word, current, chosen=pair.double[word])
+            matrices[word] = matrices[word] + more if word in matrices else more
     trial = dict(current) | together(group.outer, matrices, pair.within)
     for word in sorted(group.starred, key=lambda word: len(spoken[word]) > len(inner[word])):
         if inner[word]:  # words that nothing else speaks of come first: the others' orders are known so far
@@ -129,7 +139,7 @@ def together(
     order = torch.arange(count)
     found = {}
     if outer is not None:
-        values = sum(value for value, _ in best.values())
+        values = reduce(torch.add, (value for value, _ in best.values()))
         if outer in similarities:
             values = values + similarities[outer].double().cpu()
         order = found[outer] = assignment.solve(values).perm
