@@ -123,8 +123,8 @@ def values(
 def between(a: Layers, b: Layers, t: float) -> Layers:
     """(1 − t) a + t b."""
     return [
-        tuple((1 - t) * x + t * y for x, y in zip(one, other, strict=True))
-        for one, other in zip(a, b, strict=True)
+        ((1 - t) * weight + t * other_weight, (1 - t) * bias + t * other_bias)
+        for (weight, bias), (other_weight, other_bias) in zip(a, b, strict=True)
     ]
 
 

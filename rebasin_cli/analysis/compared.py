@@ -83,8 +83,8 @@ class Comparison:
         found = []
         for method in self.methods:
             found.append((method.name, [merged.mean for merged in method.merged]))
-            without = [merged.without for merged in method.merged]
-            if all(without):
+            without = [merged.without for merged in method.merged if merged.without]
+            if len(without) == len(method.merged):
                 found.append((f"{method.name}{WITHOUT}", without))
         return found
 

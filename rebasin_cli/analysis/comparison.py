@@ -110,7 +110,8 @@ def compare(
     ]
     found, times = [], {}
     for method in methods:
-        options = {"network": network, "output": output, "prove": False, "seed": seed, "device": device}
+        options: dict[str, Any] = {"network": network, "output": output, "prove": False}
+        options |= {"seed": seed, "device": device}
         options["progress"] = functools.partial(progress, method)
         options |= (align_options or {}).get(method, {})
         merged, times[method] = [], 0.0

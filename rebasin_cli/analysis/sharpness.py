@@ -13,6 +13,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -100,7 +101,8 @@ def _products(
         slopes = torch.autograd.grad(mean, parameters, create_graph=True, materialize_grads=True)
         for k, z in enumerate(signs):
             probe = [sign * p.detach() for sign, p in zip(z, parameters, strict=True)]
-            along = sum((slope * v).sum() for slope, v in zip(slopes, probe, strict=True))
+            products = ((slope * v).sum() for slope, v in zip(slopes, probe, strict=True))
+            along = reduce(torch.add, products)
             if not along.requires_grad:  # linear in every parameter
                 yield 0.0
                 continue

@@ -78,8 +78,7 @@ def signature(
     """
     check(permutations, fitted.words, within=fitted.within)
     fitted, b, permutations = apart(fitted, b, permutations)
-    outputs = {"output": output, "not_kept": tuple(not_kept)}
-    problem = Problem(fitted, (a, b), network=network, data=data, device=device, **outputs)
+    problem = watched((a, b), fitted, network, data, output, not_kept, device)
     *_, (_, sums) = observed(problem, am.Options(limit=limit), sides=[SIDE])
     return table(sums, fitted, permutations)
 
@@ -108,10 +107,8 @@ def along(
     fitted = fitted.unlisted or fitted
     options, still = am.Options(limit=limit), identity(fitted.words)
 
-    outputs = {"output": output, "not_kept": tuple(not_kept)}
-
     def seen(other: Tensors) -> Sums:
-        problem = Problem(fitted, (curve.a, other), network=network, data=data, device=device, **outputs)
+        problem = watched((curve.a, other), fitted, network, data, output, not_kept, device)
         *_, (_, sums) = observed(problem, options, sides=[SIDE])
         return sums
 
@@ -170,6 +167,27 @@ def table(sums: Sums, fitted: FittedSpec, permutations: Permutations) -> tuple[d
     )
 
 
+def watched(
+    models: Sequence[Tensors],
+    fitted: FittedSpec,
+    network: nn.Module,
+    data: Iterable[Any],
+    output: str | int | None,
+    not_kept: Sequence[str],
+    device: str,
+) -> Problem:
+    """These models on this data, as what looks at activations takes them."""
+    return Problem(
+        fitted,
+        tuple(models),
+        network=network,
+        data=data,
+        output=output,
+        not_kept=tuple(not_kept),
+        device=device,
+    )
+
+
 def _places(sums: Sums) -> dict[str, list[Moments]]:
     """What was added up after activations, by word."""
     places: dict[str, list[Moments]] = {}
@@ -182,7 +200,8 @@ def _places(sums: Sums) -> dict[str, list[Moments]]:
 def dead(places: Sequence[Moments]) -> tuple[int, int]:
     """How many units of A and of B are constant wherever they are seen."""
     spreads = zip(*(moments.spread() for moments in places), strict=True)
-    return tuple(int((torch.stack(stds).amax(0) == 0).sum()) for stds in spreads)
+    of_a, of_b = (int((torch.stack(stds).amax(0) == 0).sum()) for stds in spreads)
+    return of_a, of_b
 
 
 def _mean_and_std(places: Sequence[Moments], perm: torch.Tensor) -> dict[str, float]:
@@ -229,11 +248,13 @@ def stability(
             hint="Give them like 2500,5000,10000",
         )
     fitted = fitted.unlisted or fitted
-    outputs = {"output": output, "not_kept": tuple(not_kept)}
-    problem = Problem(fitted, (a, b), network=network, data=data, device=device, **outputs)
+    problem = watched((a, b), fitted, network, data, output, not_kept, device)
     options = am.Options(options.cost, options.at, options.sites, limit=samples[-1])
     sides = tuple(dict.fromkeys([SIDE, *sides_of(options)]))
-    found, rows, alive, seen = [], (), {}, 0
+    found: list[dict[str, torch.Tensor]] = []
+    rows: tuple[dict[str, Any], ...] = ()
+    alive: dict[str, torch.Tensor] = {}
+    seen = 0
     for seen, sums in observed(problem, options, sides=sides, counts=samples):
         found.append(best(compared(sums, options), options, fitted).permutations)
         if seen == samples[-1]:

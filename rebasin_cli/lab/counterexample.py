@@ -68,14 +68,18 @@ def accuracy(network: Network, points: Tensor, leak: float = 0.0) -> float:
     return ((outputs(network, points, leak) >= -ZERO) == labels).double().mean().item()
 
 
+def _mixed(a: Network, b: Network, t: Tensor) -> Network:
+    w1, b1, w2, b2 = (torch.lerp(x, y, t) for x, y in zip(a, b, strict=True))
+    return w1, b1, w2, b2
+
+
 def run(bench: Bench) -> Outcome:
     points, (a, b) = grid(bench.p.cells), networks()
     lambdas = torch.linspace(0, 1, bench.p.lambdas, dtype=torch.float64)
 
     def path(number: int) -> list[float]:
         other = permuted(b, permutations()[number])
-        mixed = (tuple(torch.lerp(x, y, t) for x, y in zip(a, other, strict=True)) for t in lambdas)
-        return [accuracy(network, points) for network in mixed]
+        return [accuracy(_mixed(a, other, t), points) for t in lambdas]
 
     paths = bench.each("permutation", range(4), path)
     lowest = [min(found) for found in paths]

@@ -16,6 +16,8 @@ from torch.nn import functional as F
 
 from .. import nets
 from ..datasets import Data, Samples, open_data
+from ..datasets._batches import LoaderData
+from ..errors import UsageError
 from ..matchers import Problem, wm
 from ..networks.evaluation import evaluate
 from ..networks.training import train as trained_alone
@@ -89,30 +91,30 @@ def run(bench: Bench) -> Outcome:
 def _vgg(bench: Bench, number: int) -> list[float]:
     """The same figures of one pair of VGG16, trained by Adam on the images made larger."""
     p = bench.p
-    data = [
+    train, test = (
         _enlarged(
             open_data(p.data, split, root=bench.root, limit=p.samples or None if split == "train" else None)
         )
         for split in ("train", "test")
-    ]
+    )
     how = {"width": p.vgg_width, "epochs": p.vgg_epochs, "batch_size": p.batch, "learning_rate": p.adam}
     how |= {"optimizer": "adam", "schedule": "constant", "augment": False, "precision": "float32"}
     how |= {"warmup": 0.0, "weight_decay": 0.0}
     a, b = (
-        trained_alone(VGG, tuple(data), seed=bench.derive(f"{VGG} {number} {end}"), **how).tensors
+        trained_alone(VGG, (train, test), seed=bench.derive(f"{VGG} {number} {end}"), **how).tensors
         for end in "ab"
     )
     spec = fit(library.load(VGG), {name: tuple(tensor.shape) for name, tensor in a.items()})
     match = wm.match(Problem(spec, (a, b), seed=bench.seed))
     moved = dict(permuted(b, spec, match.permutations[0]))
-    shape = tuple(data[0].source.inputs.shape[1:])
-    network = nets.build(VGG, input_shape=shape, classes=data[0].classes, width=p.vgg_width)
+    shape = tuple(train.source.inputs.shape[1:])
+    network = nets.build(VGG, input_shape=shape, classes=train.classes, width=p.vgg_width)
 
     def losses(other: dict[str, Tensor]) -> tuple[Tensor, list[float]]:
         found = []
         for t in torch.linspace(0, 1, p.points):
             network.load_state_dict({name: torch.lerp(a[name], other[name], t) for name in a})
-            found.append(evaluate(network, data[1]))
+            found.append(evaluate(network, test))
         return torch.tensor([[s.loss for s in found]], dtype=torch.float64), [s.accuracy for s in found]
 
     line, accuracies = losses(moved)
@@ -121,8 +123,10 @@ def _vgg(bench: Bench, number: int) -> list[float]:
     return [float(stacks.heights(line)[0]), float(naive), *own]
 
 
-def _enlarged(data: Data) -> Data:
+def _enlarged(data: Data | LoaderData) -> Data:
     """Its images with `SIDE` pixels a side: by zeros around them where these are few, else by repeating."""
+    if not isinstance(data, Data):
+        raise UsageError(f"{data.name}: the lab needs the samples of a data set, not batches of a loader")
     images = data.source.inputs
     around = SIDE - images.shape[-1]
     if 0 < around <= SIDE // 4:

@@ -26,7 +26,11 @@ def gradient(stack: stacks.Stack, inputs: torch.Tensor, targets: torch.Tensor) -
     """Of every network's mean loss over all samples."""
     leaves = [(w.clone().requires_grad_(), b.clone().requires_grad_()) for w, b in stack]
     stacks.cross_entropies(stacks.outputs(leaves, inputs), targets).sum().backward()
-    return [(w.grad, b.grad) for w, b in leaves]
+    return [(_slope(w), _slope(b)) for w, b in leaves]
+
+
+def _slope(leaf: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
 
 def inner(one: stacks.Stack, other: stacks.Stack) -> torch.Tensor:

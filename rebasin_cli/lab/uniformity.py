@@ -74,8 +74,8 @@ def run(bench: Bench) -> Outcome:
     lines.append(Line("exponential", grid.tolist(), (1 - (-grid).exp()).tolist(), dashed=True))
     head = ("ηm", "at a minimum", "runs", "times that each type is doubled", "p-value")
     tables = [Table(f"Which type is doubled, k = {units}", head, rows)]
-    head = ("spread of the first weights", "units", "median size × m (exponential: 0.693)", "p-value")
-    tables.append(Table(f"Sizes of units, k = 1, m = {p.norms}", head, sized))
+    columns = ("spread of the first weights", "units", "median size × m (exponential: 0.693)", "p-value")
+    tables.append(Table(f"Sizes of units, k = 1, m = {p.norms}", columns, sized))
     counts = counted[0][1]
     bars = Panel("doubled type", "type", "runs", [Line("", list(range(units)), counts, bars=0.8)], floor=0)
     panel = Panel("sizes of units, one unit in the teacher", "size × m", "share below", lines, floor=0)

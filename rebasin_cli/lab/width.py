@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 
 import torch
 
@@ -45,7 +46,7 @@ def run(bench: Bench) -> Outcome:
     every = {}
     for setting in itertools.product(p.data, p.noise, p.until, p.depths):
         where = _words(setting)
-        rows = bench.each(f"{where}, width", p.widths, lambda w, s=setting: measure(s, w))
+        rows = bench.each(f"{where}, width", p.widths, partial(measure, setting))
         every[setting] = Sweep(where, p.widths, torch.tensor(rows, dtype=torch.float64).transpose(0, 1))
     sweeps = list(every.values())
     claims = [claim for sweep in sweeps for claim in sweep.claims(bench.seed)] + _comparisons(every, bench)

@@ -68,11 +68,22 @@ def doctor(
     """
     fitted = resolve_spec(spec, [a, b])
     weights = weigh(a, b, fitted, seed=seed, begin_alike=begin_alike)
-    rows, unseen = None, ()
+    rows: tuple[dict[str, Any], ...] | None = None
+    unseen: tuple[str, ...] = ()
     if network is not None and data is not None:
         try:
-            run = {"output": output, "not_kept": not_kept, "device": device}
-            rows = look(a, b, weights.permutations, fitted, network, data, limit=limit, **run)
+            rows = look(
+                a,
+                b,
+                weights.permutations,
+                fitted,
+                network,
+                data,
+                limit=limit,
+                output=output,
+                not_kept=not_kept,
+                device=device,
+            )
         except (NetworkError, SpecError) as error:  # what weights say is worth saying all the same
             if getattr(error, "place", None) is not None:  # but code of the user's that fails is a failure
                 raise

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ...averages.mixing import interpolate
-from ...matchers import Problem, am
+from ...matchers import am
 from ...matchers.activations.moments import Moments
 from ...matchers.activations.observing import observed
 from ...matchers.search.listed import apart
@@ -61,8 +61,8 @@ def look(
         for other in (b, permuted(b, fitted, permutations))
     ]
     fitted, b, permutations = apart(fitted, b, permutations)
-    outputs = {"output": output, "not_kept": tuple(not_kept)}
-    problem = Problem(fitted, (a, b, *middles), network=network, data=data, device=device, **outputs)
+    models = (a, b, *middles)
+    problem = signatures.watched(models, fitted, network, data, output, not_kept, device)
     *_, (_, sums) = observed(problem, am.Options(limit=limit), sides=["post"], none=_Four.none)
     places: dict[str, list[_Four]] = {}
     for (_, word, *_), four in sums.items():

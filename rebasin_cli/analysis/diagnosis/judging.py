@@ -115,4 +115,6 @@ def most_faded(rows: Sequence[Mapping[str, Any]], way: str) -> Mapping[str, Any]
 def narrowest(fitted: FittedSpec) -> str | None:
     """The word of fewest units; how many heads there are says nothing, their units are words too."""
     heads = {block.word for block in fitted.within.values()}
-    return min((word for word in fitted.words if word not in heads), key=fitted.words.get, default=None)
+    return min(
+        (word for word in fitted.words if word not in heads), key=fitted.words.__getitem__, default=None
+    )

@@ -16,7 +16,7 @@ from ...permutations.permutation import permuted
 from ...runtime.seeds import generator
 from ...spec.notation import Axis, words_of
 from ...spec.spec import FittedSpec
-from ...types import Tensors
+from ...types import Permutations, Tensors
 
 Products = tuple[float, float, float, float]  # ⟨x, y⟩, ‖x‖², ‖y‖², ‖x − y‖²
 WAYS = ("naive", "aligned", "chance")  # B as it is, matched, and shuffled and matched
@@ -38,7 +38,7 @@ class Weights:
     chance: float
     in_place: float
     identical: bool
-    permutations: dict[str, torch.Tensor]
+    permutations: Permutations
     left_out: tuple[str, ...] = ()
 
 
@@ -66,7 +66,7 @@ def weigh(
     evidence = [
         name
         for name in fitted.tensors
-        if name not in fitted.statistics and plan[name][0].is_floating_point and math.prod(plan[name][1])
+        if name not in fitted.statistics and plan[name][0].is_floating_point and 0 not in plan[name][1]
     ]
     # Vectors lie: norms' scales are all near 1, and biases near 0, in networks that have nothing in common
     names = [name for name in evidence if len(plan[name][1]) > 1] or evidence
@@ -152,8 +152,13 @@ def _square(x: torch.Tensor) -> float:
 
 
 def _summed(each: Iterable[Sequence[Products]]) -> dict[str, Products]:
-    its = [*zip(*each, strict=True)] or [[(0.0, 0.0, 0.0, 0.0)]] * len(WAYS)
-    return {which: tuple(map(sum, zip(*its[k], strict=True))) for k, which in enumerate(WAYS)}
+    rows = [*each]
+    return {which: _sum([row[k] for row in rows]) for k, which in enumerate(WAYS)}
+
+
+def _sum(each: Sequence[Products]) -> Products:
+    inner, first, second, apart = (sum((its[k] for its in each), 0.0) for k in range(4))
+    return inner, first, second, apart
 
 
 def _row(name: str, its: _Compared, telling: bool) -> dict[str, Any]:

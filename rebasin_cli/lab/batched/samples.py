@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...datasets import open_data
+from ...datasets import Data, open_data
 from ...errors import UsageError
 
 
@@ -35,17 +35,18 @@ def opened(
     found = []
     for split in ("train", "test"):
         opened = open_data(data, split, root=root, limit=limit or None if split == "train" else None)
-        if not hasattr(opened, "source"):
+        if not isinstance(opened, Data):
             raise UsageError(f"{data}: the lab needs the samples of a data set, not batches of a loader")
-        if opened.normalization is None:
+        if opened.normalization is None or opened.classes is None:
             raise UsageError(f"{data}: text, and these networks classify images", hint="rebasin list data")
         inputs = opened.normalization.apply(opened.source.inputs)
         if images and inputs.dim() != 4:
             shape = "×".join(map(str, inputs.shape[1:]))
             raise UsageError(f"{data}: its samples are {shape}, images are channels×height×width")
         inputs = inputs if images else inputs.flatten(1)
-        found.append(Samples(inputs, opened.source.targets))
-    return found[0], found[1], opened.classes
+        found.append((Samples(inputs, opened.source.targets), opened.classes))
+    (train, _), (test, classes) = found
+    return train, test, classes
 
 
 def noisy(samples: Samples, spread: float, generator: torch.Generator) -> Samples:

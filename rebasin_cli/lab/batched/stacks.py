@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -101,7 +102,7 @@ def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
     return each.view(logits.shape[:2]).mean(1)
 
 
-def calibration(logits: Tensor, targets: Tensor, bins: int) -> list[dict[str, list[float] | float]]:
+def calibration(logits: Tensor, targets: Tensor, bins: int) -> list[dict[str, Any]]:
     """Of every network (N, samples, classes) the expected calibration error and its bins' figures."""
     from ...networks.evaluation import calibrated
 
@@ -140,7 +141,7 @@ def mean(stack: Stack) -> Stack:
 def tensors(stack: Stack, number: int) -> dict[str, Tensor]:
     """One network under the names of the built-in mlp."""
     names = [f"layers.{k}" for k in range(len(stack) - 1)] + ["head"]
-    found = {}
+    found: dict[str, Tensor] = {}
     for name, (weight, bias) in zip(names, stack, strict=True):
         found |= {f"{name}.weight": weight[number], f"{name}.bias": bias[number]}
     return found
@@ -150,7 +151,8 @@ def stacked(models: Sequence[dict[str, Tensor]]) -> Stack:
     """The reverse of `tensors`, of several."""
     names = [name.removesuffix(".weight") for name in models[0] if name.endswith(".weight")]
     return [
-        tuple(torch.stack([m[f"{n}.{kind}"] for m in models]) for kind in ("weight", "bias")) for n in names
+        (torch.stack([m[f"{n}.weight"] for m in models]), torch.stack([m[f"{n}.bias"] for m in models]))
+        for n in names
     ]
 
 

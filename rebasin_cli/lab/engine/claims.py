@@ -42,7 +42,7 @@ class Claim:
         return REFUTED if high < least or most < low else UNDECIDED
 
     def plain(self) -> dict[str, Any]:
-        told = {"source": self.source, "says": self.says, "about": self.about}
+        told: dict[str, Any] = {"source": self.source, "says": self.says, "about": self.about}
         ends = [end if math.isfinite(end) else None for end in self.expected]  # None: open
         told |= {"expected": ends, "estimate": self.estimate}
         return told | {"interval": list(self.interval), "verdict": self.verdict}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -107,7 +108,7 @@ def peaks(sweeps: Sequence[Sweep], seed: int) -> Table:
     rows = []
     for sweep in sweeps:
         widths = sweep.widths
-        peak, between = bootstrap(sweep.wm.tolist(), lambda means, w=widths: highest(w, means), seed=seed)
+        peak, between = bootstrap(sweep.wm.tolist(), partial(highest, widths), seed=seed)
         drawn = highest(widths, resampled_means(sweep.wm, seed=seed))
         inside = float(((drawn > widths[0]) & (drawn < widths[-1])).double().mean())
         rows.append((sweep.where, peak, " … ".join(f"{end:g}" for end in between), inside))
