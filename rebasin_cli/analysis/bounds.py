@@ -58,7 +58,7 @@ class Bounds:
 def layers_of(network: nn.Module, model: Mapping[str, Tensor]) -> Layers:
     """The layers of a plain feed-forward network with the tensors of `model`. Raises NetworkError."""
     plain = isinstance(network, MLP) and all(isinstance(norm, nn.Identity) for norm in network.norms)
-    if not plain or network.activation != "relu":
+    if not plain or not isinstance(network, MLP) or network.activation != "relu":
         raise NetworkError(
             "the theorem's bounds are of plain feed-forward networks with ReLU, and this is none",
             hint="They are known of rebasin's own mlp with ReLU and without norms",

@@ -1,11 +1,15 @@
-from numpy import ndarray
+"""The compiled sums of activations (`_moments.c`)."""
+
+import numpy as np
 
 def add(
-    a: ndarray,
-    b: ndarray,
-    origin_a: ndarray,
-    origin_b: ndarray,
-    off: ndarray,
-    squares: ndarray,
-    products: ndarray,
-) -> None: ...
+    a: np.ndarray,
+    b: np.ndarray,
+    origin_a: np.ndarray,
+    origin_b: np.ndarray,
+    off: np.ndarray,
+    squares: np.ndarray,
+    products: np.ndarray,
+    /,
+) -> None:
+    """Adds to `off` (2, n), `squares` (2, n) and `products` (n, n) what samples × units of float32 add up to."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
+from types import ModuleType
 
 import numpy as np
 import torch
 
+_moments: ModuleType | None
 try:
     from . import _moments
 except ImportError:  # built without a C compiler, or for another processor
