@@ -148,8 +148,8 @@ class Study:
                 more["options"] = options
             found = align([one, moved], fitted, method=method, seed=a, **more)
             if method == "pam":
-                told = {k: v for k, v in found.result.rounded.items() if k != "candidates"}
-                self.once(f"{a}-{b} {how} rounding", lambda told=told: dict(told))
+                told = found.result.account.rounding.plain()
+                self.once(f"{a}-{b} {how} rounding", lambda told=told: told)
             perms = {word: perms[word][perm] for word, perm in found.permutations[0].items()}
         return perms
 

@@ -207,10 +207,10 @@ def auto(group: Group, budget: str) -> Row:
         prove=False,
     )
     searched, began = time.perf_counter() - began, time.perf_counter()
-    result = found.result
-    merged = group.merged_by(found.models, result.repair or "auto", repaired=result.repaired)
+    taken = found.result.chosen
+    merged = group.merged_by(found.models, taken.repair or "auto", repaired=taken.repaired)
     repaired = time.perf_counter() - began
-    chosen = f"{result.chosen} + {merged.repair.method if merged.repair else 'none'}"
+    chosen = f"{taken.method} + {merged.repair.method if merged.repair else 'none'}"
     return group.row(merged.tensors, search=searched, repair=repaired, chosen=chosen)
 
 

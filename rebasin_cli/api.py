@@ -218,7 +218,7 @@ def merge(
     and "distill" trains all of them after that (see `repair.distill`);
     "bias" needs `network` and one batch of `inputs`, or its `example_shape` (see `repair.calibrated_biases`).
     The method "auto" also tries the repairs that "auto" leaves open, and takes the best with its own choice.
-    `repaired` is what a search has repaired already (`MatchResult.repaired`), of the mean with equal weights.
+    `repaired` is what a search has repaired already (`MatchResult.chosen`), of the mean with equal weights.
     Raises UsageError, SpecError, CheckpointError, DataError, NetworkError.
     """
     models = agreed(plain(models))[0]
@@ -259,7 +259,9 @@ def merge(
             models, fitted, method=method, network=network, device=device, **align_options
         )
         models = alignment.models
-        repair_with, repaired = alignment.result.repair or repair_with, alignment.result.repaired
+        repaired = None
+        if (chosen := alignment.result.chosen) is not None:
+            repair_with, repaired = chosen.repair or repair_with, chosen.repaired
     equal = [1 / len(models)] * len(models)
     weights = equal if weights is None else weights
     if interpolation != "linear":

@@ -33,6 +33,7 @@ from ..registry import Registry
 from ..runtime.ranks import ALONE, Ranks
 from ..spec.spec import FittedSpec
 from ..types import Batches, Permutations, Tensors
+from .accounts import Account, Chosen, Polish
 
 registry = Registry("matchers", "method")
 
@@ -131,19 +132,10 @@ class MatchResult:
 
     The objective is the method's own, larger is better; for weight matching the inner product
     Σ ⟨A, πB⟩ over all tensors that are evidence. `upper_bound` is what no permutation exceeds, where it was
-    asked for; equal to `objective_after`, up to rounding, the result is the best there is. `history` has one
-    row of figures ("step", "loss", "held_out_loss", "held_out_accuracy", "held_out_calibrated": the loss at
-    the best temperature) for every time that a search which learns looked at held-out samples; `init` says
-    where such a search started: one of `INITS`, or "given".
-    `chosen` is the method that was taken of those `tried`, a row each ("method", "repair", "seconds",
-    "held_out_loss", "why"), `repair` the one of `problem.repairs` that was taken with it, None where it is
-    what a merge chooses by itself, and `repaired` the `repair.Outcome` that it had for the models' mean with
-    equal weights, where that took long; `polished` the account of the swaps on the true loss that came last;
-    `constrained` has a row a word where a method keeps to a constraint ("words", "free", "reached", "bound",
-    "gap", "before", "allowed", as in `am`); `rounded` is the account of a relaxed search, how its permutation
-    was chosen; `mixed` that of a search which tried several shares of activations: the "mix" that was taken,
-    what each one "lacks", the "words" that are of another, and what all "joined" lacks. `maps` are those of
-    a search with groups, beside the permutations.
+    asked for; equal to `objective_after`, up to rounding, the result is the best there is. `maps` are those
+    of a search with groups, beside the permutations. `account` is what the method says of its own
+    (`accounts`), `polished` what swaps on the true loss did in the end, `chosen` what was taken of several
+    methods.
     """
 
     permutations: tuple[Permutations, ...]
@@ -153,18 +145,7 @@ class MatchResult:
     solves: int
     converged: bool
     upper_bound: float | None = None
-    history: tuple[Mapping[str, float], ...] = ()
-    init: str | None = None
-    chosen: str | None = None
-    repair: str | None = None
-    tried: tuple[Mapping[str, Any], ...] = ()
-    repaired: Any = field(default=None, repr=False, compare=False)
-    polished: Mapping[str, Any] = field(default_factory=dict)
-    constrained: tuple[Mapping[str, Any], ...] = ()
-    rounded: Mapping[str, Any] = field(default_factory=dict)
-    mixed: Mapping[str, Any] = field(default_factory=dict)
     maps: tuple[Mapping[str, torch.Tensor], ...] = ()
-
-    def tried_without_seconds(self) -> list[dict[str, Any]]:
-        """`tried` without what differs between two identical runs."""
-        return [{name: value for name, value in row.items() if name != "seconds"} for row in self.tried]
+    account: Account | None = None
+    polished: Polish | None = None
+    chosen: Chosen | None = None

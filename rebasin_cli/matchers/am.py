@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..errors import UsageError, unknown
 from ..permutations import assignment, permutation
 from ..permutations.lists import without_lists
 from ..registry import option
 from . import MatchResult, Problem, State, wm
+from .accounts import Begun, Certificate, Constrained
 from .activations.options import Looking
 from .activations.similarities import Assigned, best, similarities
 from .grouped import matching as grouped
@@ -51,8 +51,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
 
     The objective is Σ over words of the similarity that the assignment reaches (after the activation where
     both count), in the units of the cost. `constrained` gives what no assignment within the constraint
-    exceeds as the upper bound, and a row a word. Raises UsageError without a network or data, or for more
-    than two models, SpecError for lists and for words whose units the network does not show,
+    exceeds as the upper bound, and a certificate a word. Raises UsageError without a network or data, or for
+    more than two models, SpecError for lists and for words whose units the network does not show,
     CheckpointError for activations that are not finite, DataError for no data.
     """
     check(problem, "am")
@@ -67,21 +67,23 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     )
     problem.report(State((found,), 1, after))
     if options.then == "wm":
-        return replace(wm.match(replace(problem, start=State((found,)))), init="am")
+        return replace(wm.match(replace(problem, start=State((found,)))), account=Begun("am"))
     if not settled.within:
         return MatchResult((found,), before, after, 1, len(words), True)
     bound = sum(one.bound for one in settled.within.values())
-    rows = tuple(_certificates(settled))
-    return MatchResult((found,), before, after, 1, len(words), True, upper_bound=bound, constrained=rows)
+    rows = Constrained(tuple(_certificates(settled)))
+    return MatchResult((found,), before, after, 1, len(words), True, upper_bound=bound, account=rows)
 
 
 def _grouped(problem: Problem, options: Options) -> MatchResult:
     """The same for words with groups, whose maps are found with their orders."""
     if options.then == "wm" and problem.start is not None:  # the weights' search was interrupted
-        return replace(grouped.match(problem, wm.Options().max_sweeps), init="am")
+        return replace(grouped.match(problem, wm.Options().max_sweeps), account=Begun("am"))
     parts = seen(problem, options)
     if options.then == "wm":
-        return replace(grouped.match(problem, wm.Options().max_sweeps, nearest(problem, parts)), init="am")
+        return replace(
+            grouped.match(problem, wm.Options().max_sweeps, nearest(problem, parts)), account=Begun("am")
+        )
     return by_sight(problem, parts)
 
 
@@ -93,18 +95,10 @@ def by_sight(problem: Problem, parts: Sequence[Seen]) -> MatchResult:
     return MatchResult((perms,), before, after, 1, len(perms), True, maps=(dict(element.maps),))
 
 
-def _certificates(settled: Assigned) -> Iterator[dict[str, Any]]:
+def _certificates(settled: Assigned) -> Iterator[Certificate]:
     """Of every word (of those that are coupled, together): what it reaches, and what nothing exceeds."""
     for words, one in settled.within.items():
-        yield {
-            "words": list(words),
-            "free": one.free,
-            "reached": one.reached,
-            "bound": one.bound,
-            "gap": one.gap,
-            "before": one.before,
-            "allowed": one.allowed,
-        }
+        yield Certificate(tuple(words), one.free, one.reached, one.bound, one.gap, one.before, one.allowed)
 
 
 def check(problem: Problem, method: str) -> None:

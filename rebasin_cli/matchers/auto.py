@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from ..errors import UsageError
 from ..registry import PLAIN, option
 from . import MatchResult, Problem, wm
+from .accounts import Chosen, Tried
 from .polishing.length import Length
 from .search import in_turn
 from .search.candidates import candidates
@@ -61,7 +62,7 @@ def memory(models: int, parameters: int, options: Options) -> dict[str, int]:
 def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)
     """Permutations for every model but the first, by the method that is best within the budget.
 
-    `MatchResult.tried` has a row a candidate and repair, `chosen` and `repair` name the best. How far methods
+    `MatchResult.chosen` names the best, and has a row a candidate and repair. How far methods
     come in a time differs from run to run; with a budget of multiplications the same seed gives the same
     answer. Raises UsageError for fewer than two models, and as the methods do.
     """
@@ -71,13 +72,11 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     wanted = candidates(problem.fitted, len(problem.models), able=able)
     if not able:
         found = _by_weights(problem)
-        return replace(
-            found, chosen="wm", tried=({"method": "wm", "why": "alone: no network or no data is known"},)
-        )
+        return _alone(found, "no network or no data is known")
     trials = Trials(problem, Clock.of(budget_of(options.budget)))
     if not trials.comparable:
-        why = f"alone: a budget of {options.budget} is too little to compare methods on {COMPARABLE} samples"
-        return replace(_by_weights(problem), chosen="wm", tried=({"method": "wm", "why": why},))
+        why = f"a budget of {options.budget} is too little to compare methods on {COMPARABLE} samples"
+        return _alone(_by_weights(problem), why)
     for candidate in wanted:
         if candidate.method == "polish":  # it takes all that is left
             trials.finish()
@@ -89,13 +88,18 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     own = (
         len(problem.repairs) > 1 and how in DEFAULTS
     )  # what a merge chooses by itself, on samples of its own
-    return replace(
-        best.found,
-        chosen=best.method,
-        repair=how if repairs and not own else None,
-        tried=rows,
-        repaired=best.distilled if how == LAST else None,
+    chosen = Chosen(
+        best.method,
+        rows,
+        how if repairs and not own else None,
+        best.distilled if how == LAST else None,
     )
+    return replace(best.found, chosen=chosen)
+
+
+def _alone(found: MatchResult, why: str) -> MatchResult:
+    """Weight matching, and why nothing else was tried."""
+    return replace(found, chosen=Chosen("wm", (Tried("wm", why=f"alone: {why}"),)))
 
 
 def _by_weights(problem: Problem) -> MatchResult:

@@ -13,8 +13,8 @@ Ainsworth et al. 2022, section 3.2 and Algorithm 1, arXiv:2209.04836.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -46,8 +46,7 @@ FINER = 1e-4  # … where words are narrower, so that sweeps cost next to nothin
 LITTLE = 3e-3  # of what permutations can reach: where later sweeps gain less, kicks lead nowhere else
 NEAR = 0.95  # of ‖A‖·‖B‖: an objective that leaves nothing to search for
 CLOSE = 1.01  # a bound this near to the objective need not be nearer
-SMALL = "small "  # how the note of a word begins that is left a small gain
-STALE = "stale "  # … that was not solved since others moved
+MARKS = ("small", "stale")  # how the notes of words begin in a state that is kept
 SOFT_MEMORY = 1 << 30  # bytes that a soft start may take
 
 
@@ -107,6 +106,41 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     return MatchResult(best.permutations, before, after, search.sweeps, solves, converged, bound)
 
 
+@dataclass
+class Progress:
+    """What a search needs to know to go on, beside its best state.
+
+    `attempt` is the one at work and `begun` the sweep that it began with (None: the search's first). `small`
+    are words that the best state leaves a small gain in, `stale` those that were not solved since others
+    moved. `first` and `descent` are the objectives after the first sweep, and after the first attempt.
+    """
+
+    attempt: int = 0
+    begun: int | None = None
+    small: set[str] = field(default_factory=set)
+    stale: set[str] = field(default_factory=set)
+    first: float | None = None
+    descent: float | None = None
+
+    @classmethod
+    def of(cls, state: State, words: Collection[str]) -> Progress:
+        """As a kept state says it, of these words."""
+        notes = state.notes
+        small, stale = ({word for word in words if f"{kind} {word}" in notes} for kind in MARKS)
+        begun = int(notes["begun"]) if "begun" in notes else None
+        return cls(
+            int(notes.get("attempt", 0)), begun, small, stale, notes.get("first"), notes.get("descent")
+        )
+
+    def notes(self) -> dict[str, float]:
+        """As a kept state says it."""
+        marked = zip(MARKS, (self.small, self.stale), strict=True)
+        told = {f"{kind} {word}": 1.0 for kind, words in marked for word in sorted(words)}
+        known = {"first": self.first, "descent": self.descent}
+        told |= {name: value for name, value in known.items() if value is not None}
+        return told | ({} if self.begun is None else {"attempt": self.attempt, "begun": self.begun})
+
+
 class Search:
     """Attempts one after the other; the best state so far is what is reported and kept.
 
@@ -128,18 +162,18 @@ class Search:
             self.best = State((permutation.identity(pair.words),), 0, before)
         else:
             self.best = replace(start, objective=pair.objective(start.permutations[0]))
-        self.notes = dict(self.best.notes)  # what a search that goes on needs to know
-        self.sweeps = int(self.notes.get("begun", self.best.sweep))  # of what is begun anew none count
-        self.small = self._marked(SMALL)  # words that the best state leaves a small gain in
+        self.progress = Progress.of(self.best, self.descent.words)
+        begun = self.progress.begun
+        self.sweeps = self.best.sweep if begun is None else begun  # of what is begun anew none count
+        self.small = set(self.progress.small)
 
     def run(self) -> bool:
         """All attempts; False where the sweeps were used up before."""
-        while (attempt := self.attempt) < len(self.kinds):
+        while (attempt := self.progress.attempt) < len(self.kinds):
             best, kind = dict(self.best.permutations[0]), self.kinds[attempt]
             if kind == "descent":
-                done = self.settle(
-                    best, self.rough, anew=self.problem.start is None, stale=self._marked(STALE) or None
-                )
+                stale = self.progress.stale or None
+                done = self.settle(best, self.rough, anew=self.problem.start is None, stale=stale)
             elif kind == "polish":
                 done = self.settle(best, 0.0, stale=self.small)
             elif kind in ("kick", "fine kick"):
@@ -150,25 +184,13 @@ class Search:
                 done = True
             if not done:
                 return False
-            if self.attempt == attempt:  # there was nothing to sweep
+            if self.progress.attempt == attempt:  # there was nothing to sweep
                 self._end(attempt)
         return True
 
-    @property
-    def attempt(self) -> int:
-        return int(self.notes.get("attempt", 0))
-
-    def _mark(self, kind: str, words: Iterable[str]) -> None:
-        """Note these words, and no others, under their kind."""
-        notes = {name: value for name, value in self.notes.items() if not name.startswith(kind)}
-        self.notes = notes | {kind + word: 1.0 for word in sorted(words)}
-
-    def _marked(self, kind: str) -> set[str]:
-        return {word for word in self.descent.words if kind + word in self.notes}
-
     def _end(self, attempt: int) -> None:
         """Note what comes next."""
-        self.notes |= {"attempt": self._after(attempt), "begun": self.sweeps}
+        self.progress.attempt, self.progress.begun = self._after(attempt), self.sweeps
 
     def settle(
         self,
@@ -184,7 +206,7 @@ class Search:
         `anew` begins with the sweep from the outside to the inside, `kick` with a few units out of their
         order. False where the sweeps were used up.
         """
-        descent, attempt = self.descent, self.attempt
+        descent, attempt = self.descent, self.progress.attempt
         descent.tolerance = max(tolerance, self.options.tolerance)
         descent.small = set(self.small) if attempt == 0 else set()
         now, summed = self.best.objective, self.summed
@@ -214,13 +236,12 @@ class Search:
                 found = better, set(descent.small), summed
             if attempt == 0 or not stale:
                 self.best, self.small, self.summed = found
-                self._mark(SMALL, self.small)
-                self._mark(STALE, stale)
+                self.progress.small, self.progress.stale = set(self.small), set(stale)
             if attempt == 0 and sweep == 1:
-                self.notes["first"] = self.best.objective
+                self.progress.first = self.best.objective
             if not stale:
                 self._end(attempt)
-            self.problem.report(replace(self.best, sweep=self.sweeps, notes=dict(self.notes)))
+            self.problem.report(replace(self.best, sweep=self.sweeps, notes=self.progress.notes()))
         if stale:
             self.best, self.small, self.summed = found
         return not stale
@@ -229,14 +250,16 @@ class Search:
         """The next attempt; with normal effort not all are made."""
         limit, best = self.pair.limit(), self.best.objective
         if attempt == 0:
-            self.notes["descent"] = best
+            self.progress.descent = best
         if self.options.effort != "normal":
             return attempt + 1
         if attempt == 0:  # the first sweep left next to nothing: the last polish is all
             little = LITTLE * self.pair.reach(self.pair.atoms)
-            if best - self.notes.get("first", -limit) < little or best > NEAR * limit:
+            first = -limit if self.progress.first is None else self.progress.first
+            if best - first < little or best > NEAR * limit:
                 return len(self.kinds) - 1
-        if self.wide and attempt == 1 and best > self.notes.get("descent", math.inf) + DOUBT * limit:
+        descent = math.inf if self.progress.descent is None else self.progress.descent
+        if self.wide and attempt == 1 and best > descent + DOUBT * limit:
             return self.kinds.index("polish")
         if attempt == self.kinds.index("polish") and not self.wide:
             return len(self.kinds)

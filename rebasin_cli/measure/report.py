@@ -73,7 +73,8 @@ def barrier(
     elif method != "none":
         alignment = _aligned(two, method, {"data": samples.train, "ridge": rows.ridge} | options)
         permutations = alignment.permutations[0]
-        two = two.decided(alignment.result.repair, alignment.result.repaired)
+        if (chosen := alignment.result.chosen) is not None:
+            two = two.decided(chosen.repair, chosen.repaired)
     grouped = alignment if alignment is not None and alignment.elements else None
     if grouped is not None:  # beside it, the best order alone
         plain = {"data": samples.train} | options | {"folds": None, "start": None, "prove": False}

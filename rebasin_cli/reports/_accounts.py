@@ -12,6 +12,7 @@ from ._format import clean, fixed
 if TYPE_CHECKING:  # they bring torch, and what a run says of itself has to be told without it
     from ..inference.prove import Proof
     from ..matchers import MatchResult
+    from ..matchers.accounts import Certificate, Mixed
     from ..matchers.search.align import Alignment
     from ..repair import Repaired
     from ..repair.choosing import Choice
@@ -33,7 +34,10 @@ def describe_spec(fitted: FittedSpec) -> dict[str, Any]:
 def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[str, Any]:
     if alignment is None:
         return {"method": "given permutations" if given else "none"}
-    result, found = alignment.result, {}
+    from ..matchers.accounts import Begun, Constrained, Learned, Mixed, Relaxed
+
+    result = alignment.result
+    own, found = result.account, dict[str, Any]()
     if result.upper_bound is not None and result.objective_after > 0:
         gap = max(0.0, result.upper_bound / result.objective_after - 1)
         found = {"upper_bound": result.upper_bound, "gap": gap}
@@ -46,39 +50,40 @@ def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[
         "objective_before": result.objective_before,
         "objective_after": result.objective_after,
     }
-    if result.init:
-        found["init"] = result.init
-    if result.chosen:
-        found |= {"chosen": result.chosen} | ({"repair": result.repair} if result.repair else {})
-        found["tried"] = result.tried_without_seconds()
-        if result.repaired is not None and result.repaired.repaired.samples:
-            found["repair_samples"] = result.repaired.repaired.samples
-    if result.polished:
-        found["polished"] = dict(result.polished)
-    if result.rounded:
-        found["rounded"] = dict(result.rounded)
-    if result.mixed:
-        found["mixed"] = dict(result.mixed)
-    if result.constrained:
-        found["constrained"] = [dict(row) for row in result.constrained]
-    if result.history:  # it ended with its last step, whatever was left to gain
-        return found | {"history": [dict(row) for row in result.history]}
+    if isinstance(own, Begun) and own.init:
+        found["init"] = own.init
+    if result.chosen is not None:
+        found |= result.chosen.plain()
+    if result.polished is not None:
+        found["polished"] = result.polished.plain()
+    if isinstance(own, Relaxed) and own.rounding is not None:
+        found["rounded"] = own.rounding.plain()
+    if isinstance(own, Mixed):
+        found["mixed"] = own.plain()
+    if isinstance(own, Constrained):
+        found["constrained"] = [one.plain() for one in own.certificates]
+    if isinstance(own, Learned) and own.history:  # it ended with its last step, whatever was left to gain
+        return found | {"history": [dict(row) for row in own.history]}
     return found | {"converged": result.converged}
 
 
 def search_in_words(result: MatchResult) -> Iterator[str]:
     """What a search decided by itself, in sentences."""
-    if result.chosen:
-        repair = f" with the repair {result.repair}" if result.repair else ""
-        yield f"method: auto chose {result.chosen}{repair}: {tried_in_words(result.tried)}"
-    elif result.polished:
-        yield f"polish: {polished_in_words(result.polished)}"
-    if result.rounded:
-        yield f"rounding: {rounded_in_words(result.rounded)}"
-    if result.mixed:
-        yield f"mix: {mixed_in_words(result.mixed)}"
-    for row in result.constrained:
-        yield f"constrained: {constrained_in_words(row)}"
+    from ..matchers.accounts import Constrained, Mixed, Relaxed
+
+    own, chosen = result.account, result.chosen
+    if chosen is not None:
+        repair = f" with the repair {chosen.repair}" if chosen.repair else ""
+        yield f"method: auto chose {chosen.method}{repair}: {tried_in_words(chosen.rows())}"
+    elif result.polished is not None:
+        yield f"polish: {polished_in_words(result.polished.plain())}"
+    if isinstance(own, Relaxed) and own.rounding is not None:
+        yield f"rounding: {rounded_in_words(own.rounding.plain())}"
+    if isinstance(own, Mixed):
+        yield f"mix: {mixed_in_words(own)}"
+    if isinstance(own, Constrained):
+        for one in own.certificates:
+            yield f"constrained: {constrained_in_words(one)}"
 
 
 def tried_in_words(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -132,24 +137,24 @@ def _whose(done: Mapping[str, Any]) -> str:
     return f"{done['chosen']} of {done['draws']}" if drawn else f"{done['chosen']} ({done['draws']} draws)"
 
 
-def mixed_in_words(done: Mapping[str, Any]) -> str:
+def mixed_in_words(done: Mixed) -> str:
     """The share of activations that was taken, and what the mean lacks with every one."""
-    each = ", ".join(f"{mix}: {lacks:.4g}" for mix, lacks in done["lacks"].items())
-    others = f"; with {len(done['words'])} words of others {done['joined']:.4g}" if done["words"] else ""
+    each = ", ".join(f"{mix}: {lacks:.4g}" for mix, lacks in done.lacks.items())
+    others = f"; with {len(done.words)} words of others {done.joined:.4g}" if done.words else ""
     return (
-        f"activations count {done['mix']:g}; mean square that the mean lacks of both models' outputs "
+        f"activations count {done.mix:g}; mean square that the mean lacks of both models' outputs "
         f"{each}{others}"
     )
 
 
-def constrained_in_words(row: Mapping[str, Any]) -> str:
+def constrained_in_words(one: Certificate) -> str:
     """Why a word's assignment is the best within the constraint, or how far it may be from that."""
-    words = ", ".join(row["words"])
-    if row["free"]:
+    words = ", ".join(one.words)
+    if one.free:
         return f"{words}: the best after the activation keeps the constraint, so nothing within it is better"
     return (
-        f"{words}: the best after the activation breaks the constraint; within it {row['reached']:.6g} is "
-        f"reached, and {row['bound']:.6g} not exceeded"
+        f"{words}: the best after the activation breaks the constraint; within it {one.reached:.6g} is "
+        f"reached, and {one.bound:.6g} not exceeded"
     )
 
 
@@ -158,9 +163,9 @@ def times(alignment: Alignment | None, **more: float) -> dict[str, float]:
     found: dict[str, float] = {}
     if alignment is not None:
         found["match"] = alignment.seconds
-        for row in alignment.result.tried:
-            if "held_out_loss" in row:  # the last of a method's repairs
-                found[f"match by {row['method']}"] = row["seconds"]
+        for row in alignment.result.chosen.tried if alignment.result.chosen is not None else ():
+            if row.held_out_loss is not None and row.seconds is not None:  # the last of a method's repairs
+                found[f"match by {row.method}"] = row.seconds
     return found | more
 
 

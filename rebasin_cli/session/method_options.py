@@ -15,6 +15,7 @@ from .. import matchers
 from ..checkpoints.checking import digest
 from ..errors import UsageError
 from ..groups import stored
+from ..matchers.accounts import Begun, Mixed, Relaxed
 from ..matchers.search.align import foreign_option, options_of
 from ..permutations import permutation
 from ..registry import Option
@@ -161,13 +162,13 @@ def how_it_went(found: Any) -> dict[str, Any]:
     """
     if found is None:
         return {}
-    result, told = found.result, {}
-    if result.init not in (None, "given"):  # else the user said it with a file
-        told["init"] = result.init
-    if result.chosen:
-        told |= {"chosen": result.chosen, "tried": result.tried_without_seconds()}
-    if result.mixed:
-        told["mix"] = result.mixed["mix"]
-    if result.rounded:
-        told["rounded"] = result.rounded["chosen"]
-    return told | ({"polished": dict(result.polished)} if result.polished else {})
+    result, own, told = found.result, found.result.account, dict[str, Any]()
+    if isinstance(own, Begun) and own.init not in (None, "given"):  # else the user said it with a file
+        told["init"] = own.init
+    if result.chosen is not None:
+        told |= {"chosen": result.chosen.method, "tried": result.chosen.rows()}
+    if isinstance(own, Mixed):
+        told["mix"] = own.mix
+    if isinstance(own, Relaxed) and own.rounding is not None:
+        told["rounded"] = own.rounding.chosen
+    return told | ({"polished": result.polished.plain()} if result.polished is not None else {})

@@ -181,7 +181,7 @@ def test_what_is_no_length_is_refused(text):
 def test_without_data_auto_is_wm(problem):
     bare = Problem(problem.fitted, problem.models)
     found, plain = auto.match(bare), wm.match(bare)
-    assert found.chosen == "wm" and [row["method"] for row in found.tried] == ["wm"]
+    assert found.chosen.method == "wm" and [row.method for row in found.chosen.tried] == ["wm"]
     for word, perm in plain.permutations[0].items():
         assert torch.equal(found.permutations[0][word], perm)
 
@@ -199,7 +199,7 @@ def test_where_the_first_mean_loses_next_to_nothing_no_other_is_tried(problem, u
     sure = {name: t * (1e4 if "head" in name else 1) for name, t in problem.models[0].items()}
     held = problem.data[4:] if unseen else None
     able = dataclasses.replace(problem, models=(sure, sure), held=held, repairs=("none", "repair", "refit"))
-    rows = auto.match(able, auto.Options(budget="2G")).tried
+    rows = auto.match(able, auto.Options(budget="2G")).chosen.rows()
     assert (rows[0]["method"], rows[0]["repair"]) == ("wm", "none") and rows[0]["held_out_loss"] < 0.01
     assert all(row.get("why") == trying.ENOUGH for row in rows[1:]) is not unseen
     assert len({row["method"] for row in rows}) == len(candidates(problem.fitted, 2, able=True))
@@ -228,10 +228,15 @@ def test_a_later_mean_that_loses_next_to_nothing_ends_nothing(problem, monkeypat
 
 def test_every_candidate_is_told_with_its_figures_and_the_chosen_one_is_among_them(problem):
     found = auto.match(problem, auto.Options(budget="6s"))
-    rows = {row["method"]: row for row in found.tried}
-    assert len(rows) == len(found.tried) == len(candidates(problem.fitted, 2, able=True))
-    assert "held_out_loss" in rows["wm"] and "held_out_loss" in rows[found.chosen] and found.repair is None
-    assert all("repair" not in row and ("held_out_loss" in row or row["why"]) for row in found.tried)
+    tried = found.chosen.rows()
+    rows = {row["method"]: row for row in tried}
+    assert len(rows) == len(tried) == len(candidates(problem.fitted, 2, able=True))
+    assert (
+        "held_out_loss" in rows["wm"]
+        and "held_out_loss" in rows[found.chosen.method]
+        and found.chosen.repair is None
+    )
+    assert all("repair" not in row and ("held_out_loss" in row or row["why"]) for row in tried)
 
 
 def figures(loss, spread=0.0, *, cold=False, matched=None, samples=100):
@@ -422,10 +427,10 @@ def test_repairs_are_tried_with_the_methods_and_the_best_pair_is_taken(problem):
         problem, models=(still_, dict(other.state_dict())), repairs=("none", "repair", "refit")
     )
     found = auto.match(far, auto.Options(budget="6s"))
-    rows = {(row["method"], row.get("repair")): row for row in found.tried}
+    rows = {(row["method"], row.get("repair")): row for row in found.chosen.rows()}
     for how in far.repairs:
         assert "held_out_loss" in rows["wm", how], rows
-    assert found.repair in (None, "refit")
+    assert found.chosen.repair in (None, "refit")
 
 
 @pytest.mark.parametrize(("how", "told"), [("none", None), ("repair", None), ("refit", "refit")])
@@ -433,7 +438,7 @@ def test_what_a_merge_chooses_by_itself_is_left_to_it(problem, monkeypatch, how,
     only_weights(monkeypatch, how)
     for repairs, is_told in ((("none", "repair", "refit"), told), ((how,), how)):
         able = dataclasses.replace(problem, repairs=repairs)
-        assert auto.match(able, auto.Options(budget="60s")).repair == is_told
+        assert auto.match(able, auto.Options(budget="60s")).chosen.repair == is_told
 
 
 def test_what_the_default_would_repair_is_tried_whatever_it_takes_and_a_refit_only_in_time(problem):
@@ -487,7 +492,7 @@ def test_what_there_was_no_time_for_is_repaired_in_the_end(problem, monkeypatch)
     alone = candidates(problem.fitted, 2, able=True)[:1]
     monkeypatch.setattr(auto, "candidates", lambda *given, **how: alone)
     able = dataclasses.replace(problem, repairs=("none", "refit"))
-    rows = auto.match(able, auto.Options(budget="20s")).tried
+    rows = auto.match(able, auto.Options(budget="20s")).chosen.rows()
     assert [row["repair"] for row in rows if "held_out_loss" in row] == ["none", "refit"] and len(rows) == 2
 
 
@@ -632,8 +637,8 @@ def test_a_short_time_is_held_and_the_first_method_is_tried_all_the_same(problem
     began = time.monotonic()
     found = auto.match(problem, auto.Options(budget="0.0001s"))
     assert time.monotonic() - began < 5  # a loaded machine; any other candidate would learn for longer
-    assert found.chosen == "wm" and "too little to compare methods" in found.tried[0]["why"]
-    assert found.repair is None
+    assert found.chosen.method == "wm" and "too little to compare methods" in found.chosen.tried[0].why
+    assert found.chosen.repair is None
 
 
 def test_a_candidate_is_stopped_when_its_time_is_over_and_what_it_found_is_kept(problem):
@@ -668,7 +673,7 @@ def test_what_is_tried_follows_from_what_is_known():
 def test_the_library_takes_polish_and_auto(problem):
     given = {"network": problem.network, "data": problem.data}
     found = rebasin_cli.align(*problem.models, problem.fitted, method="wm", polish="3steps", **given)
-    assert found.result.polished["steps"] <= 3
+    assert found.result.polished.steps <= 3
     with pytest.raises(UsageError, match="--polish"):
         rebasin_cli.align(*problem.models, problem.fitted, polish="3steps")
     with pytest.raises(UsageError, match="no place beside --method auto"):
@@ -683,7 +688,7 @@ def test_the_library_repairs_as_auto_chose_unless_a_repair_is_named(problem, mon
     given = {"network": problem.network, "train": few, "method": "auto", "options": {"budget": "60s"}}
     assert rebasin_cli.merge(problem.models, problem.fitted, **given).repair.method == "refit"
     named = rebasin_cli.merge(problem.models, problem.fitted, repair_with="none", **given)
-    assert named.repair is None and named.alignment.result.repair is None
+    assert named.repair is None and named.alignment.result.chosen.repair is None
 
 
 def read_by_refits(problem, monkeypatch, count):

@@ -41,7 +41,7 @@ def problem():
 
 
 def without_seconds(found):
-    return [{name: it for name, it in row.items() if name != "seconds"} for row in found.tried]
+    return found.chosen.rows()
 
 
 @pytest.mark.parametrize("budget", ["2G", "10G", "100G"])
@@ -53,20 +53,21 @@ def test_the_same_is_tried_and_chosen_however_slow_the_machine_is(problem, monke
     monkeypatch.setattr(time, "perf_counter", lambda: next(slow))
     again = auto.match(problem, options)
     assert without_seconds(plain) == without_seconds(again)
-    assert (plain.chosen, plain.repair) == (again.chosen, again.repair)
+    assert (plain.chosen.method, plain.chosen.repair) == (again.chosen.method, again.chosen.repair)
     for one, two in zip(plain.permutations, again.permutations, strict=True):
         assert all(torch.equal(one[word], two[word]) for word in one)
-    if plain.repaired:
-        assert plain.repaired.tensors.keys() == again.repaired.tensors.keys()
-        assert all(it.equal(again.repaired.tensors[name]) for name, it in plain.repaired.tensors.items())
+    if plain.chosen.repaired:
+        one, other = plain.chosen.repaired.tensors, again.chosen.repaired.tensors
+        assert one.keys() == other.keys()
+        assert all(it.equal(other[name]) for name, it in one.items())
 
 
 def test_more_work_is_more_that_is_tried(problem):
     tried = []
     for budget in ("2G", "30G", "100G"):
         found = auto.match(problem, auto.Options(budget=budget))
-        rows = [row for row in found.tried if "held_out_loss" in row]
-        tried.append({(row["method"].split(" + ")[-1], row["repair"]) for row in rows})
+        rows = [row for row in found.chosen.tried if row.held_out_loss is not None]
+        tried.append({(row.method.split(" + ")[-1], row.repair) for row in rows})
     assert tried[0] < tried[1] and {how for _, how in tried[1]} < {how for _, how in tried[2]} == {*REPAIRS}
     assert {method for method, _ in tried[2]} >= {"wm", "dual", "am", "ste"}
 

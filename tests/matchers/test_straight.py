@@ -305,7 +305,8 @@ def test_classes_that_are_masked_out_leave_the_loss_as_it_is():
 def test_what_is_kept_is_the_best_by_held_out_loss_at_the_best_temperature():
     task = problem(3)
     _, found = states_of(ste_mm, task, ste_mm.Options(epochs=6, learning_rate=0.1))
-    losses, calibrated = ([row[f"held_out_{how}"] for row in found.history] for how in ("loss", "calibrated"))
+    rows = found.account.history
+    losses, calibrated = ([row[f"held_out_{how}"] for row in rows] for how in ("loss", "calibrated"))
     best = calibrated.index(min(calibrated))
     assert len(set(losses)) > 3 and best < len(losses) - 1  # not the last one
     assert losses.index(min(losses)) != best  # as it is another one loses less
@@ -340,8 +341,11 @@ def test_a_search_goes_on_from_any_step_to_the_same_bits(optimizer, share):
     kept, whole = states_of(ste_mm, problem(3), options)
     for state in kept:
         after, again = states_of(ste_mm, problem(3, start=state), options)
-        assert again.history == whole.history
-        assert again.objective_after == whole.objective_after and again.init == whole.init == "wm"
+        assert again.account.history == whole.account.history
+        assert (
+            again.objective_after == whole.objective_after
+            and again.account.init == whole.account.init == "wm"
+        )
         assert again.solves == whole.solves
         for p, q in zip(again.permutations, whole.permutations, strict=True):
             assert torch.equal(p["h0"], q["h0"])
@@ -443,27 +447,35 @@ def test_where_permutations_start():
     matched = ste.match(problem(), ste.Options(epochs=1, init="wm", learning_rate=1e-9))
     looked = ste.match(problem(), ste.Options(epochs=1, init="am", learning_rate=1e-9))
     for found in (still, matched, looked):  # before is where it started
-        assert found.history[0]["held_out_loss"] == -found.objective_before
-    firsts = {result.history[0]["held_out_loss"] for result in (still, matched, looked)}
+        assert found.account.history[0]["held_out_loss"] == -found.objective_before
+    firsts = {result.account.history[0]["held_out_loss"] for result in (still, matched, looked)}
     assert len(firsts) == 3
     order = permutation.identity({"h0": HIDDEN})["h0"].flip(0)
     given = ste.match(problem(start=State(({"h0": order},))), ste.Options(epochs=1, init="am"))
-    assert given.history[0]["held_out_loss"] not in firsts
-    assert [found.init for found in (still, matched, looked, given)] == ["identity", "wm", "am", "given"]
+    assert given.account.history[0]["held_out_loss"] not in firsts
+    assert [found.account.init for found in (still, matched, looked, given)] == [
+        "identity",
+        "wm",
+        "am",
+        "given",
+    ]
 
 
 def test_every_one_of_several_models_may_start_from_permutations_of_its_own():
     options, still = ste.Options(epochs=1, learning_rate=1e-9), torch.arange(HIDDEN)
     given = tuple({"h0": still.roll(k)} for k in (1, 2))
     found = in_turn.search(ste, problem(3), options, State(given))
-    assert found.init == "given"
-    for k, row in ((2, 0), (3, len(found.history) // 2)):
+    assert found.account.init == "given"
+    for k, row in ((2, 0), (3, len(found.account.history) // 2)):
         alone = problem(3)
         alone = Problem(**{**vars(alone), "models": (alone.models[0], alone.models[k - 1])})
-        first = ste.match(Problem(**{**vars(alone), "start": State((given[k - 2],))}), options).history[0]
-        assert found.history[row] == {"model": k, **first}
+        first = ste.match(
+            Problem(**{**vars(alone), "start": State((given[k - 2],))}), options
+        ).account.history[0]
+        assert found.account.history[row] == {"model": k, **first}
     some = in_turn.search(ste, problem(3), options, State(given[:1]))
-    assert some.init is None and some.history[0] == found.history[0]  # the other one starts from wm
+    assert some.account.init is None  # the other one starts from wm
+    assert some.account.history[0] == found.account.history[0]
 
 
 def test_networks_with_running_statistics_start_from_activations(monkeypatch):
@@ -476,7 +488,7 @@ def test_networks_with_running_statistics_start_from_activations(monkeypatch):
         models = tuple(dict(net.state_dict()) for net in networks)
         task = Problem(spec_of(models[0]), models, network=networks[0], data=batches(), seed=3)
         found = ste.match(task, ste.Options(epochs=1, learning_rate=1e-9, init=init))
-        return found.init, found.history[0]["held_out_loss"]
+        return found.account.init, found.account.history[0]["held_out_loss"]
 
     assert first_look("batch") == first_look("batch", "am") != first_look("batch", "wm")
     assert first_look("none") == first_look("none", "wm") != first_look("none", "am")
@@ -549,8 +561,8 @@ def test_another_loss():
     found = ste.match(problem(loss=squared), ste.Options(epochs=1))
     assert (
         0
-        < found.history[0]["held_out_loss"]
-        != pytest.approx(ste.match(problem(), ste.Options(epochs=1)).history[0]["held_out_loss"])
+        < found.account.history[0]["held_out_loss"]
+        != pytest.approx(ste.match(problem(), ste.Options(epochs=1)).account.history[0]["held_out_loss"])
     )
     with pytest.raises(NetworkError, match="expected a tensor with one number"):
         ste.match(problem(loss=lambda outputs, targets: 1.0), ste.Options(epochs=1))
@@ -637,7 +649,7 @@ def test_tied_weights_are_moved_once():
         ste, task, ste.Options(epochs=1, init="identity", optimizer="sgd", learning_rate=1e-9, share=1.0)
     )
     assert np.array_equal(kept[0].tensors["at.0.h"].numpy(), best)
-    assert len(found.history) > 1
+    assert len(found.account.history) > 1
     standing = models[1]["first.weight"].clone()
     projection = Projection(models[0], {"first.weight": standing, "second.weight": standing}, fitted)
     assert projection.solve("h") > 0
@@ -727,7 +739,7 @@ def test_a_short_last_batch_does_not_change_what_a_search_goes_on_to():
     assert whole.solves < whole.sweeps * 8  # not all of them in each step
     for state in kept:
         again = ste_mm.match(Problem(**{**vars(task), "start": state}), options)
-        assert again.history == whole.history
+        assert again.account.history == whole.account.history
 
 
 def test_permutations_are_solved_where_nobody_counts_what_the_network_does():
@@ -774,8 +786,8 @@ def test_no_accuracy_is_told_for_a_loss_of_ones_own():
         ste, problem(loss=lambda outputs, targets: outputs.square().mean()), ste.Options(epochs=1)
     )
     known = {"step", "loss", "held_out_loss", "held_out_calibrated"}
-    assert all(row.keys() <= known for row in found.history)
-    assert all(row["held_out_calibrated"] == row["held_out_loss"] for row in found.history)
+    assert all(row.keys() <= known for row in found.account.history)
+    assert all(row["held_out_calibrated"] == row["held_out_loss"] for row in found.account.history)
     assert all("held_out_accuracy" not in state.notes for state in kept)
 
 
@@ -803,8 +815,8 @@ def test_the_published_algorithm_takes_the_last_permutations_and_fixes_its_setti
         torch.equal(perm, torch.arange(len(perm))) for sets in placed for s in sets for perm in s.values()
     ]
     assert len(placed) == steps + 1 and all(same)
-    assert found.objective_after == pytest.approx(-found.history[-1]["held_out_loss"])
-    assert found.init == "identity"
+    assert found.objective_after == pytest.approx(-found.account.history[-1]["held_out_loss"])
+    assert found.account.init == "identity"
     for changed in ({"epochs": 3}, {"share": 0.5}, {"init": "wm"}, {"optimizer": "sgd"}):
         with pytest.raises(UsageError, match="--as-published fixes"):
             ste_mm.Options(as_published=True, **changed)

@@ -177,10 +177,11 @@ def chosen(session: Session, plan: RepairPlan, found: Alignment | None) -> Repai
     """
     if found is None:
         return plan
-    how, done, bake = found.result.repair, found.result.repaired, session.asked.repair.bake_temperature
-    if how not in (None, plan.how):
+    taken, bake = found.result.chosen, session.asked.repair.bake_temperature
+    how, done = (None, None) if taken is None else (taken.repair, taken.repaired)
+    if how is not None and how != plan.how:
         plan = opened(session, replace(plan, how=how))
-        took = done and done.repaired.samples
+        took = done.repaired.samples if done is not None and done.repaired is not None else None
         if took and not bake:  # done again, for other weights: on as many samples
             reset = few(session.open_splits("fitted")["fitted"], how, took, seed=session.seed)
             plan = replace(plan, splits={**plan.splits, "reset": reset})

@@ -12,4 +12,4 @@ def add(
     products: np.ndarray,
     /,
 ) -> None:
-    """Adds to `off` (2, n), `squares` (2, n) and `products` (n, n) what samples × units of float32 add up to."""
+    """Adds the sums of samples × units in float32 to `off` (2, n), `squares` (2, n), `products` (n, n)."""

@@ -30,6 +30,7 @@ from ...runtime.signals import held_back
 from ...spec.notation import words_of
 from ...types import Permutations
 from .. import MatchResult, Problem, State
+from ..accounts import Relaxed, Rounded
 from ..straight_through.epochs import epoch
 from ..straight_through.mixture import Mixture
 from ..straight_through.starting import STARTS, started
@@ -205,19 +206,19 @@ class Run:
             name: min(its, key=its.__getitem__) for name, its in (("loss", losses), ("penalised", penalised))
         }
         best = by[options.choose]
-        account = {
-            "chosen": best,
-            "by_loss": by["loss"],
-            "by_penalised": by["penalised"],
-            "loss_start": losses["start"],
-            "loss_nearest": losses["nearest"],
-            "loss": losses[best],
-            "draws": options.samples,
-            "draws_below_nearest": sum(losses[n] < losses["nearest"] for n in losses if n.startswith("draw")),
-            "units_moved": self._moved_units(found[best]),
-            "units_moved_nearest": self._moved_units(found["nearest"]),
-            "units": sum(self.problem.fitted.words.values()),
-        }
+        account = Rounded(
+            chosen=best,
+            by_loss=by["loss"],
+            by_penalised=by["penalised"],
+            loss_start=losses["start"],
+            loss_nearest=losses["nearest"],
+            loss=losses[best],
+            draws=options.samples,
+            draws_below_nearest=sum(losses[n] < losses["nearest"] for n in losses if n.startswith("draw")),
+            units_moved=self._moved_units(found[best]),
+            units_moved_nearest=self._moved_units(found["nearest"]),
+            units=sum(self.problem.fitted.words.values()),
+        )
         self._tell((found[best],), -losses[best], {})
         return MatchResult(
             (found[best],),
@@ -226,8 +227,7 @@ class Run:
             self.done,
             rounding.solves,
             True,
-            init=self.init,
-            rounded=account,
+            account=Relaxed(self.init, account),
         )
 
     def _moved_units(self, perms: Permutations) -> int:

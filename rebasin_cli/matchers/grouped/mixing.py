@@ -24,6 +24,7 @@ from ...repair.ensemble import Ensemble, holding
 from ...runtime import devices
 from ...spec.spec import FittedSpec
 from .. import MatchResult, Problem, State
+from ..accounts import Mixed
 
 MIXES = (0.3, 0.5, 0.7, 0.9, 1.0)
 SAMPLES = 500  # at most, by which they are compared
@@ -34,7 +35,7 @@ Search = Callable[[Problem, float], MatchResult]
 
 
 def choose(problem: Problem, search: Search) -> MatchResult:
-    """What the searches for all `MIXES` find together; `MatchResult.mixed` tells what each mean lacks.
+    """What the searches for all `MIXES` find together; its account tells what each mean lacks.
 
     That is the mean square of what its outputs lack of the mean of both models' outputs. Of two as good as
     each other the first is taken; objectives are those of the search for the mix that lacks least. Kept
@@ -53,10 +54,9 @@ def choose(problem: Problem, search: Search) -> MatchResult:
     lacks = {mix: means.lacking(element) for mix, element in elements.items()}
     best = min(lacks, key=lacks.__getitem__)
     element, joined, words = _exchanged(problem.fitted, elements, best, lacks[best], means)
-    account = {"mix": best, "lacks": {f"{mix:g}": lack for mix, lack in lacks.items()}}
-    account |= {"joined": joined, "words": words}
+    account = Mixed(best, {f"{mix:g}": lack for mix, lack in lacks.items()}, joined, words)
     perms, maps = (dict(element.permutations),), (dict(element.maps),)
-    return replace(done[best], permutations=perms, maps=maps, mixed=account)
+    return replace(done[best], permutations=perms, maps=maps, account=account)
 
 
 def _exchanged(

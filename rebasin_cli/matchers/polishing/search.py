@@ -23,6 +23,7 @@ from ...permutations import permutation
 from ...runtime.seeds import derive, generator
 from ...types import Permutations, Tensors
 from .. import Problem
+from ..accounts import Polish
 from ..straight_through.epochs import epoch
 from . import swaps
 from .length import Length
@@ -51,9 +52,9 @@ class Polished:
     seconds: float
     work: float
 
-    def account(self) -> dict[str, Any]:
+    def account(self) -> Polish:
         """Without the seconds, which no two runs share."""
-        return {name: getattr(self, name) for name in ("steps", "swaps", "before", "after")}
+        return Polish(self.steps, self.swaps, self.before, self.after)
 
 
 def polish(

@@ -169,7 +169,7 @@ def _polished(problem: Problem, result: MatchResult, length: Length) -> MatchRes
         problem.report(State(result.permutations, result.sweeps, result.objective_after, notes))
 
     done = polishing.polish(problem, result.permutations, length, progress=report)
-    return dataclasses.replace(result, permutations=done.permutations, polished=done.account(), repaired=None)
+    return dataclasses.replace(result, permutations=done.permutations, polished=done.account())
 
 
 def options_of(method: str, given: Any = None) -> Any:

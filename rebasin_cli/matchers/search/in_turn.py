@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ import torch
 
 from ...types import Permutations
 from .. import MatchResult, Problem, State
+from ..accounts import Begun, Learned
 from ..straight_through.history import packed, unpacked
 from . import listed
 
@@ -44,7 +45,13 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
             before, after, sweeps, solves, converged = figures
             parts.append(
                 MatchResult(
-                    (begun[k],), before, after, int(sweeps), int(solves), bool(converged), history=seen
+                    (begun[k],),
+                    before,
+                    after,
+                    int(sweeps),
+                    int(solves),
+                    bool(converged),
+                    account=Learned(None, seen) if seen else None,
                 )
             )
             continue
@@ -57,8 +64,8 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
         pair = replace(problem, models=(problem.models[0], model), start=first, progress=report)
         parts.append(module.match(pair, options))
         notes |= {f"model {k} {name}": float(getattr(parts[-1], name)) for name in FIGURES}
-        if parts[-1].history:
-            looks[f"model {k} history"] = packed(parts[-1].history)
+        if isinstance(looked := parts[-1].account, Learned) and looked.history:
+            looks[f"model {k} history"] = packed(looked.history)
     learnt = hasattr(options, "learning_rate")  # then the objective is a loss, and sweeps are steps
     found = tuple(part.permutations[0] for part in parts)
     if learnt:
@@ -70,7 +77,6 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
     else:
         before = sum(part.objective_before for part in parts)
         after = sum(part.objective_after for part in parts)
-    inits = {part.init for part in parts if part.init}  # those that had ended do not say
     return MatchResult(
         found,
         before,
@@ -78,9 +84,18 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
         (sum if learnt else max)(part.sweeps for part in parts),
         sum(part.solves for part in parts),
         all(part.converged for part in parts),
-        history=tuple({"model": k + 2, **row} for k, part in enumerate(parts) for row in part.history),
-        init=inits.pop() if len(inits) == 1 else None,
+        account=_account(parts),
     )
+
+
+def _account(parts: Sequence[MatchResult]) -> Begun | None:
+    """Of all searches: what they looked at, and where they began if that is the same of all that say so."""
+    begun = [(k, part.account) for k, part in enumerate(parts) if isinstance(part.account, Begun)]
+    inits = {account.init for _, account in begun if account.init}  # those that had ended do not say
+    init = inits.pop() if len(inits) == 1 else None
+    learned = [(k, account) for k, account in begun if isinstance(account, Learned)]
+    history = tuple({"model": k + 2, **row} for k, account in learned for row in account.history)
+    return Learned(init, history) if history else Begun(init) if init else None
 
 
 def _report(

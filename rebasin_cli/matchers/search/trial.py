@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from ...repair import Outcome
 from ...repair.choosing import Measured
 from .. import MatchResult
+from ..accounts import Tried
 
 
 @dataclass
@@ -36,13 +36,17 @@ class Trial:
             raise LookupError(f"{self.method} found nothing: {self.why}")
         return self.result
 
-    def accounts(self, *, repairs: bool) -> Iterator[dict[str, Any]]:
+    def accounts(self, *, repairs: bool) -> Iterator[Tried]:
         """A row a merge; with `repairs` each says its own."""
         if self.result is None:
-            yield {"method": self.method, "seconds": round(self.seconds, 2), "why": self.why}
+            yield Tried(self.method, seconds=round(self.seconds, 2), why=self.why)
         for how, (measured, seconds) in self.merges.items():
-            told: dict[str, Any] = {"method": self.method} | ({"repair": how} if repairs else {})
-            told["seconds"] = round(self.seconds + seconds, 2)
-            yield told | ({"held_out_loss": measured.plain.loss} if measured.plain.loss < math.inf else {})
+            loss = measured.plain.loss
+            yield Tried(
+                self.method,
+                how if repairs else None,
+                round(self.seconds + seconds, 2),
+                loss if loss < math.inf else None,
+            )
         for how, why in self.lacking.items():
-            yield {"method": self.method, "repair": how, "why": why}
+            yield Tried(self.method, how, why=why)

@@ -30,6 +30,7 @@ from ...runtime.seeds import derive, generator
 from ...runtime.signals import held_back
 from ...types import Permutations
 from .. import MatchResult, Problem, State
+from ..accounts import Learned
 from .epochs import epoch, with_last
 from .followers import Followers
 from .history import LOOKED, packed, unpacked
@@ -316,9 +317,8 @@ class Run:
             self.done,
             solves,
             True,
-            history=looks,
-            init=self.init,
             maps=maps,
+            account=Learned(self.init, looks),
         )
 
     def close(self) -> None:

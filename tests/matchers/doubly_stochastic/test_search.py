@@ -116,15 +116,15 @@ def test_the_objective_is_the_mean_loss_of_the_line_and_never_falls():
     assert -found.objective_before == pytest.approx(line_loss(problem, still), rel=1e-5)
     assert -found.objective_after == pytest.approx(line_loss(problem, found.permutations[0]), rel=1e-5)
     assert found.objective_after > found.objective_before
-    assert found.rounded["chosen"] != "start" and found.sweeps == 16
+    assert found.account.rounding.chosen != "start" and found.sweeps == 16
 
 
 def test_where_it_began_is_given_back_when_nothing_is_better():
     problem = problem_of(b=tensors(1))
     found = search(problem, learning_rate=1.0, epochs=3)
-    assert found.rounded["chosen"] == "start" and permutation.is_identity(found.permutations[0])
+    assert found.account.rounding.chosen == "start" and permutation.is_identity(found.permutations[0])
     assert found.objective_after == found.objective_before
-    assert found.rounded["loss_nearest"] >= found.rounded["loss_start"]
+    assert found.account.rounding.loss_nearest >= found.account.rounding.loss_start
 
 
 def test_the_two_readings_of_what_is_minimised_differ_by_the_pull():

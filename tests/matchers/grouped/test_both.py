@@ -112,19 +112,19 @@ def test_without_a_mix_the_one_is_taken_whose_mean_is_nearest_to_what_both_give(
     models = [drawn(inferred(tanh)[0], seed) for seed in (6, 106)]  # of which one word is of another mix
     net, found, models, how = setting(tanh, models)
     whole = align(models, found.fitted, method="dual", progress=lambda s: kept.append(copied(s)), **how)
-    told = whole.result.mixed
+    told = whole.result.account
     lacks, every = {}, {}
     for mix in mixing.MIXES:
         one = every[mix] = align(models, found.fitted, method="dual", options={"mix": mix}, **how)
         mean = {name: (tensor + one.tensors[name]) / 2 for name, tensor in one.models[0].items()}
         lacks[f"{mix:g}"] = lacking(net, mean, models, how["data"])
-    assert told["lacks"] == pytest.approx(lacks, rel=1e-4)
-    assert told["mix"] == float(min(lacks, key=lacks.__getitem__))
+    assert told.lacks == pytest.approx(lacks, rel=1e-4)
+    assert told.mix == float(min(lacks, key=lacks.__getitem__))
     mean = {name: (tensor + whole.tensors[name]) / 2 for name, tensor in whole.models[0].items()}
-    assert told["joined"] == pytest.approx(lacking(net, mean, models, how["data"]), rel=1e-4)
-    assert told["words"] and told["joined"] < min(lacks.values())
+    assert told.joined == pytest.approx(lacking(net, mean, models, how["data"]), rel=1e-4)
+    assert told.words and told.joined < min(lacks.values())
     for word in found.fitted.words:  # each is that of the mix it is said to be of
-        named = every[told["words"].get(word, told["mix"])].result
+        named = every[told.words.get(word, told.mix)].result
         assert torch.equal(whole.result.permutations[0][word], named.permutations[0][word])
         assert torch.equal(*(each.maps[0].get(word, torch.zeros(0)) for each in (whole.result, named)))
     for state in (kept[0], next(s for s in kept if s.notes["mix"] == 2), kept[-1]):
@@ -138,8 +138,8 @@ def test_without_a_mix_the_one_is_taken_whose_mean_is_nearest_to_what_both_give(
             **how,
         )
         assert all(s.notes["mix"] >= state.notes["mix"] for s in more)  # no search is run twice
-        assert again.result.mixed["mix"] == told["mix"]
-        assert again.result.mixed["lacks"] == pytest.approx(told["lacks"], rel=1e-6)
+        assert again.result.account.mix == told.mix
+        assert again.result.account.lacks == pytest.approx(told.lacks, rel=1e-6)
         for name, tensor in whole.tensors.items():
             assert torch.allclose(tensor, again.tensors[name], atol=1e-6), name
 
@@ -153,13 +153,13 @@ def lacking(net, mean, models, data):
 
 def test_a_mix_that_is_given_is_not_chosen():
     *_, done = searched(tanh, mix=0.5)
-    assert done.result.mixed == {}
+    assert done.result.account is None
 
 
 def test_norms_with_running_statistics_have_the_usual_mix():
     models = [{n: t.abs() for n, t in drawn(WithStatistics(), seed).items()} for seed in (0, 1)]
     *_, done = searched(WithStatistics, models)
-    assert done.result.maps and done.result.mixed == {}
+    assert done.result.maps and done.result.account is None
     *_, usual = searched(WithStatistics, models, mix=0.5)
     assert all(torch.equal(done.tensors[name], usual.tensors[name]) for name in usual.tensors)
 

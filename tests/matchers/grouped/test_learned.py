@@ -133,7 +133,7 @@ def test_what_is_learned_lowers_the_loss_and_computes_what_it_did(make):
 def test_learning_begins_where_activations_lead_and_ends_no_worse():
     found, a, b = planted(Transformer)
     result = ste.match(problem(Transformer, [a, b]), ste.Options(epochs=1))
-    assert result.init == "am" and result.objective_after >= result.objective_before
+    assert result.account.init == "am" and result.objective_after >= result.objective_before
     turned = acts.acted(b, found.fitted, Elements(result.permutations[0], result.maps[0]))
     names = [n for n in a if a[n].ndim > 1]
     near, far = (sum(float((a[n] * x[n]).sum()) for n in names) for x in (turned, b))

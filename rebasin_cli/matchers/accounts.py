@@ -1,0 +1,161 @@
+"""What a method says of its own of how it found a result: one value, of a kind for each kind of method.
+
+Figures that all methods have stand in `MatchResult`. `plain` of a value is what a report's JSON has of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..repair import Outcome
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Of a search that another method's result is the beginning of; None: it does not say."""
+
+    init: str | None = None  # one of `INITS`, or "given"
+
+
+@dataclass(frozen=True)
+class Learned(Begun):
+    """Of a search that learns: a row of figures for every time that it looked at held-out samples.
+
+    "step", "loss", "held_out_loss", "held_out_accuracy", "held_out_calibrated" (the loss at the best
+    temperature), without what is no number; "model" where models were matched one after the other.
+    """
+
+    history: tuple[Mapping[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """How a relaxed search came to permutations: mean losses of the line in nats, counts of units that moved.
+
+    `chosen` is "start", "nearest" or "draw 3"; the best by the loss alone, and with the pull to the start.
+    """
+
+    chosen: str
+    by_loss: str
+    by_penalised: str
+    loss_start: float
+    loss_nearest: float
+    loss: float
+    draws: int
+    draws_below_nearest: int
+    units_moved: int
+    units_moved_nearest: int
+    units: int
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Relaxed(Begun):
+    """Of a search over doubly stochastic matrices."""
+
+    rounding: Rounded | None = None
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Of words that a constraint couples: what is reached within it, and the `bound` that nothing exceeds.
+
+    `free`: what is best without the constraint keeps it. `before` is the sum before the activation, `allowed`
+    the least that it may be.
+    """
+
+    words: tuple[str, ...]
+    free: bool
+    reached: float
+    bound: float
+    gap: float
+    before: float
+    allowed: float
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self) | {"words": list(self.words)}
+
+
+@dataclass(frozen=True)
+class Constrained:
+    """Of a method that keeps to a constraint."""
+
+    certificates: tuple[Certificate, ...]
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Of a search that tried several shares of activations: the `mix` that was taken, what each mean `lacks`.
+
+    That is the mean square of what it lacks of both models' outputs, by the mix as text. `words` are of
+    another mix, and `joined` is what the mean with these lacks.
+    """
+
+    mix: float
+    lacks: Mapping[str, float]
+    joined: float
+    words: Mapping[str, float]
+
+    def plain(self) -> dict[str, Any]:
+        return {"mix": self.mix, "lacks": dict(self.lacks), "joined": self.joined, "words": dict(self.words)}
+
+
+Account = Begun | Learned | Relaxed | Constrained | Mixed
+
+
+@dataclass(frozen=True)
+class Polish:
+    """What swaps on the true loss came to: how many, in how many steps, and held-out losses in nats."""
+
+    steps: int
+    swaps: int
+    before: float
+    after: float
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A method, with one repair where several are open: its held-out loss, or `why` there is none."""
+
+    method: str
+    repair: str | None = None
+    seconds: float | None = None
+    held_out_loss: float | None = None
+    why: str | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """What is known of it."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What was taken of several methods, with one of the repairs that are open.
+
+    `repair` is None where it is what a merge chooses by itself; `repaired` is what it did to the models' mean
+    with equal weights, where that took long.
+    """
+
+    method: str
+    tried: tuple[Tried, ...]
+    repair: str | None = None
+    repaired: Outcome | None = field(default=None, repr=False, compare=False)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What was tried, without the seconds, which no two runs share."""
+        return [{name: it for name, it in row.plain().items() if name != "seconds"} for row in self.tried]
+
+    def plain(self) -> dict[str, Any]:
+        told: dict[str, Any] = {"chosen": self.method}
+        told |= {"repair": self.repair} if self.repair else {}
+        told["tried"] = self.rows()
+        done = None if self.repaired is None else self.repaired.repaired
+        return told | ({"repair_samples": done.samples} if done is not None and done.samples else {})
