@@ -21,6 +21,7 @@ FLOORS = """
     matchers  matchers.search  matchers.polishing
     matchers.doubly_stochastic
     matchers.straight_through  matchers.grouped  matchers.activations  matchers.weights
+    matchers.accounts
     canonical  repair  inference  networks  groups  permutations  spec
     averages
     nets  datasets  checkpoints  runtime  registry  version  types  errors

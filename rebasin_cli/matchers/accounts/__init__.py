@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..repair import Outcome
+    from ...repair import Outcome
 
 
 @dataclass(frozen=True)
