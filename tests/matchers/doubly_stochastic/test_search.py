@@ -141,11 +141,11 @@ def test_the_two_readings_of_what_is_minimised_differ_by_the_pull():
         return weak.rounded()
 
     by_loss, penalised = rounded("loss"), rounded("penalised")
-    assert by_loss.rounded["by_loss"] == by_loss.rounded["chosen"] != "start"
-    assert penalised.rounded["by_penalised"] == penalised.rounded["chosen"] == "start"
-    assert by_loss.rounded["by_penalised"] == "start"
-    moved = by_loss.rounded["units_moved"]
-    gain = by_loss.rounded["loss_start"] - by_loss.rounded["loss"]
+    assert by_loss.account.rounding.by_loss == by_loss.account.rounding.chosen != "start"
+    assert penalised.account.rounding.by_penalised == penalised.account.rounding.chosen == "start"
+    assert by_loss.account.rounding.by_penalised == "start"
+    moved = by_loss.account.rounding.units_moved
+    gain = by_loss.account.rounding.loss_start - by_loss.account.rounding.loss
     assert moved > 0 and gain < moved / options["nu"]
 
 
