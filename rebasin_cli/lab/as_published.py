@@ -34,7 +34,7 @@ def run(bench: Bench) -> Outcome:
     data = open_data(p.data, "train", root=bench.root).with_batch_size(p.step)
     layers = samples.layers(train, p.width, p.depth, classes)
 
-    def trial(number: int) -> list:
+    def trial(number: int) -> list[Any]:
         """Test loss and accuracy of the mean by every method; of the models, their mean."""
         generator = bench.generator(f"networks {number}")
         start = stacks.fresh(p.models, layers, generator)

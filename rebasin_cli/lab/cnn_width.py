@@ -7,6 +7,8 @@ peak for convolutional networks on CIFAR-10 without giving their architecture: t
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from .batched import matching, samples, stacks, training
@@ -24,7 +26,7 @@ def run(bench: Bench) -> Outcome:
     train, test, classes = samples.opened(p.data, bench.root, limit=p.samples, images=True)
     splits = [split.some(p.measured, bench.generator("measured samples")) for split in (test, train)]
 
-    def measure(width: int) -> list:
+    def measure(width: int) -> list[Any]:
         """For every pair: naive and wm barrier and mean loss of the ends, on test and on training data."""
         draw = bench.generator(f"networks of {width}")
         start = stacks.of_shapes(2 * p.pairs, shapes(train, width, classes), draw, "kaiming")

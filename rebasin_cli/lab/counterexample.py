@@ -9,6 +9,7 @@ float64, and -1e-12 counts as 0.
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ Network = tuple[Tensor, Tensor, Tensor, Tensor]  # weights and biases of both hi
 def networks() -> tuple[Network, Network]:
     """A and B: the two hidden layers of each; the output is minus the sum of the last."""
 
-    def made(*rows: list) -> Network:
+    def made(*rows: list[Any]) -> Network:
         w1, b1, w2, b2 = (torch.tensor(row, dtype=torch.float64) for row in rows)
         return w1, b1, w2, b2
 

@@ -7,6 +7,9 @@ computed exactly. Narrower students than the teacher have a loss of their own at
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from .engine.bench import Bench
@@ -25,7 +28,7 @@ def run(bench: Bench) -> Outcome:
     p, units = bench.p, bench.p.teacher
     widths = sorted({max(1, round(units * ratio)) for ratio in p.ratios})
 
-    def train(m: int) -> list:
+    def train(m: int) -> list[Any]:
         """By `noise` and pair: the barriers of `KINDS`, and the mean loss of its ends."""
         start = descent.initial(2 * p.pairs, m, units, p.spread, bench.generator(f"start {m}"))
         found = []
@@ -60,13 +63,16 @@ def run(bench: Bench) -> Outcome:
     return Outcome(claims, tables, panels)
 
 
+Function = Callable[[torch.Tensor], torch.Tensor]  # of means, the figure that a claim is about
+
+
 def _claims(widths: list[int], units: int, aligned: torch.Tensor, how: str, seed: int) -> list[Claim]:
     """On the fall, rise and fall of barriers after matching (pairs, widths); intervals are over pairs."""
     above = [k for k, m in enumerate(widths) if m > units]
     below = [k for k, m in enumerate(widths) if m < units]
     claims = []
 
-    def add(says: str, about: str, expected: tuple[float, float], function) -> None:
+    def add(says: str, about: str, expected: tuple[float, float], function: Function) -> None:
         found = bootstrap(aligned.tolist(), function, seed=seed)
         claims.append(Claim(SOURCE, says, f"{about}, {how}", expected, *found))
 

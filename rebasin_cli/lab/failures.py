@@ -9,6 +9,7 @@ multilayer perceptrons.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ def run(bench: Bench) -> Outcome:
         "SGD, low rate": usual | {"optimizer": "sgd", "rate": p.sgd_low},
     }
 
-    def measure(kind: str) -> list:
+    def measure(kind: str) -> list[Any]:
         """For every pair: wm and naive barrier, loss and accuracy of the ends, on test data."""
         how = kinds[kind]
         layers = samples.layers(train, how["width"], p.depth, classes)

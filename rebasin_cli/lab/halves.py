@@ -6,6 +6,8 @@ bins of equal width, on training and test data, for the merge and for every mode
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ..matchers import merge_many
@@ -24,7 +26,7 @@ def run(bench: Bench) -> Outcome:
     train, test, classes = samples.opened(p.data, bench.root, limit=p.samples)
     splits = {"train": train, "test": test}
 
-    def everything(_: str) -> dict:
+    def everything(_: str) -> dict[str, Any]:
         """Of both splits: for all models and the merge (last) loss, accuracy, ECE; the merge's bins."""
         generator = bench.generator("networks")
         start = stacks.fresh(p.models, samples.layers(train, p.width, p.depth, classes), generator)

@@ -7,6 +7,8 @@ paper also says that minima drawn evenly are the least sparse of all.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from .engine.bench import Bench
@@ -32,7 +34,7 @@ def run(bench: Bench) -> Outcome:
     p = bench.p
     units = p.teacher
 
-    def solve(m: int) -> list:
+    def solve(m: int) -> list[Any]:
         """Of every rate: runs that end, the share of dead rows of each, PQ indices, the largest loss."""
         start = descent.initial(p.runs, m, units, p.spread, bench.generator(f"start {m}"))
         rates = torch.tensor(p.rates, dtype=torch.float64).repeat_interleave(p.runs)
@@ -80,7 +82,7 @@ def run(bench: Bench) -> Outcome:
     return Outcome(claims, tables, panels, [note])
 
 
-def _starts(solved: list, widths: list[int], p) -> list[Claim]:
+def _starts(solved: list[Any], widths: list[int], p: Any) -> list[Claim]:
     """Whether minima drawn evenly are the least sparse, by the spread of the first weights and the order."""
     found = []
     for m, (_, even, _, *spread) in zip(widths, solved, strict=True):
@@ -98,7 +100,7 @@ def _spread(students: torch.Tensor) -> float:
     return float(systems.pq_index(students.norm(dim=-1), *ORDERS[0]).std() / len(students) ** 0.5)
 
 
-def _claims(m: int, rows: list, even: list[float], error: float, p) -> list[Claim]:
+def _claims(m: int, rows: list[Any], even: list[float], error: float, p: Any) -> list[Claim]:
     slow = [row for row in rows if row[0] <= 4 and row[1]]
     fast = [row for row in rows if 4 < row[0] <= 6.5 and row[1]]
     found = []

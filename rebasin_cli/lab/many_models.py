@@ -103,14 +103,16 @@ def run(bench: Bench) -> Outcome:
     return Outcome(claims, tables, panels, [note])
 
 
-def _gaps(merged: stacks.Stack, splits: dict, own: dict, count: int) -> list[float]:
+def _gaps(merged: stacks.Stack, splits: dict[str, Any], own: dict[str, Any], count: int) -> list[float]:
     """Test and train loss over the models', and test accuracy."""
     scores = {split: stacks.measured(merged, *data) for split, data in splits.items()}
     losses = [float(scores[split].loss[0] - own[split].loss[:count].mean()) for split in SPLITS]
     return [*losses, float(scores["test"].accuracy[0])]
 
 
-def _sharp(stack: stacks.Stack, data: samples.Samples, p, layers: list[int]) -> list[tuple[float, float]]:
+def _sharp(
+    stack: stacks.Stack, data: samples.Samples, p: Any, layers: list[int]
+) -> list[tuple[float, float]]:
     """Sharpness of every network on the first samples of a split, and its standard error."""
     found, network = [], MLP(layers)
     batch = [(data.inputs[: p.sharp], data.targets[: p.sharp])]
@@ -142,7 +144,7 @@ def _geometries(matched: stacks.Stack, seed: int) -> list[list[list[float]]]:
     return found
 
 
-def _on_losses(p, gaps: Tensor, seed: int) -> list[Claim]:
+def _on_losses(p: Any, gaps: Tensor, seed: int) -> list[Claim]:
     claims, about = [], f"{p.counts[-1]} models, {p.trials} trials"
     fig1, fig3 = "STE-MM §3, Figure 1", "STE-MM §5, Figure 3"
     loss = {row: gaps[:, :, k, 0] for k, row in enumerate(ROWS)}  # (trials, counts)
@@ -175,7 +177,7 @@ def _on_losses(p, gaps: Tensor, seed: int) -> list[Claim]:
     return claims
 
 
-def _on_sharpness(p, sharp: Tensor) -> list[Claim]:
+def _on_sharpness(p: Any, sharp: Tensor) -> list[Claim]:
     claims, source = [], "STE-MM §6.2, Figure 8"
     about = f"{p.counts[-1]} models, {p.trials} trials"
     for n, method in enumerate(CURVED):
@@ -192,7 +194,7 @@ def _on_sharpness(p, sharp: Tensor) -> list[Claim]:
     return claims
 
 
-def _on_geometry(p, trials: list) -> list[Claim]:
+def _on_geometry(p: Any, trials: list[Any]) -> list[Claim]:
     """How far angles are from 60°, and whether the nulls' are farther; intervals are over trials."""
     if not trials[0]["geometry"][0][1]:
         return []
@@ -210,7 +212,7 @@ def _on_geometry(p, trials: list) -> list[Claim]:
     return claims
 
 
-def _losses(p, trials: list, means: Tensor) -> Table:
+def _losses(p: Any, trials: list[Any], means: Tensor) -> Table:
     head = ("models", "", "test loss gap", "train loss gap", "test accuracy", "the models' accuracy")
     body = [
         (count, row, *means[i, k].tolist(), sum(t["ends"][i] for t in trials) / len(trials))
@@ -220,7 +222,7 @@ def _losses(p, trials: list, means: Tensor) -> Table:
     return Table(f"The mean of n models, {p.trials} trials, {p.data}", head, body)
 
 
-def _curved(p, sharp: Tensor) -> Table:
+def _curved(p: Any, sharp: Tensor) -> Table:
     head = [f"{name}, {split}" for name in (*CURVED, "parents") for split in SPLITS]
     values = sharp[..., 0].mean(0).tolist()
     errors = (sharp[..., 1].square().sum(0).sqrt() / len(sharp)).tolist()

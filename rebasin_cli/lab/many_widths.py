@@ -6,6 +6,8 @@ mean over the models' own is said to go to 0 with width, whatever the method.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ..datasets import open_data
@@ -29,7 +31,7 @@ def run(bench: Bench) -> Outcome:
     batches = open_data(p.data, "train", root=bench.root, limit=p.samples or None).with_batch_size(p.step)
     widths = sorted(set(p.widths))
 
-    def measure(width: int) -> list:
+    def measure(width: int) -> list[Any]:
         """For every trial and method, naive last, the gap on test and training data."""
         found = []
         for number in range(p.trials):

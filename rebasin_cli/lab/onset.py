@@ -8,6 +8,7 @@ seen: it is shown as it is, and relative to what the ends have learnt.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -29,7 +30,7 @@ def run(bench: Bench) -> Outcome:
     an_epoch = training.steps_of(1, len(train.targets), p.batch)
     epochs = sorted(set(p.epochs))
 
-    def everything(_: str) -> list:
+    def everything(_: str) -> list[Any]:
         """For every epoch and pair: barrier (midpoint, chord), of accuracy, naive, and the ends' loss."""
         layers = samples.layers(train, p.width, p.depth, classes)
         steps = {epoch * an_epoch for epoch in epochs}
@@ -38,7 +39,7 @@ def run(bench: Bench) -> Outcome:
         kept = training.pairs(p.pairs, layers, train, **how)
         return [_measured(*kept[epoch * an_epoch]) for epoch in epochs]
 
-    def _measured(one: stacks.Stack, other: stacks.Stack) -> list:
+    def _measured(one: stacks.Stack, other: stacks.Stack) -> list[Any]:
         moved = matching.aligned(one, other, seed=bench.seed)
         line = stacks.path(one, moved, *looked_at, p.points)
         naive = stacks.heights(stacks.path(one, other, *looked_at, p.points).loss)[0]

@@ -6,6 +6,8 @@ itself: the paper does not say which. Norms shrink along a straight line; along 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from .batched import matching, samples, stacks, training
@@ -46,7 +48,7 @@ def run(bench: Bench) -> Outcome:
     p = bench.p
     train, test, classes = samples.opened(p.data, bench.root, limit=p.samples)
 
-    def everything(_: str) -> list:
+    def everything(_: str) -> list[Any]:
         """Test losses and accuracies, (kinds, pairs, points) each."""
         layers = samples.layers(train, p.width, p.depth, classes)
         steps = training.steps_of(p.epochs, len(train.targets), p.batch)

@@ -7,6 +7,8 @@ their logits, and a model of all data.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ..datasets._portions import ClassSplit
@@ -28,7 +30,7 @@ def run(bench: Bench) -> Outcome:
     train, test, classes = samples.opened(p.data, bench.root, limit=p.samples)
     layers = samples.layers(train, p.width, p.depth, classes)
 
-    def pair(number: int) -> list:
+    def pair(number: int) -> list[Any]:
         """The figures of `ROWS`, and the test losses along the paths."""
         generator = bench.generator(f"pair {number}")
         split = ClassSplit(classes // 2, p.share, 1 - p.share)
@@ -56,7 +58,7 @@ def run(bench: Bench) -> Outcome:
     a, b, naive, wm, ensemble, full = (figures[:, k] for k in range(len(ROWS)))
     best = torch.minimum(a, b)
 
-    claims: list = []
+    claims: list[Any] = []
     for says, about, values in (
         (
             "the merge has a lower loss than both models",

@@ -7,6 +7,8 @@ search is the assignment of weight matching with the negative gradient in A's pl
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from .batched import matching, samples, stacks, training
@@ -46,7 +48,7 @@ def run(bench: Bench) -> Outcome:
     p = bench.p
     train, _, classes = samples.opened(p.data, bench.root, limit=p.samples)
 
-    def everything(_: str) -> list:
+    def everything(_: str) -> list[Any]:
         """For every pair and method: slope, first losses minus A's, barrier; the path; ‖∇‖ beside."""
         layers = samples.layers(train, p.width, p.depth, classes)
         steps = training.steps_of(p.epochs, len(train.targets), p.batch)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ KNOWN = {
 # fmt: on
 
 
-def barriers(units: int, students: int, pairs: int, generator: torch.Generator, inputs: int = 0) -> list:
+def barriers(units: int, students: int, pairs: int, generator: torch.Generator, inputs: int = 0) -> list[Any]:
     """For every pair of minima a row: the barrier by each of `minima.METHODS`."""
     rows: list[list[float]] = []
     at_once = max(1, min(pairs, SLAB // students**2))
@@ -65,11 +66,11 @@ def slope(widths: Sequence[float], heights: Tensor) -> Tensor:
 
 def run(bench: Bench) -> Outcome:
     p, methods = bench.p, list(minima.METHODS)
-    found: dict[int, list] = {}
+    found: dict[int, list[Any]] = {}
     for units in p.teachers:
         widths = sorted({round(units * ratio) for ratio in p.ratios})
 
-        def measure(m: int, units: int = units) -> list:
+        def measure(m: int, units: int = units) -> list[Any]:
             pairs = p.pairs if m <= 8 * units else max(2, p.pairs // 3)
             return [m, barriers(units, m, pairs, bench.generator(f"pairs of {units} and {m}"))]
 
@@ -104,7 +105,7 @@ def _mean(pairs: Sequence[Sequence[float]], column: int) -> float:
     return math.fsum(row[column] for row in pairs) / len(pairs)
 
 
-def _claims(units: int, rows: Sequence, methods: Sequence[str], seed: int) -> list[Claim]:
+def _claims(units: int, rows: Sequence[Any], methods: Sequence[str], seed: int) -> list[Claim]:
     """The slope of each method from 8k on, where the peak is, and that naive does not fall."""
     tail = [(m, pairs) for m, pairs in rows if m >= 8 * units]
     found = []
@@ -151,14 +152,14 @@ def _dimension_free(bench: Bench, units: int) -> Claim:
     )
 
 
-def _against_known(found: dict[int, list], methods: Sequence[str]) -> Table:
+def _against_known(found: dict[int, list[Any]], methods: Sequence[str]) -> Table:
     """Means beside those that were measured apart, and their distance in standard errors."""
     rows = []
     for place, ratio in enumerate(KNOWN_AT):
         if (m := round(10 * ratio)) not in found:
             continue
         pairs = found[m]
-        row: list = [ratio]
+        row: list[Any] = [ratio]
         for column, method in enumerate(methods):
             values = torch.tensor([pair[column] for pair in pairs], dtype=torch.float64)
             known, reference = KNOWN[method][place], 30 if ratio <= 8 else 10

@@ -6,6 +6,8 @@ with a teacher of one unit, the sizes of a student's units should be those of a 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from .engine.bench import Bench
@@ -32,7 +34,7 @@ def run(bench: Bench) -> Outcome:
 
     p, units = bench.p, bench.p.teacher
 
-    def types(rate: float) -> list:
+    def types(rate: float) -> list[Any]:
         start = descent.initial(p.runs, units + 1, units, p.spread, bench.generator("types"))
         ends = descent.descend(start, units, rate, p.steps)
         good = ends[systems.loss(ends, units) < ARRIVED]
@@ -43,7 +45,8 @@ def run(bench: Bench) -> Outcome:
         start = descent.initial(p.runs, p.norms, units, spread, bench.generator("sizes"))
         ends = descent.descend(start, 1, p.rates[0], p.steps)
         good = ends[systems.loss(ends, 1) < ARRIVED].norm(dim=2)
-        return (good.flatten() * p.norms).sort().values.tolist()
+        sizes_found: list[float] = (good.flatten() * p.norms).sort().values.tolist()
+        return sizes_found
 
     counted = bench.each("descending, ηm =", p.rates, types)
     measured = bench.each("one unit, spread", p.spreads, sizes)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -30,7 +32,7 @@ def run(bench: Bench) -> Outcome:
     p = bench.p
     opened = {name: samples.opened(name, bench.root, limit=p.samples) for name in p.data}
 
-    def measure(setting: Setting, width: int) -> list:
+    def measure(setting: Setting, width: int) -> list[Any]:
         """For every pair: naive and wm barrier on test and training data, and mean losses of the ends."""
         data, noise, until, depth = setting
         *splits, classes = opened[data]
@@ -71,7 +73,14 @@ def _comparisons(every: dict[Setting, Sweep], bench: Bench) -> list[Claim]:
     tasks = list(itertools.product(p.data, p.noise))
     shallow, deep, easy, hard = min(p.depths), max(p.depths), tasks[0], tasks[-1]
 
-    def beside(one: Setting, other: Setting, about: str, says: str, expected, function) -> None:
+    def beside(
+        one: Setting,
+        other: Setting,
+        about: str,
+        says: str,
+        expected: tuple[float, float],
+        function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    ) -> None:
         both = torch.cat([every[one].wm, every[other].wm], 1).tolist()
         at = len(p.widths)
         told = bootstrap(

@@ -16,7 +16,8 @@ import numpy as np
 
 from ..errors import UsageError
 from ..reports import Gate, Report, Row
-from ..reports._format import MIDPOINT, clean, number
+from ..reports._format import MIDPOINT, number
+from ..runtime.text import clean
 from . import pairing
 
 TOLERANCE = 0.01  # nats

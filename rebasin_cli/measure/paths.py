@@ -64,7 +64,7 @@ class Path:
             return self.curve.at(t)
         return self.join(self.a, self.b, t, keep=self.keep)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.points < 2:
             raise UsageError(f"a path needs its two ends at least, not {self.points} points")
 

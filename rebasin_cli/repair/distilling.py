@@ -22,6 +22,7 @@ from .. import networks
 from ..averages.mixing import average
 from ..errors import CheckpointError
 from ..networks.running import evaluating
+from ..networks.state import duplicate
 from ..runtime.seeds import seeded
 from ..runtime.threads import on_one_thread
 from ..types import Batches
@@ -63,7 +64,7 @@ def distill(
     average([{}] * len(endpoints), shares)  # its checks
     before, began = network.state_dict(), time.monotonic()
     with on_one_thread(), seeded(0, "distillation", str(device)):
-        own = networks.duplicate(network).float().to(device)
+        own = duplicate(network).float().to(device)
         samples = Ensemble([holding(own, end) for end in endpoints], shares, batches, output, memory, device)
         missing = samples.missing(own)
         if not math.isfinite(missing):

@@ -14,6 +14,7 @@ from .. import networks
 from ..datasets._batches import checked, part_of, tensors_in
 from ..errors import DataError
 from ..networks.running import call, evaluating, fed
+from ..networks.state import duplicate
 from ..types import Batches
 from .options import STEP
 
@@ -83,4 +84,4 @@ class Ensemble:
 
 def holding(network: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     """A copy of the network with these weights, in evaluation."""
-    return networks.load(networks.duplicate(network), tensors).eval()
+    return networks.load(duplicate(network), tensors).eval()

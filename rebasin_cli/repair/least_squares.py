@@ -62,4 +62,5 @@ def _smallest(gram: Tensor, cross: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(gram)
     kept = values > SINGULAR * values[-1].clamp(min=torch.finfo(values.dtype).tiny)
     inverse = torch.where(kept, 1 / torch.where(kept, values, 1.0), 0.0)
-    return vectors @ (inverse[:, None] * (vectors.mT @ cross))
+    solved: Tensor = vectors @ (inverse[:, None] * (vectors.mT @ cross))
+    return solved

@@ -44,7 +44,11 @@ class Run(fx.Interpreter):
     """One forward pass that shows the values of some sites, then stops. `added`: new biases, by node."""
 
     def __init__(
-        self, graph: fx.GraphModule, sites: Mapping[str, Site], added: Mapping[str, Tensor], see: Callable
+        self,
+        graph: fx.GraphModule,
+        sites: Mapping[str, Site],
+        added: Mapping[str, Tensor],
+        see: Callable[..., Any],
     ):
         super().__init__(graph)
         self.extra_traceback = False  # the stop is no failure; PyTorch imports its compiler to describe one

@@ -196,7 +196,8 @@ def _channel(name: str, node: fx.Node) -> int:
     if name in ("linear", "layer_norm"):
         return -1
     if name in NORMS:
-        return 1 - node.meta["val"].ndim
+        axis: int = 1 - node.meta["val"].ndim
+        return axis
     return -int(name.removesuffix("d")[-1]) - 1
 
 

@@ -56,7 +56,8 @@ def matrix(kind: str, weight: Tensor, groups: int) -> Tensor:
     """(groups, inputs, outputs): a weight by the rows that it multiplies."""
     if "transpose" in kind:
         parts = weight.unflatten(0, (groups, -1)).flip(list(range(3, weight.ndim + 1)))
-        return parts.movedim(2, -1).reshape(groups, -1, weight.shape[1])
+        rows: Tensor = parts.movedim(2, -1).reshape(groups, -1, weight.shape[1])
+        return rows
     return weight.reshape(groups, weight.shape[0] // groups, -1).mT
 
 

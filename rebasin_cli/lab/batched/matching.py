@@ -34,7 +34,8 @@ def by(method: str, passes: int = 1) -> Match:
     """A method by its name; those that train (ste, ste-mm) take so many passes over the data."""
     module = registry.get(method)
     if not method.startswith("ste"):
-        return module.match
+        match: Match = module.match
+        return match
     return functools.partial(module.match, options=module.Options(epochs=passes))
 
 
@@ -85,7 +86,7 @@ def together(stack: Stack, match: Match, *, seed: int = 0, **evidence: Any) -> S
     return stacked(_moved(spec, models, match(Problem(spec, models, seed=seed, **evidence))))
 
 
-def _moved(spec: FittedSpec, models: tuple, found: MatchResult) -> list:
+def _moved(spec: FittedSpec, models: tuple[Any, ...], found: MatchResult) -> list[Any]:
     """The first model, and the others with their units in the order that was found."""
     others = zip(models[1:], found.permutations, strict=True)
     return [models[0], *(dict(permuted(model, spec, perm)) for model, perm in others)]

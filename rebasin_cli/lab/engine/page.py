@@ -16,8 +16,8 @@ def page(made: Mapping[str, Any]) -> str:
     """The page of what `commands.lab` made of one experiment."""
     lines = [f"# {made['title']}", "", f"{made['paper']}.", "", made["about"], ""]
     lines += [f"![{made['title']}]({made['name']}.png)", "", "## Claims", ""]
-    head = ("source", "what it says", "the number", "expected", "measured", "95 % interval", "")
-    lines += [*_table(head, map(_claim, made["claims"])), ""]
+    columns = ("source", "what it says", "the number", "expected", "measured", "95 % interval", "")
+    lines += [*_table(columns, map(_claim, made["claims"])), ""]
     for table in made["tables"]:
         lines += [f"## {table['title']}", "", *_table(table["columns"], table["rows"]), ""]
     lines += [f"- {note}" for note in made["notes"]] + [""] * bool(made["notes"])
@@ -45,7 +45,7 @@ def index(
     without the ending.
     """
     lines = [head.rstrip(), "", "## Experiments", ""]
-    head = (
+    columns: tuple[str, ...] = (
         "experiment",
         "what it asks",
         "paper",
@@ -54,7 +54,7 @@ def index(
         "full scale",
         "what would make it faster",
     )
-    rows = [
+    rows: list[Sequence[str]] = [
         (
             _link(made["name"]),
             made["title"],
@@ -66,7 +66,7 @@ def index(
         )
         for made in every
     ]
-    lines += [*_table(head, rows), ""]
+    lines += [*_table(columns, rows), ""]
     total = math.fsum(made["times"]["seconds"] for made in every)
     scales, threads = ({str(made[key]) for made in every} for key in ("scale", "threads"))
     date = max((made["date"] for made in every), default="")
@@ -87,24 +87,24 @@ def index(
             )
             for page_, made in others.items()
         ]
-        head = ("run", "command", "claims", "took", "date")
-        lines += ["## At other scales", "", *_table(head, rows), ""]
+        columns = ("run", "command", "claims", "took", "date")
+        lines += ["## At other scales", "", *_table(columns, rows), ""]
     runs = {made["name"]: made for made in every} | dict(others)
     for word, title in (
         (REFUTED, "What did not come out as the paper says"),
         (UNDECIDED, "What these runs do not decide"),
     ):
-        head = ("paper", "claim", "the number", "expected", "measured", "95 % interval", "experiment")
+        columns = ("paper", "claim", "the number", "expected", "measured", "95 % interval", "experiment")
         rows = [
             (*_claim(claim)[:-1], _link(page_))
             for page_, made in runs.items()
             for claim in made["claims"]
             if claim["verdict"] == word
         ]
-        lines += [f"## {title}", "", *(_table(head, rows) if rows else ["Nothing."]), ""]
-    head = ("paper", "what it says", "what is known", "experiment")
+        lines += [f"## {title}", "", *(_table(columns, rows) if rows else ["Nothing."]), ""]
+    columns = ("paper", "what it says", "what is known", "experiment")
     rows = [(*told, _link(name) if name else "") for *told, name in DISAGREEMENTS]
-    lines += ["## Where papers, programs and mathematics disagree otherwise", "", *_table(head, rows), ""]
+    lines += ["## Where papers, programs and mathematics disagree otherwise", "", *_table(columns, rows), ""]
     return "\n".join(lines)
 
 

@@ -35,7 +35,8 @@ def render(title: str, outcome: Outcome) -> bytes:
     for panel in panels[count:]:
         panel.set_visible(False)
     file = io.BytesIO()
-    canvas.print_png(file, metadata={"Software": None})
+    png: Any = canvas.print_png
+    png(file, metadata={"Software": None})
     return file.getvalue()
 
 

@@ -21,7 +21,8 @@ def kernel(cosine: Tensor) -> Tensor:
 def products(a: Tensor, b: Tensor) -> Tensor:
     """E relu(a_i·x) relu(b_j·x) for every pair of rows: (..., m, n)."""
     lengths = a.norm(dim=-1)[..., :, None] * b.norm(dim=-1)[..., None, :]
-    return lengths * kernel(_cosines(a @ b.mT, lengths))
+    values: Tensor = lengths * kernel(_cosines(a @ b.mT, lengths))
+    return values
 
 
 def teacher(units: int, inputs: int) -> Tensor:
@@ -47,7 +48,8 @@ def pull(a: Tensor, b: Tensor) -> Tensor:
     cosine = _cosines(a @ b.mT, long[..., :, None] * short[..., None, :]).clamp(-1, 1)
     along = ((1 - cosine * cosine).sqrt() * short[..., None, :]).sum(-1, keepdim=True)
     unit = torch.where(long[..., None] > 0, a / long.clamp_min(1e-300)[..., None], 0.0)
-    return (along * unit + (math.pi - cosine.arccos()) @ b) / (2 * math.pi)
+    slope: Tensor = (along * unit + (math.pi - cosine.arccos()) @ b) / (2 * math.pi)
+    return slope
 
 
 def _cosines(inner: Tensor, lengths: Tensor) -> Tensor:
@@ -79,4 +81,5 @@ def pq_index(values: Tensor, p: float, q: float) -> Tensor:
     count = values.shape[-1]
     low = values.abs().pow(p).sum(-1).pow(1 / p)
     high = values.abs().pow(q).sum(-1).pow(1 / q)
-    return 1 - count ** (1 / q - 1 / p) * low / high
+    score: Tensor = 1 - count ** (1 / q - 1 / p) * low / high
+    return score

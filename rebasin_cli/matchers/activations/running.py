@@ -50,7 +50,8 @@ class Run(fx.Interpreter):
         mean, variance = (self.env[operand(norm, k)] for k in (3, 4))
         folded = fold(weight, bias, gain, shift, mean, variance, eps=_epsilon(norm))
         operation: Any = convolution.target
-        return operation(values, *folded, *how)
+        made: torch.Tensor = operation(values, *folded, *how)
+        return made
 
 
 def foldable(nodes: Iterable[fx.Node], shown: Collection[fx.Node]) -> dict[fx.Node, fx.Node]:
@@ -94,4 +95,4 @@ def _is_norm(node: fx.Node, read: fx.Node) -> bool:
 
 def _epsilon(norm: fx.Node) -> float:
     epsilon: Any = norm.args[7] if norm.target is EXPORTED else norm.args[6]
-    return epsilon
+    return float(epsilon)

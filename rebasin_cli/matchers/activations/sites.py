@@ -207,7 +207,7 @@ def _depthwise(node: fx.Node) -> bool:
     if "conv" not in name_of(node):
         return False
     values, weight = (operand(node, k).meta["val"].shape for k in (0, 1))
-    return weight[1] == 1 and weight[0] == values[-len(weight) + 1] > 1
+    return bool(weight[1] == 1 and weight[0] == values[-len(weight) + 1] > 1)
 
 
 def _moves(node: fx.Node) -> bool:

@@ -8,6 +8,7 @@ that it lies within. All blocks and both words together act as O_kl · I_kl.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,7 +58,8 @@ def moved(name: str, tensor: Tensor, matrices: Matrices, fitted: FittedSpec) -> 
 
 
 def _along(block: Tensor, d: int, matrix: Tensor) -> Tensor:
-    return torch.tensordot(matrix, block, dims=([1], [d])).movedim(0, d)
+    made: Tensor = torch.tensordot(matrix, block, dims=([1], [d])).movedim(0, d)
+    return made
 
 
 def _within(
@@ -81,7 +83,7 @@ class Rounding:
     def __init__(self, matrices: Matrices, fitted: FittedSpec, terms: int):
         self.matrices, self.fitted, self.terms = matrices, fitted, terms
         self.plain = [word for word in fitted.words if word not in fitted.within]
-        self._mixtures: dict[tuple, Mixture] = {}
+        self._mixtures: dict[tuple[Any, ...], Mixture] = {}
 
     @property
     def solves(self) -> int:

@@ -150,7 +150,8 @@ def _spectrum(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def _lengths(view: torch.Tensor, dim: int) -> torch.Tensor:
-    return view.movedim(dim, 0).flatten(1).double().norm(dim=1) * (1 + 64 * ROUND)
+    norms: torch.Tensor = view.movedim(dim, 0).flatten(1).double().norm(dim=1) * (1 + 64 * ROUND)
+    return norms
 
 
 def _assigned(worth: torch.Tensor) -> float:

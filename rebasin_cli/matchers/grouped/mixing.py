@@ -19,6 +19,7 @@ from ...averages.mixing import average
 from ...datasets._batches import checked, head, size_of
 from ...groups import elements as acts
 from ...groups.elements import Elements
+from ...networks.state import duplicate
 from ...permutations import permutation
 from ...repair.ensemble import Ensemble, holding
 from ...runtime import devices
@@ -110,7 +111,7 @@ class _Means:
 
     def __init__(self, problem: Problem):
         self.problem, device = problem, devices.for_search(problem.device)
-        self.own = networks.duplicate(problem.given_network).float().to(device)
+        self.own = duplicate(problem.given_network).float().to(device)
         ends = [holding(self.own, model) for model in problem.models]
         batches = list(_head(problem.given_data, SAMPLES))
         self.ensemble = Ensemble(ends, [0.5, 0.5], batches, problem.output, device=device)

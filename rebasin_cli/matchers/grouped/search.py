@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -56,7 +57,7 @@ def search(
     start: Elements | None = None,
     begun: int = 0,
     report: Callable[[int, float, Elements], None] = lambda sweeps, objective, element: None,
-    **how,
+    **how: Any,
 ) -> Found:
     """Match a model to a reference, both in canonical form, from `start` or from what cannot move.
 

@@ -54,7 +54,9 @@ class Unit:
         perms = {} if kind in MATRICES else {word: found.perm}
         return Step(perms, {} if found.map is None else {word: found.map}, found.value - float(before))
 
-    def _heads(self, pair, fitted: FittedSpec, current: Permutations, known) -> Step:
+    def _heads(
+        self, pair: Pair, fitted: FittedSpec, current: Permutations, known: Collection[str] | None
+    ) -> Step:
         matrices = {word: _matrix(pair, word, current, known) for word in self.starred}
         outer = None
         if self.outer is not None and pair.single[self.outer]:

@@ -33,7 +33,8 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
     if problem.fitted.stacks and module.NEEDS:
         return listed.search(module, problem, options, start, search)
     if module.MANY or len(problem.models) == 2:
-        return module.match(replace(problem, start=start), options)
+        alone: MatchResult = module.match(replace(problem, start=start), options)
+        return alone
     parts: list[MatchResult] = []
     begun = start.permutations if start else ()
     notes: dict[str, float] = {} if start is None else _finished(start.notes)

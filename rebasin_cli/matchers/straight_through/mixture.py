@@ -109,7 +109,8 @@ class Mixture:
         """Of a forward pass."""
         with Counter() as counter, torch.no_grad():
             call(self.network, fed(self.network, inputs, self.device), output=self.problem.output)
-        return counter.total
+        total: float = counter.total
+        return total
 
     def held_out(self, held: Iterable[Any], number: int = 0) -> Held:
         """What the mean loses on the samples that are held out, norms on batch statistics."""

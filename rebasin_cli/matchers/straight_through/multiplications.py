@@ -20,7 +20,7 @@ from ...inference.float64 import Uncompiled
 def _recurrent(inputs: Any, *weights: Any, **_: Any) -> int:
     """Of layers whose two matrices are multiplied with every step of a sequence; of one, or of a list."""
     first = weights[0] if isinstance(weights[0], (list, tuple)) else weights[:2]
-    return 2 * inputs.shape[:-1].numel() * sum(w.numel() for w in first if w.ndim == 2)
+    return int(2 * inputs.shape[:-1].numel() * sum(w.numel() for w in first if w.ndim == 2))
 
 
 RECURRENT = {torch.ops.aten.mkldnn_rnn_layer: _recurrent, torch.ops.aten._cudnn_rnn: _recurrent}
@@ -54,7 +54,9 @@ class Counter(Uncompiled):
     def total(self) -> float:
         return self.flops / 2
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         if isinstance(func, HigherOrderOperator):
             return func(*args, **kwargs)

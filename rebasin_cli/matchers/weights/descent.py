@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -160,7 +161,9 @@ class Descent:
                 together[word] = None
         return together
 
-    def _improved(self, words: Sequence[str], current: Permutations):
+    def _improved(
+        self, words: Sequence[str], current: Permutations
+    ) -> Iterator[tuple[str, float, torch.Tensor]]:
         """For each word, what its best assignment gains with the others held, and the assignment."""
         proven = {word: None for word in words if self._proven(word, current)}
         yield from ((word, 0.0, current[word]) for word in proven)
@@ -175,13 +178,15 @@ class Descent:
             if self.pair.double[word]:
                 yield word, *self._quadratic(word, current)
 
-    def _made(self, words: Sequence[str], current: Permutations, kept: list) -> Iterator[torch.Tensor]:
+    def _made(self, words: Sequence[str], current: Permutations, kept: list[Any]) -> Iterator[torch.Tensor]:
         """The words' matrices, one after the other, and all of them in `kept`."""
         for word in words:
             kept.append(self.similarities.matrix(word, current))
             yield kept[-1]
 
-    def _coupled(self, names: Sequence[str], current: Permutations):
+    def _coupled(
+        self, names: Sequence[str], current: Permutations
+    ) -> Iterator[tuple[str, float, dict[str, torch.Tensor]]]:
         """As `_improved`, for groups of words: first all together, then within the blocks alone."""
         for name in names:
             group, pair = self.groups[name], self.pair

@@ -142,7 +142,9 @@ class Pair(Values):
                 b = mixed.view(len(mixed), *(s for k, s in enumerate(b.shape) if k != d)).movedim(0, d)
         yield self._centred(atom, dim, *self._matrices(a, b, dim))
 
-    def _summed(self, word: str, out: torch.Tensor, slabs: Iterable[Slab], terms: Sequence) -> torch.Tensor:
+    def _summed(
+        self, word: str, out: torch.Tensor, slabs: Iterable[Slab], terms: Sequence[Any]
+    ) -> torch.Tensor:
         """`out` plus the products of all slabs, of every rank."""
         mine = out if self.ranks.size == 1 else self.zeros(word)
         waiting: list[Slab] = []  # slivers, for one product together

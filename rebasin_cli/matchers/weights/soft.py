@@ -12,6 +12,7 @@ Sinkhorn 1964.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -29,7 +30,9 @@ def fits(words: Mapping[str, int], memory: int) -> bool:
     return 4 * sum(size**2 for size in words.values()) <= memory
 
 
-def soft_start(pair: Pair, start: Permutations, order: Sequence[str], *, steps: int = STEPS) -> dict:
+def soft_start(
+    pair: Pair, start: Permutations, order: Sequence[str], *, steps: int = STEPS
+) -> dict[str, Any]:
     """Permutations to begin a descent from, by annealing from `start`; words take turns in `order`."""
     soft = {
         word: torch.eye(len(perm), dtype=pair.dtype, device=pair.device)[perm] for word, perm in start.items()

@@ -108,7 +108,8 @@ class Values(Blocks):
 
     def _norm(self, view: torch.Tensor) -> float:
         if view.numel() <= FEW:
-            return torch.linalg.vector_norm(self._wide(view), dtype=torch.float64).item()
+            norm: float = torch.linalg.vector_norm(self._wide(view), dtype=torch.float64).item()
+            return norm
         return math.sqrt(total(self._squares(view)))
 
     def _squares(self, view: torch.Tensor) -> Iterator[float]:
@@ -167,7 +168,8 @@ class Values(Blocks):
 
     def _dot(self, a: torch.Tensor, b: torch.Tensor) -> float:
         if a.numel() > FEW:  # a sum a row first: twice as fast
-            return torch.linalg.vecdot(a.flatten(1), b.flatten(1)).sum(dtype=torch.float64).item()
+            product: float = torch.linalg.vecdot(a.flatten(1), b.flatten(1)).sum(dtype=torch.float64).item()
+            return product
         return (a * b).sum(dtype=torch.float64).item()
 
 
