@@ -122,7 +122,10 @@ def _child(body, log, folder, environment):
         code = 1
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:
-            stream.flush()
+            try:
+                stream.flush()
+            except OSError:
+                code = 120  # as an interpreter ends
     return code
 
 

@@ -12,6 +12,7 @@ import typer
 from rebasin_cli.cli import _built, whole
 from rebasin_cli.registry import Registry
 from rebasin_cli.version import version
+from tests import processes
 
 from .conftest import rebasin, same
 
@@ -149,13 +150,18 @@ for arguments in {commands!r}:
         assert not stop.code, arguments
     heavy = {{"torch._dynamo", "sympy", "scipy", "matplotlib"}}
     print("HEAVY", arguments[0], sorted(heavy & set(sys.modules)))
+import torch
+from rebasin_cli import nets
+from rebasin_cli.inference import infer
+infer(nets.build("resnet20", input_shape=(3, 32, 32), classes=10), torch.rand(2, 3, 32, 32))
+print("HEAVY infer", sorted(heavy & set(sys.modules)))
 """
 
 
 def test_commands_on_weights_import_torch_and_no_more(pair):
     """In a process, one for all. PyTorch's compiler takes two seconds, scipy half a one.
 
-    What traces a network, repairs and measures does without the compiler, too.
+    What traces a network, infers its spec, repairs and measures does without the compiler, too.
     """
     commands = [
         ["merge", *map(str, pair), "--method", "none", "--repair", "none", "-o", "mean.safetensors"],
@@ -180,19 +186,14 @@ def test_commands_on_weights_import_torch_and_no_more(pair):
     commands.append(["barrier", *map(str, pair), *looked, "--skip-checks"])
     ran = _process(IMPORTED.format(commands=commands), OMP_NUM_THREADS="1")
     told = [line for line in ran.stdout.splitlines() if line.startswith("HEAVY")]
-    assert len(told) == len(commands) and told[:4] == [f"HEAVY {it[0]} []" for it in commands[:4]], ran.stdout
+    assert len(told) == len(commands) + 1 and told[:4] == [f"HEAVY {it[0]} []" for it in commands[:4]], ran.stdout
     assert not any(name in line for line in told for name in ("torch._dynamo", "sympy")), ran.stdout
 
 
 def test_errors_and_results_go_to_their_streams(tmp_path):
     """As a process: exit code, no traceback, and nothing on stdout but the result."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "rebasin_cli", "merge", "x.pt", "y.pt"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert (ran.returncode, ran.stdout, ran.stderr) == (3, "", "rebasin: x.pt: no such file\n")
+    ran = processes.rebasin("merge", "x.pt", "y.pt", log=tmp_path.with_name(f"{tmp_path.name}-log"))
+    assert (ran.wait(), ran.out, ran.err) == (3, "", "rebasin: x.pt: no such file\n")
 
 
 def test_a_terminal_that_knows_no_arrows(tmp_path):

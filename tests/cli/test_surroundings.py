@@ -3,6 +3,8 @@
 import json
 import os
 
+from tests import processes
+
 from .test_main import shell
 
 CODE = """
@@ -48,19 +50,25 @@ def fails(split):
 
 
 def test_outputs_lie_where_they_were_named_and_results_are_shown(trained, tmp_path):
-    """In a process: descriptors of its own are closed. Never 1, which is a gate that was not met."""
+    """In processes, whose descriptors are closed. Never 1, which is a gate that was not met.
+
+    The first is an interpreter of its own, which says what it makes of its streams at its very end.
+    """
     (tmp_path / "own.py").write_text(CODE.format(there=str(tmp_path / "elsewhere")))
     a, b = (os.path.relpath(path, tmp_path) for path in trained)
-    line = f"cd {tmp_path}; rebasin barrier {a} {b} --skip-checks --method wm --points 3 --data own.py:"
-    out, err = shell(f"{line}load --json-file r.json --json; echo $?")
+    line = ("barrier", a, b, "--skip-checks", "--method", "wm", "--points", "3", "--data")
+    words = " ".join(line)
+    out, err = shell(f"cd {tmp_path}; rebasin {words} own.py:load --json-file r.json --json; echo $?")
     assert out.splitlines()[-1] == "0", err
     assert json.loads(out[: out.rindex("}") + 1]) == json.loads((tmp_path / "r.json").read_text())
     assert os.listdir(tmp_path / "elsewhere") == ["own"] and "theirs" in err
-    for code in ("closed_files", "forked"):
-        out, err = shell(f"{line}{code} --json; echo $?")
-        assert out.splitlines()[-1] == "0", err
-        assert json.loads(out[: out.rindex("}") + 1])["schema"]  # one report
-    out, err = shell(f"{line}closed_all --json; echo $?")
-    assert out in ("5\n", "6\n")  # nobody can be told, and what nobody sees is not done
-    out, err = shell(f"{line}fails; echo $?")
-    assert out == "6\n" and "it is broken" in err and "Traceback" not in err
+    codes = ("closed_files", "forked", "closed_all", "fails")
+    log = tmp_path.with_name(f"{tmp_path.name}-log")
+    ends = [processes.rebasin(*line, f"own.py:{code}", "--json", log=f"{log}-{code}") for code in codes]
+    for code, end in zip(codes, ends, strict=True):
+        ended = end.wait()
+        if code in ("closed_files", "forked"):
+            assert ended == 0 and json.loads(end.out)["schema"], end.err  # one report
+        else:  # nobody can be told, and what nobody sees is not done
+            assert ended in ((5, 6) if code == "closed_all" else (6,)) and end.out == "", end.err
+    assert "it is broken" in end.err and "Traceback" not in end.err

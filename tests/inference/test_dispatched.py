@@ -1,7 +1,5 @@
 """Networks as graphs, without PyTorch's exporter: the same graphs, or the exporter is asked."""
 
-import subprocess
-import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -304,14 +302,3 @@ def test_attention_is_many_operations_also_where_nothing_learns(learns):
     ours, theirs = ([it for it in described(graph) if it[0] != "placeholder"] for graph in both)
     assert ours == theirs  # the exporter has other names for the layer's parts
     assert any("scaled_dot_product" in str(node.target) for node in both[0].graph.nodes)
-
-
-def test_inference_needs_no_compiler():
-    """In a process of its own: this one has imported it."""
-    program = (
-        "import sys, torch; from rebasin_cli import nets; from rebasin_cli.inference import infer; "
-        "infer(nets.build('resnet20', input_shape=(3, 32, 32), classes=10), torch.rand(2, 3, 32, 32)); "
-        "print({'torch._dynamo', 'sympy'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"

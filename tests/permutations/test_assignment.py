@@ -1,9 +1,9 @@
 """One linear assignment, exactly, whoever solves it."""
 
+import importlib
 import itertools
 import math
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +15,7 @@ from scipy.optimize import linear_sum_assignment
 
 from rebasin_cli.errors import CheckpointError, UsageError
 from rebasin_cli.permutations import assignment
+from tests import processes
 
 needs_compiled = pytest.mark.skipif(assignment._lap is None, reason="built without a C compiler")
 
@@ -373,15 +374,16 @@ def test_threads_change_nothing(solver):
     assert assignment.solve_all([]) == []
 
 
-def test_the_environment_chooses_scipy():
+def test_the_environment_chooses_scipy(tmp_path):
     """In a process of its own, since the module looks at it once, and is loaded here."""
-    code = (
-        "import importlib, os; from rebasin_cli.permutations import assignment; print(assignment.compiled())"
-    )
-    code += "; os.environ['REBASIN_SOLVER'] = ''; print(importlib.reload(assignment).compiled())"
-    variables = {**os.environ, "REBASIN_SOLVER": "scipy"}
-    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True)
-    assert done.stdout.split() == ["False", str(assignment.compiled())], done.stderr
+
+    def loaded():
+        for solver in ("scipy", ""):
+            os.environ["REBASIN_SOLVER"] = solver
+            print(importlib.reload(assignment).compiled())
+
+    ended = processes.fork(loaded, tmp_path / "log")
+    assert ended.wait() == 0 and ended.out.split() == ["False", str(assignment.compiled())], ended.err
 
 
 @needs_compiled

@@ -46,32 +46,31 @@ def test_none_is_collected_while_a_network_is_traced():
 
 
 FAULTS = """
-import resource, sys, torch
+import os, resource, torch
 from rebasin_cli.runtime.memory import keep_freed
-kept = sys.argv[1] == "kept" and keep_freed()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for size in range(4, 24):  # each larger than all before, which glibc asks the system for
-    torch.ones(size << 18)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before, kept)
+
+for keep in (lambda: "given", keep_freed):
+    if os.fork() == 0:
+        said, before = keep(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for size in range(4, 24):  # each larger than all before, which glibc asks the system for
+            torch.ones(size << 18)
+        print(said, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before, flush=True)
+        os._exit(0)
+    os.wait()
 """
 
 
-def faults(kept, **environment):
-    """In a process of its own: what its C library keeps is for good."""
-    run = [sys.executable, "-c", FAULTS, kept]
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the switch is glibc's")
+def test_memory_that_is_kept_is_not_asked_for_again(monkeypatch):
+    """In processes of their own: what a C library keeps is for good. They begin alike."""
     others = {name: value for name, value in os.environ.items() if not name.startswith(memory.TUNING)}
     others[memory.HUGE_PAGES] = "0"  # of which there may be none, or some
-    done = subprocess.run(run, capture_output=True, text=True, check=True, env=others | environment)
-    count, said = done.stdout.split()
-    return int(count), said == "True"
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the switch is glibc's")
-def test_memory_that_is_kept_is_not_asked_for_again():
-    given, _ = faults("given")
-    kept, said = faults("kept")
-    assert said and kept < given / 2
-    assert faults("kept", MALLOC_ARENA_MAX="1")[1] is False  # the user's word counts
+    run = [sys.executable, "-c", FAULTS]
+    done = subprocess.run(run, capture_output=True, text=True, check=True, env=others)
+    _, given, said, kept = done.stdout.split()
+    assert said == "True" and int(kept) < int(given) / 2, done.stdout
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
+    assert keep_freed() is False  # the user's word counts
 
 
 @pytest.mark.parametrize("said", [None, "0"])
