@@ -115,6 +115,9 @@ def test_the_schema_accepts_variables_and_mergekits_words(check):
         ("rebasin merge a b --force=yes", "--force takes no value"),
         ("rebasin merge a b --seed x", "--seed 'x': expected a whole number"),
         ("rebasin train mlp other --data digits -o a", "takes no 'other'"),
+        ("rebasin barrier a b --min-accuracy 0.9", "is a gate now: --gate 'test accuracy >= 0.9'"),
+        ("rebasin barrier a b --max-accuracy-drop=1%", "--gate 'test accuracy drop <= 1%'"),
+        ("rebasin merge a b --min-accuracy 0.9", "has no --min-accuracy"),
     ],
 )
 def test_what_is_no_command_line_is_told(line, says):
