@@ -104,7 +104,7 @@ class Threshold:
     def parted(self) -> str:
         """The same between colons, where nothing can be read in two ways."""
         sign = ">=" if self.figure.larger else "<="
-        return f"{self.row}:{self.split}:{self.definition}{sign}{self.limit:g}"
+        return f"{self.row}:{self.split}:{self.definition}{sign}{self.limit:.12g}"
 
 
 def parse_gate(text: str) -> Threshold:
@@ -163,9 +163,10 @@ def _flag(key: str) -> str:
 
 def _read(text: str) -> Threshold:
     signs = _SIGN.findall(text)
-    if len(signs) != 1:
-        told = f"has {len(signs)} comparisons, {' and '.join(signs)}: give a gate for each" if signs else ""
-        raise wrong(text, told or "has no comparison, <= or >=")
+    if not signs:
+        raise wrong(text, "has no comparison, <= or >=")
+    if len(signs) > 1:
+        raise wrong(text, f"has {len(signs)} comparisons, {' and '.join(signs[:3])}: give a gate for each")
     left, right = (part.strip() for part in text.split(signs[0]))
     sign = _MEANT.get(signs[0], signs[0])
     if _is_value(left) and not _is_value(right):
@@ -190,7 +191,7 @@ def _named(text: str, left: str) -> tuple[tuple[str, str, str], str]:
             raise wrong(text, "lacks a name beside a colon: ROW:SPLIT:FIGURE")
         definition = _DEFINITIONS.get(frozenset(_WORDS.get(word, word) for word in name.casefold().split()))
         if definition is None:
-            raise wrong(text, f"unknown figure {name!r}", name, [*FIGURES, *_names()])
+            raise wrong(text, f"unknown figure {_shown(name)}", name, [*FIGURES, *_names()])
         return (row, split, definition), ""
     words = left.replace("+", " + ").split()
     if len(words) > MOST:
@@ -202,10 +203,10 @@ def _named(text: str, left: str) -> tuple[tuple[str, str, str], str]:
     figures = [_WORDS[word] for word in plain if word in _WORDS]
     for word in others:
         if meant := difflib.get_close_matches(word.casefold(), [*_WORDS, *SPLITS], n=1, cutoff=ALIKE):
-            raise wrong(text, f"{word!r} looks like {meant[0]!r}, misspelt", meant[0], meant)
+            raise wrong(text, f"{_shown(word)} looks like {meant[0]!r}, misspelt", meant[0], meant)
     definition = _DEFINITIONS.get(frozenset(figures)) if len({*figures}) == len(figures) else None
     if definition is None:
-        told = f"{' '.join(figures)!r} is no figure" if figures else "names no figure"
+        told = f"{_shown(' '.join(figures))} is no figure" if figures else "names no figure"
         raise wrong(text, told, " ".join(figures or others), _names())
     if len(splits) > 1:
         raise wrong(text, f"names {len(splits)} splits, {' and '.join(splits)}")
@@ -252,7 +253,7 @@ def misread(gate: Threshold, rows: Iterable[str]) -> Iterator[UsageError]:
     for row in rows:
         named = row.casefold().split()
         own = any(word in _WORDS or word in SPLITS for word in named)
-        if own and row != gate.row and f" {' '.join(named)} " in f" {gate.words.casefold()} ":
+        if own and f" {' '.join(named)} " in f" {gate.words.casefold()} ":
             other = replace(gate, row=row).parted
             told = f"--gate {_shown(gate.text)}: there is a row {row!r}, which its words name as well"
             yield UsageError(told, hint=f"Write {gate.parted!r}, or such as {other!r}")
@@ -276,7 +277,7 @@ def _limit(text: str, value: str, figure: Figure) -> float:
     try:
         limit = numbers.real(digits)
     except ValueError:
-        told = f"{value!r} is not a number" if value else "lacks its number"
+        told = f"{_shown(value)} is not a number" if value else "lacks its number"
         raise UsageError(f"--gate {_shown(text)}: {told}", hint="Write one such as 0.05") from None
     return limit if digits == value or figure.unit else float(Decimal(digits.strip()).scaleb(-2))
 

@@ -126,6 +126,9 @@ def test_accuracy_drop_is_from_the_mean_of_the_endpoints():
     assert gate.measured == pytest.approx(0.01)
     assert gate.met  # by the last bit: (0.93 + 0.92)/2 - 0.915 is not exactly 0.01
     assert not _one(report(accuracy=0.914), max_accuracy_drop=0.01).met
+    ends = tuple({**end, "train": {"accuracy": 0.95}} for end in report().endpoints)
+    train = _one(dataclasses.replace(report(), endpoints=ends), gates=["aligned train accuracy drop <= 0.2"])
+    assert train.measured == pytest.approx(0.2) and train.met
 
 
 def test_what_is_no_number_or_was_not_measured_does_not_meet_its_gate():
@@ -210,6 +213,12 @@ def test_a_report_whose_gates_say_what_its_figures_do_not_is_contradicted():
         odd = dataclasses.replace(made.gates[0], limit=limit)
         (said,) = contradicted(dataclasses.replace(made, gates=(odd,)))
         assert said == f"--max-barrier 0.1: it was held against {limit:g}"
+
+
+def test_a_limit_of_more_digits_than_its_option_shows_contradicts_nothing():
+    made = judged(report(chord=1.234573), Asked((of_option("max_barrier", 1.234574),)))
+    assert [(gate.text, gate.met) for gate in made.gates] == [("--max-barrier 1.23457", True)]
+    assert not [*contradicted(made)]
 
 
 def test_gates_that_are_judged_anew_take_the_place_of_those_before():
