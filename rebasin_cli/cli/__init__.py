@@ -136,7 +136,7 @@ def execute(arguments: Sequence[str], *, standalone: bool, shown: Sequence[str])
     """Run a command line; `shown` is what reports name as their command."""
     try:
         _refuse_empty(arguments)
-        importlib.import_module(f"{__name__}._gating").refuse_gone([*arguments])
+        importlib.import_module(f"{__name__}.reports").refuse_gone([*arguments])
         _refuse_odd_numbers(arguments)
     except UsageError as error:
         if arguments[0] == "run":  # which leaves what it is asked for at every end

@@ -11,9 +11,8 @@ from typing import Any
 
 import typer
 
-from ._gating import warn
+from . import reports
 from ._show import numbers, put, result
-from .barrier import show_brief, show_report
 from .perform import show_on_screen
 
 MEASURE = ("doctor", "eval", "inspect", "plane", "signature")  # a step of these is there for its figures
@@ -24,7 +23,7 @@ def tell(outcome: Any, *, recipe: Path, stdout: Any, as_json: bool, quiet: bool)
     from ..reports._gates import results
 
     if outcome.report is not None:
-        warn(results(outcome.report, outcome.step.name, where=outcome.step.where), recipe)
+        reports.warn(results(outcome.report, outcome.step.name, where=outcome.step.where), recipe)
     if not as_json:
         with redirect_stdout(stdout):
             _show(outcome)
@@ -41,9 +40,9 @@ def _show(outcome: Any, *, brief: bool = False) -> None:
     command, unchanged = outcome.step.command.name, outcome.status == "unchanged"
     if (report := outcome.report) is not None:
         if brief or unchanged:
-            show_brief(report)
+            reports.brief(report)
         else:
-            show_report(report)
+            reports.whole(report)
     elif command in MEASURE and outcome.result and (operation := outcome.step.command.operation):
         show_on_screen(operation.result(numbers(outcome.result)))
     elif command in MEASURE and outcome.result:

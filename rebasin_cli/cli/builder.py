@@ -52,12 +52,14 @@ def command(operation: Operation) -> Callable[..., None]:
 def run(operation: Operation, given: dict[str, Any], command: str) -> None:
     """Run the operation with what was given, show what it finds; typer.Exit where the answer is no."""
     from .perform import perform, show
+    from .reports import warn
 
     asked = operation.made(given)
     done = perform(operation, asked, command)
     if done is None:
         return
     show(done, asked)
+    warn(done.warnings())
     done.end()
     if not done.yes:
         raise typer.Exit(1)

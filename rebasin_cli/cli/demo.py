@@ -23,11 +23,11 @@ def demo(
 ) -> None:
     """Train two MLPs on digits from different seeds, align, merge and measure them. Under a minute."""
     from ..commands.demo import demo as run
-    from .barrier import show_report
+    from . import reports
 
     with screen(quiet, verbose) as listener:
         report, commands = run(out, listener, force=force)
-    show_report(report)
+    reports.whole(report)
     typer.echo()
     put(f"The report is in {out / 'report'}: open {out / 'report' / 'report.html'}")
     put("Try next:")

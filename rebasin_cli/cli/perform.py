@@ -9,10 +9,17 @@ import typer
 
 from ..registry.operations import Operation
 from ..registry.results import Result
+from . import reports
 from ._show import result, screen
 
-# Of results with a way of their own to be shown to a person, by their class.
-OWN_WAYS: dict[str, Callable[..., None]] = {}
+# Results with a way of their own to be shown to a person, by their class; what stands beside JSON.
+OWN_WAYS: dict[str, Callable[..., None]] = {
+    "BarrierResult": lambda done: reports.whole(done.report),
+    "GateResult": lambda done: reports.brief(done.report),
+}
+BESIDE_JSON: dict[str, Callable[..., None]] = dict.fromkeys(
+    ("BarrierResult", "GateResult"), lambda done: reports.beside_json(done.report)
+)
 
 
 def perform(operation: Operation, asked: Any, command: str) -> Result | None:
@@ -43,6 +50,8 @@ def show(done: Result, asked: Any) -> None:
     """What it found, on stdout: as JSON, or in its own way, or a line a fact."""
     if getattr(asked, "json", False):
         typer.echo(done.json(), nl=False)
+        if (beside := BESIDE_JSON.get(type(done).__name__)) and not getattr(asked, "quiet", False):
+            beside(done)
     else:
         show_on_screen(done)
 

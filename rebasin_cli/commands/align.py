@@ -1,44 +1,97 @@
-"""`rebasin align` on files: permute one model into another's basin."""
+"""`rebasin align`: permute one model into another's basin."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
+from ..registry.options import READS, argument
+from ..registry.results import Plan, Result
 from ..runtime.ranks import ALONE, Ranks
+from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.method_options import how_it_went
 from ..session.session import Session
-from ..session.subjects import ForSearch
+from ..session.subjects import (
+    Answer,
+    DataSet,
+    Grouping,
+    Interruptible,
+    Loading,
+    Method,
+    Methods,
+    Network,
+    OutModel,
+    Polishing,
+    Proving,
+    Samples,
+    Scoring,
+    Screen,
+    Weights,
+)
 from .verbs import plans, provenance, same_run, search, symmetries
 from .verbs.folders import placed
-from .verbs.outputs import Output, check_outputs, write_with_permutation
+from .verbs.outputs import check_outputs, default_path, output_of, write_with_permutation
 from .verbs.proof import prove
 from .verbs.sources import attested
 
+PANEL = "Align and merge"
+TOGETHER = True
 
-def align(
-    reference: Path,
-    model: Path,
-    output: Output,
-    listener: Listener = SILENT,
-    *,
-    ranks: Ranks = ALONE,
-    **subjects: Unpack[ForSearch],
-) -> dict[str, Any]:
+
+@dataclass(frozen=True, kw_only=True)
+class Align(Loading, Network, DataSet, Samples, Methods, Grouping, Polishing, Interruptible, Weights, Screen):
+    """Permute B's hidden units into A's basin; B's function stays the same.
+
+    Writes B_aligned.safetensors (or --out), and the permutation beside it as *.perm.safetensors.
+
+    Many processes search together, on one machine or more: torchrun … -m rebasin_cli align …
+
+    Example: rebasin align a.pt b.pt --method wm -o b_aligned.safetensors
+    """
+
+    reference: Path = argument("A", "The model that stays.", role=READS)
+    model: Path = argument("B", "The model that is permuted.", role=READS)
+    out: str | None = OutModel.out
+    method: str = Method.method
+    loss: str | None = Scoring.loss
+    no_prove: bool = Proving.no_prove
+    dry_run: bool = Answer.dry_run
+    json: bool = Answer.json
+
+
+@dataclass(frozen=True)
+class AlignResult(Result):
+    """What was `written`, the model first, then the permutation; how the search went, in `times` of seconds.
+
+    `match` has the objective before and after, `proof` whether and on which network the spec was proven.
+    """
+
+    written: list[str]
+    spec: Mapping[str, Any]
+    match: Mapping[str, Any]
+    proof: Mapping[str, Any]
+    times: Mapping[str, float]
+
+
+def run(asked: Align, listener: Listener = SILENT, ranks: Ranks = ALONE) -> AlignResult | Plan:
     """Permute `model` into the basin of `reference`; write it, and the permutation beside it.
 
     Several `ranks` call this alike: the first one checks, proves and writes, all read and search.
     """
+    model = asked.model
+    output = output_of(asked, default_path(model, "aligned"))
     output = placed(output, model)
-    session = Session("align", [reference, model], listener, **subjects, ranks=ranks)
+    session = Session("align", [asked.reference, model], listener, **subjects_of(asked), ranks=ranks)
     ranks.first(lambda: check_outputs(output, session.reads, permutation_beside=True, as_torch=True))
     search.check(session, output)
     search.check_needs(session)
     ranks.first(symmetries.check_reference, session, session.folds)  # which all look for, together
     same_run.check(session)
     if output.dry_run:
-        return plans.of_search(session)
+        return Plan(plans.of_search(session))
     inputs, proof = search.inputs(session), prove(session)
     session.forget_network()  # the search needs its memory
     with search.resumable(session, output) as state:
@@ -55,4 +108,4 @@ def align(
             return attested(session, output, {"written": files})["written"]
 
         written = ranks.last(write_both)
-    return search.summary(session, found, proof, written=written)
+    return AlignResult(**search.summary(session, found, proof, written=written))

@@ -1,4 +1,4 @@
-"""`rebasin barrier` on files: the path between two models, as a report that gates judge."""
+"""`rebasin barrier`: the path between two models, as a report that gates judge."""
 
 from __future__ import annotations
 
@@ -30,16 +30,44 @@ from ..measure.rows import (
 )
 from ..measure.settings import Rows, repaired_label
 from ..networks.attacks import Attack, Attacker
+from ..registry.options import PAIR, READS, WRITES, again, argument, option
+from ..registry.results import Plan
 from ..repair.repairing import few
 from ..reports import Report
+from ..session.asked import subjects_of
 from ..session.inputs import of_model
 from ..session.listener import SILENT, Listener
 from ..session.method_options import bounded, start_file
 from ..session.session import Session
-from ..session.subjects import ForMerge
+from ..session.subjects import (
+    REPORT,
+    Answer,
+    Attacks,
+    BestMethod,
+    Calibration,
+    Choosing,
+    Data,
+    DataSet,
+    Formats,
+    ForMerge,
+    Gates,
+    Grouping,
+    Interpolation,
+    Loading,
+    Measuring,
+    Methods,
+    Network,
+    Polishing,
+    Repair,
+    Ridge,
+    Samples,
+    Scoring,
+    Screen,
+    Summary,
+)
 from .merging.curved import between
 from .verbs import endpoints, method, plans, provenance, repairs, search, strangers
-from .verbs.gates import judge
+from .verbs.gates import Judged, asked_of, judge, written_of
 from .verbs.measured import known
 from .verbs.outputs import Written
 from .verbs.progress import shown
@@ -47,6 +75,106 @@ from .verbs.proof import prove
 from .verbs.repairs import RepairPlan
 
 MEASURED = ("train", "test")
+
+
+PANEL = "Measure"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Barrier(
+    Gates,
+    Measuring,
+    Loading,
+    Network,
+    DataSet,
+    Samples,
+    Choosing,
+    Scoring,
+    Calibration,
+    Methods,
+    Grouping,
+    Polishing,
+    Ridge,
+    Formats,
+    Screen,
+):
+    """Measure loss and accuracy along the straight path from A to B, naive and aligned.
+
+    Both barrier definitions, train and test, with and without repair, beside controls: a random permutation,
+    an ensemble, temperatures. Intervals are over test samples, and over pairs with --pair.
+
+    Example: rebasin barrier a.pt b.pt --data cifar10 --report report/ --max-barrier 0.05
+    """
+
+    a: Path = argument("A", "The reference.", role=READS)
+    b: Path = argument("B", "The model that is aligned to it.", role=READS)
+    method: str | None = BestMethod.method
+    perm: Path | None = option(None, "Use this permutation of B.", metavar="FILE", role=READS)
+    curve: tuple[Path, ...] = option(
+        (),
+        "Measure this trained curve between A and B, too (rebasin curve); repeatable.",
+        metavar="FILE",
+        role=READS,
+    )
+    attack: tuple[str, ...] = Attacks.attack
+    pair: tuple[str, ...] = option(
+        (),
+        "Measure these two as well, for means over pairs of seeds; repeatable.",
+        metavar="C,D",
+        role=PAIR,
+    )
+    repair: str = Repair.repair
+    full: bool = again(
+        Data.full,
+        False,
+        help="All training samples, also for the reset; 65 points a path, 25 where repaired.",
+        panel="",
+    )
+    interpolation: str = Interpolation.interpolation
+    points: int | None = option(
+        None,
+        "Points of every path, both ends included; odd, so that λ = ½ is one (25; 11 where "
+        "repaired, 5 where distilled).",
+        metavar="N",
+        min=3,
+        max=9_999,
+    )
+    report: Path | None = option(
+        None,
+        "Write HTML, Markdown, JSON, JUnit and a PNG into this folder.",
+        metavar="DIR",
+        panel=REPORT,
+        role=WRITES,
+    )
+    json: bool = again(Answer.json, False, help="Print the report as JSON.", panel=REPORT)
+    step_summary: Path | None = Summary.step_summary
+
+
+class BarrierResult(Judged):
+    """What was measured along the path, and whether its gates are met."""
+
+
+def run(asked: Barrier, listener: Listener = SILENT) -> BarrierResult | Plan:
+    """Measure the path between two models, and write the report in every format asked for.
+
+    Trained curves between the two get rows of their own. Further pairs of the same architecture are
+    measured alike, for means over pairs; all else is of A and B. What was `measured` before is not again.
+    Gates are judged in the report, and raised only by the result's `end`: everything is written first.
+    """
+    gates, subjects = asked_of(asked), subjects_of(asked)
+    written, pairs = written_of(asked, listener), [_two(text) for text in asked.pair]
+    along = Along(asked.interpolation, asked.points, asked.curve, asked.attack)
+    how: dict[str, Any] = {"along": along, "perm": asked.perm, "pairs": pairs, "gates": gates}
+    found = _barrier(asked.a, asked.b, written, listener, **how, **subjects)
+    return BarrierResult(found, asked.baseline) if isinstance(found, Report) else Plan(found)
+
+
+def _two(text: str) -> tuple[Path, Path]:
+    """`C,D` as two paths: an option that may be repeated takes one value."""
+    first, comma, second = text.partition(",")
+    if not (first and second) or "," in second:
+        raise UsageError(f"--pair {text!r} is not two files", hint="Write them like --pair c.pt,d.pt")
+    return Path(first), Path(second)
 
 
 @dataclass(frozen=True)
@@ -60,7 +188,7 @@ class Along:
     attacks: Sequence[str] = ()
 
 
-def barrier(
+def _barrier(
     a: Path,
     b: Path,
     written: Written = Written(),  # noqa: B008 (frozen)
@@ -72,13 +200,7 @@ def barrier(
     gates: Asked = Asked(),  # noqa: B008 (frozen)
     **subjects: Unpack[ForMerge],
 ) -> Report | dict[str, Any]:
-    """Measure the path between two models, and write the report in every format asked for.
-
-    Trained curves between the two get rows of their own. Further `pairs` of the same architecture are
-    measured alike, for means over pairs; all else is of A and B. What was `measured` before is not again.
-    Gates are judged in the report and never raised here: everything is written first. A dry run gives the
-    plan instead.
-    """
+    """The report of A and B, over all pairs; of a dry run the plan."""
     if along.points is not None:
         check_points(along.points)
     check_interpolation(along.interpolation)
@@ -109,7 +231,7 @@ def barrier(
         listener.say(f"pair {number} of {1 + len(pairs)}: {c} and {d}")
         quiet = dataclasses.replace(listener, say=lambda text: None)
         same = dataclasses.replace(along, curves=())
-        measured.append(barrier(c, d, listener=quiet, along=same, **subjects))
+        measured.append(_barrier(c, d, listener=quiet, along=same, **subjects))
     report = intervals.with_pairs(report, measured) if measured else report
     return judge(report, gates, written, destinations, listener)
 

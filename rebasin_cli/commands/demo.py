@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,8 @@ from ..checkpoints import destination, writing
 from ..networks import training
 from ..permutations import permutation
 from ..session.listener import Listener
-from ..session.subjects import Data, Network
-from . import merge
-from .align import align
-from .barrier import barrier
-from .verbs.outputs import Output, Written, removed_on_failure
+from . import align, barrier, merge
+from .verbs.outputs import Written, removed_on_failure
 from .verbs.resume import state_path
 
 SEEDS = (1, 2)
@@ -65,16 +63,16 @@ def _tell(
         )
         made, meta = trained.tensors, trained.metadata
         writing.write_safetensors(path, made, metadata=meta, force=force, finite=made)
-    subjects = {"data": Data(data="digits"), "network": Network(device="cpu")}
-    align(*models, Output(aligned, force=force), listener, **subjects)
-    asked = merge.Merge(
-        models=tuple(models), out=str(merged), data="digits", device="cpu", method="wm", force=force
-    )
-    merge.run(asked, listener)
+    one, other = models
+    shared: dict[str, Any] = {"data": "digits", "device": "cpu", "method": "wm", "force": force}
+    align.run(align.Align(reference=one, model=other, out=str(aligned), **shared), listener)
+    merge.run(merge.Merge(models=(one, other), out=str(merged), **shared), listener)
     a, b = (shlex.quote(str(path)) for path in models)
     command = f"rebasin barrier {a} {b} --data digits --method wm --report {shlex.quote(str(report))}"
-    measured = barrier(*models, Written(report, force=force, command=command), listener, **subjects)
-    return measured, [
+    told = replace(listener, command=command)
+    measured = barrier.run(barrier.Barrier(a=one, b=other, report=report, **shared), told)
+    assert isinstance(measured, barrier.BarrierResult)
+    return measured.report, [
         f"rebasin inspect {shlex.quote(str(merged))}",
         f"rebasin eval {shlex.quote(str(merged))}",
         f"rebasin verify {b} {shlex.quote(str(aligned))}",

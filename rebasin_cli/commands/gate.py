@@ -1,34 +1,52 @@
-"""`rebasin gate` on files: a report that was stored, held against gates by what it says alone."""
+"""`rebasin gate`: a report that was stored, held against gates by what it says alone."""
 
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import CheckpointError, UsageError
-from ..measure.gates import Asked, check_measured
-from ..reports import Report
+from ..measure.gates import check_measured
+from ..registry.options import READS, again, argument
 from ..runtime.files import Inputs
 from ..session.listener import SILENT, Listener
-from .verbs.gates import judge, sound
-from .verbs.outputs import Written, stored_report
+from ..session.subjects import REPORT, Answer, Formats, Gates, Judging, Summary
+from .verbs.gates import Judged, asked_of, judge, sound, written_of
+from .verbs.outputs import stored_report
 
 LATER = "Gates were judged later, by: "
 
 
-def gate(
-    path: Path,
-    written: Written = Written(),  # noqa: B008 (frozen)
-    listener: Listener = SILENT,
-    *,
-    gates: Asked = Asked(),  # noqa: B008 (frozen)
-) -> Report:
-    """The report with these gates in the place of those that it had, written in every format asked for.
+PANEL = "Measure"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate(Gates, Judging, Formats):
+    """Hold a stored report against gates, without measuring anything. Exit code 1 where one is not met.
+
+    Its gates take the place of those that the report had.
+
+    Example: rebasin gate report/report.json --max-barrier 0.05 --baseline baseline.json
+    """
+
+    report: Path = argument("REPORT", "A report.json of rebasin barrier.", role=READS)
+    json: bool = again(Answer.json, False, help="Print the report as JSON.", panel=REPORT)
+    step_summary: Path | None = Summary.step_summary
+
+
+class GateResult(Judged):
+    """The report with these gates in the place of those that it had."""
+
+
+def run(asked: Gate, listener: Listener = SILENT) -> GateResult:
+    """Judge a stored report, and write it in every format asked for.
 
     Nothing is measured: a gate on what the report has no figures of is a UsageError that says what would
-    measure them. A file that is no report is a CheckpointError. Gates are never raised here.
+    measure them. A file that is no report is a CheckpointError.
     """
+    path, gates = asked.report, asked_of(asked)
+    written = replace(written_of(asked, listener), folder=None)
     report = stored_report(path, error=CheckpointError).report
     if not gates.any:
         raise UsageError(
@@ -46,7 +64,8 @@ def gate(
     notes = [note for note in report.notes if not note.startswith(LATER)]
     notes += [f"{LATER}{written.command}"] * bool(written.command)
     with sound(path):
-        return judge(replace(report, notes=tuple(notes)), gates, written, destinations, listener)
+        report = judge(replace(report, notes=tuple(notes)), gates, written, destinations, listener)
+    return GateResult(report, asked.baseline)
 
 
 def _quoted(command: str) -> str:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from ..session.listener import Listener
 from ..session.subjects import Data, Loading, Network, Repair, Search
-from .align import align
-from .barrier import barrier
+from .align import Align
+from .align import run as align
+from .barrier import Barrier
+from .barrier import run as barrier
 from .eval import Eval
 from .eval import run as evaluate
 from .merge import Merge
@@ -20,6 +22,8 @@ from .verify import Verify
 from .verify import run as verify
 
 __all__ = [
+    "Align",
+    "Barrier",
     "Data",
     "Eval",
     "Listener",

@@ -268,7 +268,7 @@ def _of_formats(field: str) -> list[Option]:
             found.append(
                 Option(
                     name,
-                    Path,
+                    str,
                     None,
                     help or f"Write the report as {name}.",
                     f"--{name}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,10 @@ class Result:
     def json(self) -> str:
         """As --json prints it."""
         return json.dumps(plain(self.values()), indent=2, allow_nan=False) + "\n"
+
+    def warnings(self) -> Sequence[Any]:
+        """Gates that may be told of without being missed: what nothing was compared with."""
+        return ()
 
     def end(self) -> None:
         """Called once it was shown. Raises GateNotMet for what was asked of it and is not so."""

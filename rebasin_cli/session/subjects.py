@@ -376,6 +376,13 @@ class Repairing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Ridge:
+    """Of a refit alone."""
+
+    ridge: float | None = Repairing.ridge
+
+
+@dataclass(frozen=True, kw_only=True)
 class Repair(Repairing):
     """What mends a merged model: "auto", or one of `repair.REPAIRS`."""
 
@@ -467,10 +474,27 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Measuring:
+    """What a command that measures and writes reports takes."""
+
+    no_prove: bool = Proving.no_prove
+    force: bool = Weights.force
+    dry_run: bool = Answer.dry_run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judging:
+    """What a command takes that judges what was measured."""
+
+    force: bool = Weights.force
+    quiet: bool = Screen.quiet
+
+
+@dataclass(frozen=True, kw_only=True)
 class Formats:
     """Files of a report, by their formats."""
 
-    files: Mapping[str, Path] = gathered("formats")
+    files: Mapping[str, str] = gathered("formats")
 
 
 @dataclass(frozen=True, kw_only=True)

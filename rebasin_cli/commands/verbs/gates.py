@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ...errors import CheckpointError, UsageError
-from ...measure import gates
+from ...measure import gates, thresholds
 from ...measure.baseline import Baseline
-from ...reports import Report, _gates, markdown
+from ...registry.results import Result
+from ...reports import Report, _gates, _github, markdown
+from ...reports import json as json_format
+from ...reports._as_one import told_as_one
 from ...reports._format import clean, title
 from ...reports.json import ODD
 from ...runtime.files import is_missing, meant
 from ...session.listener import Listener
 from ...session.subjects import ACCEPT, REFUSE
+from . import outputs, since
 from .outputs import Destinations, Written, stored_report, write_reports
 
 MISSING = (REFUSE, ACCEPT)
@@ -41,6 +49,43 @@ def baseline(path: Path | None, missing: str = REFUSE) -> Baseline | None:
         raise UsageError(f"--baseline {path}: no such file{meant(path)}", hint=hint)
     found = stored_report(path, "--baseline")
     return Baseline(str(path), found.report, found.sha256)
+
+
+def asked_of(asked: Any) -> gates.Asked:
+    """The gates that an operation asks for. Raises UsageError before anything is measured."""
+    named = thresholds.asked(asked.gate, max_barrier=asked.max_barrier)
+    return gates.Asked(named, baseline(asked.baseline, asked.missing_baseline), asked.baseline_tolerance)
+
+
+def written_of(asked: Any, listener: Listener) -> Written:
+    """Where the report goes, and the summary of a step; nothing is written onto the baseline."""
+    reads = [asked.baseline] if asked.baseline else []
+    summary = _github.step_summary(asked.step_summary)
+    return outputs.written_of(asked, listener, summary=summary, reads=reads)
+
+
+@dataclass(frozen=True)
+class Judged(Result):
+    """A report with its gates judged, and the `baseline` that it was held against."""
+
+    report: Report
+    baseline: Path | None = None
+
+    def values(self) -> dict[str, Any]:
+        return dict(json.loads(self.json()))
+
+    def json(self) -> str:
+        return json_format.render(self.report)
+
+    @cached_property
+    def _found(self) -> Sequence[_gates.GateResult]:
+        return _gates.results(self.report, baseline=since.of_missed(self.report, self.baseline))
+
+    def warnings(self) -> Sequence[Any]:
+        return () if told_as_one() else self._found  # else the run tells
+
+    def end(self) -> None:
+        _gates.raise_unmet(self._found)
 
 
 @contextmanager

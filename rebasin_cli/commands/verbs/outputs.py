@@ -58,9 +58,9 @@ class Output:
     attest: Path | None = None
 
 
-def output_of(asked: Any, out: str | Path | None = None) -> Output:
-    """The output that an operation asks for, in a folder where a text names one; else `out`."""
-    named = asked.out if out is None else out
+def output_of(asked: Any, otherwise: Path | None = None) -> Output:
+    """The output that an operation asks for, in a folder where a text names one; `otherwise` for none."""
+    named = asked.out or otherwise
     path, size, dtype = Path(named), asked.out_shard_size, asked.out_dtype
     inside = isinstance(named, str) and path.name not in ("", "..")  # nobody means a model by "." or "/"
     return Output(
@@ -121,7 +121,7 @@ def written_of(asked: Any, listener: Listener = SILENT, **own: Any) -> Written:
     formats = {"html": "html", "json": "json_file", "markdown": "markdown", "png": "png"}
     named = {name: getattr(asked, option, None) for name, option in formats.items()}
     found = {name: path for name, path in named.items() if path is not None}
-    found |= getattr(asked, "files", {})
+    found |= {name: Path(text) for name, text in getattr(asked, "files", {}).items()}
     switches = {name: getattr(asked, name, False) for name in ("force", "dry_run", "resume")}
     folder = getattr(asked, "report", None)
     return Written(folder, found, command=listener.command, **{**switches, **own})

@@ -1,0 +1,66 @@
+"""Barrier reports on the screen, whole and in brief, and what is said of their gates beside them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from ..runtime.text import line
+from ._show import put
+
+
+def whole(report: Any) -> None:
+    """A report as a table."""
+    from rich.console import Console
+
+    from ..reports import terminal
+
+    terminal.show(report, Console())
+
+
+def brief(report: Any) -> None:
+    """A report as a few lines: figures and gates."""
+    from ..reports._brief import brief as lines
+
+    for text in lines(report):
+        put(f"   {text}")
+
+
+def beside_json(report: Any) -> None:
+    """In brief on stderr, for the log; not within a run, which tells of it."""
+    from ..reports._as_one import told_as_one
+
+    if not told_as_one():
+        with redirect_stdout(sys.stderr):
+            brief(report)
+
+
+def warn(found: Sequence[Any], recipe: Path | None = None) -> None:
+    """Say of gates without a baseline on stderr that nothing was compared, and to GitHub as it reads it."""
+    from ..reports import _github
+
+    for gate in found:
+        if gate.skipped:
+            print(line(f"WARNING: no baseline: {gate.told}"), file=sys.stderr)
+    if _github.running():
+        for text in _github.warnings(found, None if recipe is None else str(recipe)):
+            print(text, file=sys.stderr, flush=True)
+
+
+def refuse_gone(arguments: Sequence[str]) -> None:
+    """Raise UsageError with the line to type for limits that had options of their own, and are gates now."""
+    if arguments[:1] not in (["barrier"], ["gate"]):
+        return
+    from ..measure import thresholds
+
+    told: list[str] = []
+    for word, after in zip(arguments, [*arguments[1:], ""], strict=True):
+        flag, equals, value = word.partition("=")
+        given = value if equals else after * (not after.startswith("--"))
+        told += filter(None, [thresholds.gone(flag, given)])
+    if told:
+        raise UsageError("; ".join(told))
