@@ -60,7 +60,7 @@ class Output:
 
 def output_of(asked: Any, otherwise: Path | None = None) -> Output:
     """The output that an operation asks for, in a folder where a text names one; `otherwise` for none."""
-    named = asked.out or otherwise
+    named: str | Path = asked.out or otherwise or ""
     path, size, dtype = Path(named), asked.out_shard_size, asked.out_dtype
     inside = isinstance(named, str) and path.name not in ("", "..")  # nobody means a model by "." or "/"
     return Output(
