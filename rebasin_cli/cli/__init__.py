@@ -125,7 +125,7 @@ def _main(
 
 def _runs_together(context: typer.Context) -> bool:
     word = context.invoked_subcommand or ""
-    return word in _together or any(one.together for one in operations.of(word))
+    return word in _together or any(one.together or one.only_looks for one in operations.of(word))
 
 
 for _path in sorted(Path(__file__).parent.glob("[!_]*.py")):

@@ -9,12 +9,14 @@ import typer
 
 from ..registry.operations import Operation
 from ..registry.results import Result
-from . import reports
+from . import looks, reports
 from ._show import result, screen
 
 # Results with a way of their own to be shown to a person, by their class; what stands beside JSON.
 OWN_WAYS: dict[str, Callable[..., None]] = {
     "BarrierResult": lambda done: reports.whole(done.report),
+    "InspectResult": looks.inspected,
+    "ListResult": looks.listed,
     "GateResult": lambda done: reports.brief(done.report),
 }
 BESIDE_JSON: dict[str, Callable[..., None]] = dict.fromkeys(

@@ -1,9 +1,11 @@
-"""What a checkpoint holds, and what spec it would get."""
+"""`rebasin inspect`: what a checkpoint holds, and what spec it would get."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +14,64 @@ from ..checkpoints.digests import of_file
 from ..checkpoints.locate import INDEX, PERMUTATION
 from ..errors import CheckpointError, SpecError
 from ..permutations import permutation
+from ..registry.options import READS, argument
+from ..registry.results import Result
+from ..session.listener import SILENT, Listener
+from ..session.subjects import Answer, Loading
 from ..spec import library
 from .verbs import provenance
 
+PANEL = "Look"
+ONLY_LOOKS = True
 
-def inspect(
-    path: Path, *, key: str | None = None, unsafe_load: bool = False, digest: bool = True
-) -> dict[str, Any]:
-    """Format, envelope, tensors, dtypes, the architecture's guess, provenance: without reading values.
 
-    Only `digest` reads everything: `sha256` is that of all values, whatever file holds them, `file_sha256`
-    that of the file's bytes, by which a recipe pins it (None of a folder).
+@dataclass(frozen=True, kw_only=True)
+class Inspect:
+    """Show envelope, tensors, dtypes, the architecture's guess and provenance.
+
+    Example: rebasin inspect merged.safetensors
     """
-    model = open_checkpoint(path, key=key, unsafe_load=unsafe_load)
+
+    file: Path = argument("FILE", role=READS)
+    key: str | None = Loading.key
+    unsafe_load: bool = Loading.unsafe_load
+    json: bool = Answer.json
+
+
+@dataclass(frozen=True)
+class InspectResult(Result):
+    """What one file holds: its `tensors` by their names, each with "shape" and "dtype"; how many numbers
+    (`parameters`), how many tensors of each dtype; the spec that it would get, or why none; its metadata.
+
+    `sha256` is that of all values, whatever file holds them, `file_sha256` that of the file's bytes, by
+    which a recipe pins it (None of a folder).
+    """
+
+    file: str
+    format: str
+    envelope: str | None
+    notes: list[str]
+    tensors: Mapping[str, Mapping[str, Any]]
+    parameters: int
+    dtypes: Mapping[str, int]
+    architecture: Mapping[str, Any]
+    metadata: Mapping[str, str]
+    provenance: Mapping[str, Any] | None
+    sha256: str | None
+    file_sha256: str | None
+
+
+def run(asked: Inspect, listener: Listener = SILENT) -> InspectResult:
+    """Look at a file; of its values only the digests are made."""
+    path = asked.file
+    model = open_checkpoint(path, key=asked.key, unsafe_load=asked.unsafe_load)
     notes, sha256 = list(model.notes), None
-    if digest:
-        try:
-            sha256 = model.digest()
-        except CheckpointError as error:  # quantised: to be looked at, not to be merged
-            notes.append(f"no digest: {error.message}")
-        else:
-            notes += _togetherness(path, model, sha256)
+    try:
+        sha256 = model.digest()
+    except CheckpointError as error:  # quantised: to be looked at, not to be merged
+        notes.append(f"no digest: {error.message}")
+    else:
+        notes += _togetherness(path, model, sha256)
     try:
         fitted = library.find(model.shapes)
         guess = {
@@ -43,23 +82,21 @@ def inspect(
         }
     except SpecError as error:
         guess = {"spec": None, "reason": error.message}
-    return {
-        "file": str(path),
-        "format": model.format,
-        "envelope": model.envelope or None,
-        "notes": notes,
-        "tensors": {
-            name: {"shape": list(model.shapes[name]), "dtype": str(model.dtypes[name]).removeprefix("torch.")}
-            for name in model
-        },
-        "parameters": sum(math.prod(shape) for shape in model.shapes.values()),
-        "dtypes": dict(Counter(str(dtype).removeprefix("torch.") for dtype in model.dtypes.values())),
-        "architecture": guess,
-        "metadata": dict(sorted(model.metadata.items())),
-        "provenance": provenance.recorded(model),
-        "sha256": sha256,
-        "file_sha256": of_file(path) if digest and path.is_file() else None,
-    }
+    dtypes = {name: str(dtype).removeprefix("torch.") for name, dtype in model.dtypes.items()}
+    return InspectResult(
+        file=str(path),
+        format=model.format,
+        envelope=model.envelope or None,
+        notes=notes,
+        tensors={name: {"shape": list(model.shapes[name]), "dtype": dtypes[name]} for name in model},
+        parameters=sum(math.prod(shape) for shape in model.shapes.values()),
+        dtypes=dict(Counter(dtypes.values())),
+        architecture=guess,
+        metadata=dict(sorted(model.metadata.items())),
+        provenance=provenance.recorded(model),
+        sha256=sha256,
+        file_sha256=of_file(path) if path.is_file() else None,
+    )
 
 
 def _togetherness(path: Path, model: Checkpoint, sha256: str) -> list[str]:

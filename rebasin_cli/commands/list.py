@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import RebasinError, unknown
 from ..registry import Option, Registry
+from ..registry.options import PLAIN, argument, option
+from ..registry.results import Result
+from ..session.listener import SILENT, Listener
+from ..session.subjects import Answer
+
+PANEL = "Look"
+ONLY_LOOKS = True
 
 # Of the folders, and not of the packages in them, which import torch: a list is read off sources.
 METHODS, NETS = Registry("matchers", "method"), Registry("nets", "net")
@@ -24,14 +32,38 @@ KINDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
 }
 
 
-def listed(kind: str | None = None) -> dict[str, list[dict[str, Any]]]:
+@dataclass(frozen=True, kw_only=True)
+class List:
+    """List methods, specs, nets, data sets and report formats, those of other packages included.
+
+    Example: rebasin list methods --verbose
+    """
+
+    kind: str | None = argument("[KIND]", "methods, specs, nets, data, reports.", default=None, role=PLAIN)
+    verbose: bool = option(False, "The options of every method, too.", also=("-v",), role=PLAIN)
+    json: bool = Answer.json
+
+
+@dataclass(frozen=True)
+class ListResult(Result):
     """By kind, every thing's "name" and "summary"; of methods also their "options".
 
-    Raises UsageError for an unknown kind.
+    `verbose` tells of the options on a screen, too.
     """
-    if kind is not None and kind not in KINDS:
-        raise unknown("kind", kind, KINDS)
-    return {name: KINDS[name]() for name in ([kind] if kind else KINDS)}
+
+    kinds: Mapping[str, Sequence[Mapping[str, Any]]]
+    verbose: bool = False
+
+    def values(self) -> dict[str, Any]:
+        return dict(self.kinds)
+
+
+def run(asked: List, listener: Listener = SILENT) -> ListResult:
+    """Read lists off sources. Raises UsageError for an unknown kind."""
+    if asked.kind is not None and asked.kind not in KINDS:
+        raise unknown("kind", asked.kind, KINDS)
+    wanted = [asked.kind] if asked.kind else KINDS
+    return ListResult({name: KINDS[name]() for name in wanted}, asked.verbose)
 
 
 def _specs() -> list[dict[str, Any]]:
@@ -72,14 +104,14 @@ def _option(option: Option) -> dict[str, Any]:
     return told
 
 
-def option_lines(options: Sequence[dict[str, Any]]) -> list[str]:
+def option_lines(options: Sequence[Mapping[str, Any]]) -> list[str]:
     """An option a line: flag, what it may be, its default, its sentence."""
-    rows = [(option["flag"], _values(option), option["help"]) for option in options]
+    rows = [(each["flag"], _values(each), each["help"]) for each in options]
     wide, values = (max((len(row[k]) for row in rows), default=0) for k in (0, 1))
     return [f"{flag:<{wide}}  {may:<{values}}  {help}".rstrip() for flag, may, help in rows]
 
 
-def _values(option: dict[str, Any]) -> str:
+def _values(option: Mapping[str, Any]) -> str:
     kind = "|".join(map(str, option.get("choices", ()))) or option["type"]
     low, high = option.get("min"), option.get("max")
     if low is not None or high is not None:

@@ -61,8 +61,13 @@ class Operation:
 
     @property
     def together(self) -> bool:
-        """Whether processes may run it together: they share its work, or it writes nothing."""
+        """Whether processes run it together, and share its work."""
         return bool(source.constant(self.module, "TOGETHER"))
+
+    @property
+    def only_looks(self) -> bool:
+        """Whether it writes nothing, so that each of several processes may run it by itself."""
+        return bool(source.constant(self.module, "ONLY_LOOKS"))
 
     @cached_property
     def options(self) -> tuple[Option, ...]:

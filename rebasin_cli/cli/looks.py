@@ -1,42 +1,18 @@
-"""`rebasin inspect`: what a checkpoint holds."""
+"""What `inspect` and `list` show a person."""
 
 from __future__ import annotations
 
-import json as json_module
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from ..runtime.text import many
-from . import _options as o
-from . import app, together
 from ._show import put
 
 
-@together
-@app.command(rich_help_panel="Look")
-def inspect(
-    file: Annotated[Path, typer.Argument(metavar="FILE")],
-    key: o.Key = None,
-    unsafe_load: o.UnsafeLoad = False,
-    json: o.Json = False,
-) -> None:
-    """Show envelope, tensors, dtypes, the architecture's guess and provenance.
-
-    Example: rebasin inspect merged.safetensors
-    """
-    from ..commands.inspect import inspect as look
-
-    seen = look(file, key=key, unsafe_load=unsafe_load)
-    if json:
-        typer.echo(json_module.dumps(seen, indent=2))
-        return
-    show(seen)
-
-
-def show(seen: Mapping[str, Any]) -> None:
+def inspected(done: Any) -> None:
+    """What a file holds: about it, its metadata, its tensors."""
+    seen = done.values()
     guess = seen["architecture"]
     dtypes = ", ".join(f"{count} × {dtype}" for dtype, count in seen["dtypes"].items())
     tensors = many(len(seen["tensors"]), "tensor")
@@ -64,3 +40,17 @@ def show(seen: Mapping[str, Any]) -> None:
             for name, tensor in seen["tensors"].items()
         )
     )
+
+
+def listed(done: Any) -> None:
+    """What there is to name, with the options of methods where they were asked for."""
+    from ..commands.list import option_lines
+
+    for name, things in done.kinds.items():
+        put(f"{name}:")
+        for thing in things:
+            put(f"  {thing['name']:<24} {thing['summary']}")
+            if done.verbose and "broken" in thing:
+                put(f"      {thing['broken']}")
+            for line in option_lines(thing.get("options", ())) if done.verbose else ():
+                put(f"      {line}")
