@@ -26,7 +26,7 @@ Group = dict[str, tuple[Any, Any]]  # parameter: its annotation and default
 OF_METHOD, OF_FORMAT = "method_", "file_"  # how parameters begin that were read off declarations
 DEFAULTS = {
     "missing_baseline": constant("rebasin_cli.session.subjects", "REFUSE"),
-    "baseline_tolerance": constant("rebasin_cli.measure.baseline", "TOLERANCE"),
+    "baseline_tolerance": constant("rebasin_cli.reports", "TOLERANCE"),
 }
 DEFAULTS |= {"device": "auto", "seed": 0, "batch_size": 500, "groups": "permutations", "bins": 15}
 

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
-from ..reports import Gate, Report, Row
+from ..reports import TOLERANCE, Gate, Report, Row
 from ..reports._format import MIDPOINT, number
 from ..runtime.text import clean
 from . import pairing
 
-TOLERANCE = 0.01  # nats
 ACCURACY_TOLERANCE = 0.005
 SURE = 0.99  # one-sided: of equal models about one gate in a hundred is missed
 Z95 = 1.959964  # half a 95 % interval, in standard errors

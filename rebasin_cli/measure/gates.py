@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import RebasinError, UsageError
-from ..reports import Gate, Report, Row
+from ..reports import TOLERANCE, Gate, Report, Row
 from ..reports._format import number
-from .baseline import TOLERANCE, Baseline, against, at_middle, shipped
+from .baseline import Baseline, against, at_middle, shipped
 from .thresholds import SHIPPED, Threshold, misread, parse_gate, stored, vocabulary, wrong
 
 REPAIRED = " + "  # in the names of rows whose repair, or temperature, a search may decide

@@ -209,6 +209,7 @@ def barrier_of(curve: Curve) -> Barrier:
 
 
 SAME = 1e-9  # what may part a barrier of a file from that of its curve, relative to 1
+TOLERANCE = 0.01  # nats: how much worse than its baseline a barrier is still as good
 
 
 def inconsistent(report: Report) -> list[str]:

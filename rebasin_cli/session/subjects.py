@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
-from ..measure.baseline import TOLERANCE
 from ..registry.options import DATA, MAY_READ, MAY_RUN, PLAIN, TRUSTS, WRITES, gathered, option
+from ..reports import TOLERANCE
 
 MOST = 2_147_483_647  # of what is counted
 LARGEST_SEED = 9_223_372_036_854_775_807
