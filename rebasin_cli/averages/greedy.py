@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 
 class Measured(Protocol):
@@ -18,29 +18,32 @@ class Measured(Protocol):
     def loss(self) -> float: ...
 
 
+Found = TypeVar("Found", bound=Measured)
+
+
 @dataclass(frozen=True)
-class Try:
+class Try(Generic[Found]):
     """A model that was added to those kept so far (for the first: alone), and whether it stayed."""
 
     model: int
-    scores: Measured
+    scores: Found
     kept: bool
 
 
 @dataclass(frozen=True)
-class Soup:
+class Soup(Generic[Found]):
     """`kept` models by number, in the order in which they were added; `singles` are the scores of each alone.
 
     `scores` are those of the soup: its loss is at most that of the best single model, `kept[0]`.
     """
 
     kept: tuple[int, ...]
-    scores: Measured
-    singles: tuple[Measured, ...]
-    tries: tuple[Try, ...]
+    scores: Found
+    singles: tuple[Found, ...]
+    tries: tuple[Try[Found], ...]
 
 
-def greedy(models: int, measure: Callable[[Sequence[int]], Measured]) -> Soup:
+def greedy(models: int, measure: Callable[[Sequence[int]], Found]) -> Soup[Found]:
     """From the best model on, add the next best wherever the loss of the mean falls by it.
 
     `measure` gives the scores of the mean of these models. It is asked 2·n − 1 times.

@@ -100,8 +100,15 @@ def compare(
         progress=functools.partial(_show, listener),
     )
     notes = provenance.notes({k: v for k, v in splits.items() if k != "reset"}, proof)
-    about = {"proof": proof, "command": written.command or "rebasin compare", "full": session.asked.data.full}
-    found = provenance.signed(found, session.models, splits["test"], **about, notes=notes)
+    found = provenance.signed(
+        found,
+        session.models,
+        splits["test"],
+        proof=proof,
+        command=written.command or "rebasin compare",
+        full=session.asked.data.full,
+        notes=notes,
+    )
     rendered = [(path, formats.RENDER[name](found)) for name, path in destinations]
     outputs.write_files(rendered, force=written.force)
     return found
@@ -113,8 +120,8 @@ def _searches(search: Search, methods: Sequence[str]) -> dict[str, Search]:
         check_method(dataclasses.replace(search, method=method), or_none=True)
     each = method_options.for_those_that_have_them(search, list(methods))
     for found in each.values():
-        if (file := method_options.start_file(found)) is not None:
-            known = method_options.declared(found.method)[method_options.start_option(found.method)]
+        file, known = method_options.start_file(found), method_options.start_option(found.method)
+        if file is not None and known is not None:
             raise UsageError(
                 f"{known.flag} {file} is for the second of two models",
                 hint=f"Choose one of {', '.join(known.choices)}",

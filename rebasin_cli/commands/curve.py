@@ -46,7 +46,8 @@ def curve(
     check_outputs(output, session.reads)
     search.check(session, output, or_none=True, steps=True)
     network, fitted, (given, of_given) = session.need_network(), session.fitted, session.given
-    check_families(*session.models, dict(network.named_parameters()), fitted.ignored)
+    first, second = session.models
+    check_families(first, second, dict(network.named_parameters()), fitted.ignored)
     data = session.open_splits("match", match=None)["match"]
     if how.augment:
         check_augmentation(data)

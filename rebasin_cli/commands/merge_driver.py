@@ -67,9 +67,11 @@ def merge_driver(
         tensors = looked_at(mixed(ancestor, one, other, found), averaged, [one, other], listener)
         text = merged_text(getattr(ancestor, "metadata", {}), one.metadata, other.metadata)
         options = {"both": both or "average"} if averaged else {}
-        about = {"method": "none", "seed": 0, "options": options, "like": [one, other]}
+        both_of = [one, other]
         meta = {key: value for key, value in text.items() if not key.startswith("rebasin.")}
-        meta |= provenance.describe("merge-driver", [one, other], None, **about)
+        meta |= provenance.describe(
+            "merge-driver", both_of, None, method="none", seed=0, options=options, like=both_of
+        )
         write_safetensors(written, tensors, metadata=meta, force=True, any_name=True)
     counts = Counter(found.taken.values())
     listener.say(f"{name}: {_in_words(counts, found)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from .recipes.inputs import Fetch
 from .recipes.limits import HINT, MOST_BYTES, Limits
 from .recipes.recipe import Recipe, parse
 from .recipes.running import How, Outcome, Perform
+from .recipes.steps import Step
 from .recipes.variables import Had
 from .recipes.vocabulary import Command
 
@@ -89,7 +91,11 @@ def run(
     What becomes of them is told to the documents; a step that fails is no error here. The plan of a dry run.
     """
     cache, how, watch = documents.cache, documents.how, watch or Watch(documents.finish)
-    told = {"progress": documents.progress, "limited": lambda step: watch.within(step.time_limit)}
+    progress = documents.progress
+
+    def limited(step: Step) -> AbstractContextManager[object]:
+        return watch.within(step.time_limit)
+
     stranger = asked.limits is not None
     fetcher = Fetcher(cache.folder / "downloads", listener.say, allowed=asked.download, stranger=stranger)
     cache.check()
@@ -99,15 +105,20 @@ def run(
     with running.folders(recipe.files, keep=not asked.dry_run):
         documents.check()
         if recipe.downloads:  # what is wrong without them is told before the first of them is fetched
-            judging.check(recipe.steps, cache, perform, how, coming=fetcher.missing, **told)
+            coming = fetcher.missing
+            judging.check(
+                recipe.steps, cache, perform, how, coming=coming, progress=progress, limited=limited
+            )
             recipe = read(documents, vocabulary, fetcher, asked.limits)
-        plans = judging.check(recipe.steps, cache, perform, how, **told)
+        plans = judging.check(recipe.steps, cache, perform, how, progress=progress, limited=limited)
         documents.about["downloads"] = list(recipe.downloads)
         if asked.dry_run:
             documents.about["steps"] = found = plan(recipe, cache, plans, how)
             return found
     with as_one():
-        running.run(recipe.steps, cache, perform, listener, how, show=show, **told)
+        running.run(
+            recipe.steps, cache, perform, listener, how, show=show, progress=progress, limited=limited
+        )
     return []
 
 

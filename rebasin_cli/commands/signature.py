@@ -74,34 +74,63 @@ def signature(
     if bounded and (curve is not None or counts):
         what = "--stability" if counts else "--curve"
         raise UsageError(f"{what}: bounds are of the straight line from A to B", hint="Leave --bounds out")
-    models, fitted, (given, _) = session.models, session.fitted, session.given
+    (first, second), fitted, (given, _) = session.models, session.fitted, session.given
     network = session.need_network()
     statistics = curve is not None and bool(fitted.statistics)
     splits = session.open_splits("match", *["reset"] * statistics)
     samples = splits["match"]
-    run = {"network": network, "device": session.device} | session.outputs
-    stable, found, more = None, None, {}
+    output, not_kept = session.output, session.asked.network.not_kept
+    stable, found = None, None
+    more: dict[str, Any] = {}
     limit = session.asked.data.limit or MATCH_SAMPLES
     if curve is not None:
         kept = stored.load(curve)
-        trained = kept.between(*models, fitted)
         rows = signatures.along(
-            trained, fitted, data=samples, limit=limit, reset_batches=splits.get("reset"), **run
+            kept.between(first, second, fitted),
+            fitted,
+            network=network,
+            data=samples,
+            limit=limit,
+            reset_batches=splits.get("reset"),
+            output=output,
+            not_kept=not_kept,
+            device=session.device,
         )
         more = {"curve": {"file": str(curve), "sha256": kept.digest, "aligned": kept.aligned}}
     elif counts:
         shuffled = samples.mixed(session.seed)
-        stable = signatures.stability(*models, fitted, counts, data=shuffled, options=session.options, **run)
+        stable = signatures.stability(
+            first,
+            second,
+            fitted,
+            counts,
+            network=network,
+            data=shuffled,
+            options=session.options,
+            output=output,
+            not_kept=not_kept,
+            device=session.device,
+        )
         rows = stable.table
     else:
         inputs = {"network": network, "data": samples, "prove": False} | session.outputs
         found = search.find(session, given=inputs)
         permutations = found.permutations[0] if found else given or identity(fitted.words)
-        rows = signatures.signature(*models, fitted, permutations, data=samples, limit=limit, **run)
+        rows = signatures.signature(
+            first,
+            second,
+            fitted,
+            permutations,
+            network=network,
+            data=samples,
+            limit=limit,
+            output=output,
+            not_kept=not_kept,
+            device=session.device,
+        )
         if bounded:
-            a_, b_ = models
-            others = {"unaligned": b_, "aligned": permuted(b_, fitted, permutations)}
-            more = {"bounds": bounds.account(network, a_, others, *_some(samples))}
+            others = {"unaligned": second, "aligned": permuted(second, fitted, permutations)}
+            more = {"bounds": bounds.account(network, first, others, *_some(samples))}
     match = {"method": "am"} if stable else accounts.describe_match(found, given=perm is not None)
     made = {
         "spec": accounts.describe_spec(fitted),
@@ -123,7 +152,8 @@ def signature(
 
 def _some(samples: Any) -> tuple[Any, Any]:
     """Inputs and targets of the first samples. Raises DataError for what is no plain tensor."""
-    inputs, targets = [], []
+    inputs: list[torch.Tensor] = []
+    targets: list[torch.Tensor] = []
     for batch, labels in checked(samples):
         if not isinstance(batch, torch.Tensor):
             raise DataError("bounds need inputs that are tensors", hint="Leave --bounds out")

@@ -78,10 +78,10 @@ def _fresh_shapes(
             f"{spec.source} names no network of ours to show it on", hint="Give a checkpoint as well"
         )
     kind = known[name].__name__.rsplit(".", 1)[1]
-    shape = INPUTS.get(kind, SMALL)
+    shape: tuple[int, ...] = INPUTS.get(kind, SMALL)
     if input:
         like = None if kind in FLATTENING else shape
-        _, *shape = parse_shape(input, like=like)
+        shape = parse_shape(input, like=like)[1:]
     big = shape[-1] >= 64
     with torch.device("meta"):
         network = nets.build(
@@ -205,7 +205,7 @@ def explain(
         inferred["outputs"] = told
     if given is None:
         return inferred | explaining.explain(found)
-    with naming([checkpoint or Path(network.net)]):
+    with naming([checkpoint or Path(network.net or "")]):
         fitted = fit(given, found.fitted.shapes)
     return {"spec": f"{given.source}: {headline(fitted)}"} | inferred | explaining.compare(fitted, found)
 

@@ -8,6 +8,7 @@ nats on.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -76,7 +77,7 @@ def conclude(report: Report) -> str:
     control, repaired = f"naive + {word}", f"aligned + {word}"
     if word and control in rows:
         alone = _step(report, shipped, control)
-        lost = report.row(control).curves[SPLIT].at(MIDPOINT)[0]
+        lost = _middle(report, control)[0]
         if alone.sign <= 0 or alone.gain < LITTLE * lost:
             than = {-1: "better", 0: "as good", 1: "nearly as good"}[alone.sign]
             text = (
@@ -127,7 +128,7 @@ def _of_refit(report: Report, rows: set[str], shipped: str, how: str) -> str:
     else:
         text = f"{_number(total.gain)} nats are gained over {naive}{total.sure()}"
         more = _step(report, shipped, control)
-        lost = report.row(control).curves[SPLIT].at(MIDPOINT)[0]
+        lost = _middle(report, control)[0]
         alone = _number(_step(report, control, naive).gain)
         if more.sign <= 0 or more.gain < LITTLE * lost:
             than = {-1: "better", 0: "as good", 1: "nearly as good"}[more.sign]
@@ -188,7 +189,7 @@ def _better_endpoint(report: Report, shipped: str) -> str:
     if not known:
         return ""
     best = min(known, key=lambda end: end[SPLIT]["loss"])
-    loss, accuracy = report.row(shipped).curves[SPLIT].at(MIDPOINT)
+    loss, accuracy = _middle(report, shipped)
     apart = loss - best[SPLIT]["loss"]
     less = f"{_number(abs(apart))} nats {'less' if apart > 0 else 'more'}"
     return (
@@ -235,12 +236,17 @@ def _and_ensemble(report: Report, rows: set[str], shipped: str, text: str) -> st
     return f"{text}. The ensemble of both, at twice the cost, loses {than}."
 
 
+def _middle(report: Report, name: str) -> tuple[float, float]:
+    """Loss and accuracy of a row at λ = ½, NaN where they were not measured."""
+    return report.row(name).curves[SPLIT].at(MIDPOINT) or (math.nan, math.nan)
+
+
 def _step(report: Report, row: str, other: str) -> _Step:
     """What `row` gains over `other`."""
     found = report.difference(row, other)
     if found is not None:
         return _Step(-found.loss, tuple(-value for value in reversed(found.loss_interval)))
-    one, two = (report.row(name).curves[SPLIT].at(MIDPOINT)[0] for name in (row, other))
+    one, two = (_middle(report, name)[0] for name in (row, other))
     return _Step(two - one, ())
 
 

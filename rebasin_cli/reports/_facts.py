@@ -42,6 +42,7 @@ def _match(match: Mapping[str, Any]) -> str:
         word = "step" if match.get("history") else "sweep"
         parts.append(f"{number(match['sweeps'])} {word}{'' if match['sweeps'] == 1 else 's'}")
     if match.get("objective_before") is not None:
+        ends: Sequence[Any]
         word, ends = "objective", (match["objective_before"], match.get("objective_after"))
         if match.get("history") and all(map(is_number, ends)):  # a loss, negative
             word, ends = "held-out loss", tuple(-end for end in ends)

@@ -87,9 +87,9 @@ def results(report: Report, step: str = "", *, where: str = "", baseline: str = 
     if report.baseline.get("missing") is True:
         name = clean(report.baseline.get("file", ""))
         told = f"{name} is not there yet, and that was accepted: nothing was held against a baseline"
-        about = {"step": step, "where": where, "skipped": True}
+        wanted = "a report to compare with"
         found.append(
-            GateResult(f"{BASELINE} {name}", math.nan, "a report to compare with", True, told, **about)
+            GateResult(f"{BASELINE} {name}", math.nan, wanted, True, told, step, where, skipped=True)
         )
     return found
 

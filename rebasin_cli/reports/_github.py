@@ -31,9 +31,9 @@ def running(environ: Mapping[str, str] = os.environ) -> bool:
     return environ.get("GITHUB_ACTIONS") == "true"
 
 
-def annotations(found: Sequence[GateResult], file: str | None = None) -> list[str]:
+def missed(found: Sequence[GateResult], file: str | None = None) -> list[str]:
     """A line for every gate that is not met, at its step in `file`."""
-    missed = [
+    lines = [
         error(
             "gate not met" + f" in {gate.step}" * bool(gate.step),
             "\n".join([gate.told, *baselines([gate])]),
@@ -42,7 +42,7 @@ def annotations(found: Sequence[GateResult], file: str | None = None) -> list[st
         for gate in found
         if not gate.met
     ]
-    return _few(missed, "gates are not met", file)
+    return _few(lines, "gates are not met", file)
 
 
 def warnings(found: Sequence[GateResult], file: str | None = None) -> list[str]:
@@ -55,7 +55,7 @@ def of_error(failure: BaseException, told: str) -> list[str]:
     """The lines for what ends the program: those of its gates, of the lines of a recipe, or one for all."""
     file = getattr(failure, "file", None)
     if isinstance(failure, GateNotMet) and failure.gates:
-        return annotations(failure.gates, file)
+        return missed(failure.gates, file)
     if file is not None and isinstance(failure, RebasinError):
         places = [(line_of(problem), problem) for problem in failure.problems]
         if any(line for line, _ in places):

@@ -50,8 +50,9 @@ def of_model(model: Path) -> list[Path]:
 
 def of_spec(named: str | None) -> list[Path]:
     """The files of a spec that is named as one: `spec.yaml`."""
-    is_file = named is not None and (named.endswith((".yaml", ".yml")) or "/" in named)
-    return library.files_of(Path(named)) if is_file else []
+    if named is None or not (named.endswith((".yaml", ".yml")) or "/" in named):
+        return []
+    return library.files_of(Path(named))
 
 
 def of_data(root: Path | None) -> list[Path]:

@@ -44,33 +44,32 @@ def make(search: Search, data: Data) -> Any:
         return None
     if data.limit is not None and "limit" in known:
         chosen["limit"] = data.limit
-    if (file := start_file(search)) is not None:
+    file, option = start_file(search), start_option(search.method)
+    if file is not None and option is not None:
         if not file.is_file():
-            option = known[start_option(search.method)]
             raise UsageError(
                 f"{option.flag} {file}: neither a way to start nor a file",
                 hint=f"Choose one of {', '.join(option.choices)}, or a *.perm.safetensors",
             )
         if search.groups != "permutations":
-            option = known[start_option(search.method)]
             raise UsageError(
                 f"{option.flag} {file}: a file of permutations is no start of a search with --groups all",
                 hint=f"Choose one of {', '.join(option.choices)}",
             )
-        chosen[start_option(search.method)] = "identity"
+        chosen[option.name] = "identity"
     return options_of(search.method, chosen)
 
 
-def start_option(method: str) -> str | None:
-    """The name of the option that may say with a file where a search starts."""
-    return next((name for name, option in declared(method).items() if option.kind == "start"), None)
+def start_option(method: str) -> Option | None:
+    """The option that may say with a file where a search starts."""
+    return next((option for option in declared(method).values() if option.kind == "start"), None)
 
 
 def start_file(search: Search) -> Path | None:
     """The permutation file that the search starts from; None where it starts in a way of its own."""
-    name = start_option(search.method)
-    value = search.options.get(name) if name else None
-    return None if value is None or value in declared(search.method)[name].choices else Path(value)
+    option = start_option(search.method)
+    value = None if option is None else search.options.get(option.name)
+    return None if option is None or value is None or value in option.choices else Path(value)
 
 
 def recorded(search: Search, data: Data) -> dict[str, Any]:
@@ -85,7 +84,7 @@ def identity(search: Search, data: Data, network: Network) -> dict[str, Any]:
     """All that a kept search must agree on with the one that goes on with it, as far as options decide."""
     chosen = {"effort": None} | _finding(search, data)  # named by searches that older releases kept, too
     if needs_data(search.method) or search.polish is not None:
-        asked = {"output": network.output, "net": network.net}
+        asked: dict[str, Any] = {"output": network.output, "net": network.net}
         asked |= {"not_kept": list(network.not_kept)} if network.not_kept else {}
         chosen |= asked | {n: getattr(data, n) for n in ("data", "normalize", "limit", "batch_size", "loss")}
     return chosen
@@ -93,9 +92,10 @@ def identity(search: Search, data: Data, network: Network) -> dict[str, Any]:
 
 def _finding(search: Search, data: Data) -> dict[str, Any]:
     chosen = _with_effect(search, "result")
-    if (file := start_file(search)) is not None:
+    file, option = start_file(search), start_option(search.method)
+    if file is not None and option is not None:
         stored.refuse_elements(file)
-        chosen[start_option(search.method)] = digest(permutation.load(file)[0])
+        chosen[option.name] = digest(permutation.load(file)[0])
     if search.polish is not None:
         chosen["polish"] = search.polish
     if search.groups != "permutations":

@@ -36,20 +36,28 @@ def find_network(
             problems=error.problems,
             hint="If yours is another network, give it with --net file.py:factory and --spec FILE.yaml",
         ) from None
-    if found is not None and (network.net or nets.own_factory(fitted.spec.net) is None):
-        _tell(found, network.net or fitted.spec.net, say)
+    named_as = network.net or fitted.spec.net
+    if found is not None and named_as and (network.net or nets.own_factory(named_as) is None):
+        _tell(found, named_as, say)
     return None if found is None else found.float()
 
 
 def begin_alike(fitted: FittedSpec, network: Network) -> frozenset[str]:
     """The tensors that two fresh networks, as `find_network` gives them, have equal."""
-    return initial.begin_alike(
-        lambda: networks.resolve(network.net, fitted.spec, fitted.shapes, trust_code=network.trust_code)
-    )
+
+    def built() -> nn.Module:
+        found = networks.resolve(network.net, fitted.spec, fitted.shapes, trust_code=network.trust_code)
+        if found is None:
+            raise none_named(fitted)
+        return found
+
+    return initial.begin_alike(built)
 
 
 def given_network(shapes: Shapes, network: Network, say: Callable[[str], None]) -> nn.Module:
     """The network of `--net` for these tensors, which needs no spec; as `find_network` gives it."""
+    if network.net is None:
+        raise LookupError("no network is given with --net")
     found = networks.from_reference(network.net, shapes)
     _tell(found, network.net, say)
     return found.float()
@@ -81,7 +89,8 @@ def origin(
     own = f"rebasin's own {type(module).__name__}"
     if not models:
         return {"network": own, "assumed": False}
-    if all(nets.is_from(model.metadata.get("rebasin.net"), fitted.spec.net) for model in models):
+    net = fitted.spec.net or ""
+    if all(nets.is_from(model.metadata.get("rebasin.net"), net) for model in models):
         return {"network": "recorded in the checkpoint" + "s" * (len(models) > 1), "assumed": False}
     return {"network": f"{own}, assumed from the tensors' names", "assumed": True}
 

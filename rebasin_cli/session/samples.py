@@ -86,8 +86,14 @@ def open_splits(
     vocabulary = recorded_vocabulary(models)
 
     def open_split(reference: str, split: str) -> DataSet | LoaderData:
-        options = {"root": data.data_root, "batch_size": data.batch_size, "normalize": normalize}
-        return open_data(reference, split, vocabulary=vocabulary, **options)
+        return open_data(
+            reference,
+            split,
+            root=data.data_root,
+            batch_size=data.batch_size,
+            normalize=normalize,
+            vocabulary=vocabulary,
+        )
 
     held_out = HeldOut.parse(data.held_out) if data.held_out else None
     splits: Splits = {}
@@ -144,7 +150,8 @@ def _bare(data: DataSet | LoaderData) -> str:
 
 def _other_record(models: Sequence[Checkpoint], reference: str) -> str:
     """A remark where the checkpoints record that they were trained on something else."""
-    names = {model.metadata.get("rebasin.data") for model in models} - {None, reference}
+    recorded = [model.metadata.get("rebasin.data") for model in models]
+    names = {name for name in recorded if name is not None} - {reference}
     return f" (the checkpoints record {' and '.join(sorted(names))})" if names else ""
 
 
@@ -155,8 +162,8 @@ def _apart(train: Any, data: Data, seed: int, count: int, *, choosing: bool, epo
     `epoch` is measured, the others are some of it.
     """
     if epoch and not data.full:
-        whole = data.limit is None
-        measured_on = train if whole else train.subset(max(data.limit, RESET_SAMPLES), seed)
+        limit = data.limit
+        measured_on = train if limit is None else train.subset(max(limit, RESET_SAMPLES), seed)
         return measured_on, train.subset(HELD_SAMPLES, seed)
     loader = isinstance(train, LoaderData)
     if loader and data.full:
@@ -211,13 +218,14 @@ def scorer(data: Data, output: str | None, device: str) -> Callable[..., Scores]
     metric = _own(data.metric, "--metric") if data.metric else None
 
     def scores(network: nn.Module, batches: Any, **more: Any) -> Scores:
-        options = {
+        options: dict[str, Any] = {
             "loss": loss,
             "metric": metric,
             "output": output,
             "device": device,
             "bins": data.bins,
-        } | more
+        }
+        options |= more
         return evaluate(network, batches, **options)
 
     return scores

@@ -186,7 +186,7 @@ def workspace(tmp_path, monkeypatch):
 
 def test_annotations_name_the_recipe_and_its_line(workspace):
     at = GateResult("g", 1.0, "", False, "too high", "path", "line 12", "good.json")
-    (line,) = _github.annotations([at], "recipe.yaml")
+    (line,) = _github.missed([at], "recipe.yaml")
     assert line == (
         "::error file=merge/recipe.yaml,line=12,title=rebasin%3A gate not met in path::"
         "step path: g: too high%0Athe baseline is good.json"
@@ -216,17 +216,17 @@ def test_annotations_name_the_recipe_and_its_line(workspace):
 
 
 def test_annotations_are_one_line_each_with_githubs_escapes():
-    (line,) = _github.annotations([gate("x:y,z%", False, message="100%\r\n::warning::no", step="a,b:c")])
+    (line,) = _github.missed([gate("x:y,z%", False, message="100%\r\n::warning::no", step="a,b:c")])
     assert line.startswith("::error title=rebasin%3A gate not met in a%2Cb%3Ac::step a,b:c: x:y,z%25: 100%25")
     assert "\n" not in line and "\r" not in line
     assert _github.error("t", "one\ntwo") == "::error title=rebasin%3A t::one%0Atwo"
 
 
 def test_met_gates_have_no_annotation_and_the_tenth_says_how_many_more_there_are():
-    assert _github.annotations([gate("g")]) == []
-    lines = _github.annotations([gate(f"g{k}", False) for k in range(15)])
+    assert _github.missed([gate("g")]) == []
+    lines = _github.missed([gate(f"g{k}", False) for k in range(15)])
     assert len(lines) == 10 and lines[-1].endswith("::6 more gates are not met: see the log")
-    assert len(_github.annotations([gate(f"g{k}", False) for k in range(10)])) == 10
+    assert len(_github.missed([gate(f"g{k}", False) for k in range(10)])) == 10
 
 
 def test_what_ends_the_program_is_one_annotation_or_one_for_every_missed_gate():
@@ -235,7 +235,7 @@ def test_what_ends_the_program_is_one_annotation_or_one_for_every_missed_gate():
     ]
     with pytest.raises(GateNotMet) as caught:
         raise_unmet(STEPS)
-    assert _github.of_error(caught.value, str(caught.value)) == _github.annotations(STEPS)
+    assert _github.of_error(caught.value, str(caught.value)) == _github.missed(STEPS)
     assert len(_github.error("", "x" * 100_000)) < 5_000
 
 

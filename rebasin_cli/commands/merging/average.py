@@ -90,7 +90,7 @@ class Average(Averaging):
 
     def reference_first(self, paths: Sequence[Path]) -> tuple[Sequence[Path], Average]:
         """The models, and their weights, in an order that begins with the reference. Raises UsageError."""
-        reference, weights = self.reference, self.weights
+        reference, weights = self.reference, self.numbers
         if reference is None or not paths:
             return paths, self
         first = next((k for k, path in enumerate(paths) if path.resolve() == reference.resolve()), None)
@@ -149,8 +149,8 @@ class Average(Averaging):
             raise UsageError(
                 "--soup greedy is for models with the same tensors, without --heads, --extra, --perm"
             )
-        if self.weights is not None:
-            checked(self.weights, models)
+        if self.numbers is not None:
+            checked(self.numbers, models)
 
     def check_nothing_kept(self, output: Output) -> None:
         """Raise UsageError for a search that should go on, where none is ever kept."""

@@ -87,9 +87,12 @@ def _rows(
         if tuple(was) != tuple(shape) and len(was) == len(shape) > 0:
             groups.setdefault((was[0], shape[0]), []).append(name)
     found: Told = []
+    kinds: list[Config] = [config]
+    if isinstance(inner := config.get("text_config"), dict):
+        kinds.append(inner)
     for (old, new), names in groups.items():
         rows = f"{', '.join(names[:3])}{' …' * (len(names) > 3)} had {old} rows and has {new}"
-        sizes = [each for each in (config, config.get("text_config")) if _is(each, "vocab_size", old)]
+        sizes = [each for each in kinds if _is(each, "vocab_size", old)]
         labels = labels_of(config)
         labelled = labels is not None and len(labels) == old
         if sizes and not labelled:
@@ -97,7 +100,7 @@ def _rows(
                 each["vocab_size"] = new
             found.append((f'"vocab_size" is {new}, not {old}: {rows}', True))
         elif labelled and not sizes:
-            named = _joined(heads, [each and labels_of(each) for each in others])
+            named = _joined(heads, [labels_of(each) if each else None for each in others])
             if named is not None and len(named) == new == len({*named}):
                 config["id2label"] = {str(k): label for k, label in enumerate(named)}
                 config["label2id"] = {label: k for k, label in enumerate(named)}
@@ -123,7 +126,8 @@ def labels_of(config: Config) -> list[str] | None:
     named = config.get("id2label")
     if isinstance(named, dict):
         labels = [named.get(str(k)) for k in range(len(named))]
-        return labels if all(isinstance(label, str) for label in labels) else None
+        known = [label for label in labels if isinstance(label, str)]
+        return known if len(known) == len(labels) else None
     count = config.get("num_labels")
     kinds = config.get("architectures")
     if count is None and isinstance(kinds, list) and any("Classification" in str(kind) for kind in kinds):
@@ -135,9 +139,10 @@ def labels_of(config: Config) -> list[str] | None:
 
 def _joined(heads: str | None, both: Sequence[list[str] | None]) -> list[str] | None:
     """The labels of two heads put together so; None where a model's are not known."""
-    if len(both) != 2 or None in both:
+    known = [labels for labels in both if labels is not None]
+    if len(both) != 2 or len(known) < 2:
         return both[-1] if heads == "keep-b" and both else None
-    a, b = both
+    a, b = known
     if heads == "concat":
         numbered = [f"LABEL_{k}" for k in range(len(a) + len(b))]
         return numbered if a == numbered[: len(a)] and b == numbered[: len(b)] else [*a, *b]

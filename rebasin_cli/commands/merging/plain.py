@@ -83,7 +83,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     tensors = combined(
         models,
         parts,
-        mean.weights,
+        mean.numbers,
         source=source,
         heads=mean.heads,
         interpolation=mean.interpolation,
@@ -95,11 +95,10 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     _tell(listener, models, parts, plan, mean, source)
     strangers.tell(models, listener.say)
     tell_differences(paths, [*output.copies], listener.say)
-    how = {"heads": mean.heads, "source": source}
-    output = configs.fitted(output, models, tensors.shapes, listener.say, **how)
+    output = configs.fitted(output, models, tensors.shapes, listener.say, heads=mean.heads, source=source)
     destination.check_space(_there(output.path.parent), plan["written_bytes"])
     _digests([*models, *([source] if source is not None else [])])
-    options = {"weights": list(mean.weights or []), "interpolation": mean.interpolation}
+    options: dict[str, Any] = {"weights": list(mean.numbers or []), "interpolation": mean.interpolation}
     options |= {"schedule": mean.schedule} if mean.schedule else {}
     options |= {"ignore": list(mean.ignore)} if mean.ignore else {}
     options |= {"copied_from": source.digest()} if source is not None else {}
@@ -148,7 +147,7 @@ def _there(folder: Path) -> Path:
 
 
 def _account(models: Sequence[Checkpoint], parts: Parts, mean: Average) -> dict[str, Any]:
-    weights = mean.weights or [1 / len(models)] * len(models)
+    weights = mean.numbers or [1 / len(models)] * len(models)
     found: dict[str, Any] = {
         "models": len(models),
         "method": "none",
@@ -177,7 +176,7 @@ def _tell(
 ) -> None:
     """Say the order and the weights, and what is not averaged, before anything is read."""
     say, whose = listener.say, str((source or models[0]).path)
-    weights = mean.weights or [1 / len(models)] * len(models)
+    weights = mean.numbers or [1 / len(models)] * len(models)
     of = f" by {mean.schedule}" if mean.schedule else ""
     told = [f"{m.path} {w:.4g}" for m, w in zip(models, weights, strict=True)]
     say(f"weights{of}: {some(told, 20)}")
@@ -216,7 +215,8 @@ def _digests(models: Sequence[Checkpoint]) -> None:
 
     The threads are daemons: Ctrl-C does not wait for the last gigabyte.
     """
-    waiting, failed = list(dict.fromkeys(models)), []
+    waiting = list(dict.fromkeys(models))
+    failed: list[BaseException] = []
 
     def work() -> None:
         while waiting and not failed:

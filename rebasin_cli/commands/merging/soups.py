@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from ... import networks
 from ...averages.combining import combined
 from ...averages.greedy import Soup, greedy
 from ...averages.parts import parts_of
-from ...checkpoints.tensors import replaced
+from ...checkpoints.tensors import LazyTensors, replaced
 from ...networks.evaluation import Scores
 from ...repair import reset
 from ...session.listener import SILENT
@@ -57,7 +57,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         parts = parts_of(models, ignore=mean.ignore, source=source)
     network.to(session.device)
 
-    def made(chosen: Sequence[int]) -> Mapping[str, Tensor]:
+    def made(chosen: Sequence[int]) -> LazyTensors:
         """Their mean; the best one's integers, so that it alone is that very model."""
         copied = models[chosen[0]] if source is None else source
         tensors = combined([models[k] for k in chosen], parts, source=copied, dtype=output.dtype)
@@ -113,7 +113,7 @@ def _network(session: Session) -> nn.Module:
     return session.need_network()
 
 
-def _account(paths: Sequence[Path], soup: Soup, splits: Splits) -> dict[str, Any]:
+def _account(paths: Sequence[Path], soup: Soup[Scores], splits: Splits) -> dict[str, Any]:
     return {
         "models": len(paths),
         "soup": [str(paths[k]) for k in soup.kept],

@@ -255,7 +255,7 @@ class Documents:
     def _junit(self) -> None:
         for path in self._places("junit"):
             text = telling.junit(self.progress.outcomes, self.error, str(self.path))
-            self._try(path, lambda path, text=text: self._put(path, text))
+            self._try(path, partial(self._put, text=text))
 
     def _result(self) -> None:
         for path in self._places("result"):
@@ -358,7 +358,7 @@ class Documents:
 
 
 def _is_githubs(path: Path) -> bool:
-    given = os.environ.get("GITHUB_STEP_SUMMARY")
+    given = os.environ.get("GITHUB_STEP_SUMMARY", "")
     return bool(given) and _is_same(given, path)
 
 

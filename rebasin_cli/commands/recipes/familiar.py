@@ -139,7 +139,7 @@ def merge_options(body: Mapping[str, Value], problems: Problems) -> dict[str, Va
         elif method is not None and method.value not in METHODS:
             weights = None  # whatever they mean there
         else:
-            weights = given and _normalized(given, models, parameters, problems)
+            weights = _normalized(given, models, parameters, problems) if given else None
             if parameters is not None:
                 _only(parameters, {"weight", "normalize"}, problems)
         if weights:
@@ -188,8 +188,9 @@ def _weighted(
     models: Value, parameters: Value | None, problems: Problems
 ) -> tuple[list[Value], list[float | None] | None]:
     """Files and weights of `- model: FILE` with `weight:` or `parameters: {weight: …}`, as they are there."""
-    files, given = [], []
-    shared = _number(parameters.value.get("weight"), problems) if _maps(parameters) else None
+    files: list[Value] = []
+    given: list[float | None] = []
+    shared = _number(_below(parameters).get("weight"), problems)
     for item in models.value:
         if not item.is_map:
             files.append(item)
@@ -201,7 +202,8 @@ def _weighted(
             continue
         files.append(item.value["model"])
         own = item.value.get("weight")
-        if _maps(below := item.value.get("parameters")):
+        below = item.value.get("parameters")
+        if below is not None and below.is_map:
             _only(below, {"weight"}, problems)
             own = below.value.get("weight", own)
         given.append(shared if own is None else _number(own, problems))
@@ -214,18 +216,19 @@ def _normalized(
     weights: list[float | None], models: Value, parameters: Value | None, problems: Problems
 ) -> list[float] | None:
     """mergekit divides by the sum unless told otherwise; so do we, and what does not add up is refused."""
-    if None in weights:
+    numbers = [weight for weight in weights if weight is not None]
+    if len(numbers) < len(weights):
         problems.add(models, "some models have a weight and others have none")
         return None
-    asked = parameters.value.get("normalize") if _maps(parameters) else None
-    total = sum(weights)
+    asked = _below(parameters).get("normalize")
+    total = sum(numbers)
     if asked is not None and asked.value is False and abs(total - 1) > 1e-6:
         problems.add(models, f"the weights add up to {total:g}; rebasin makes averages, which add up to 1")
         return None
     if not total > 0:
         problems.add(models, f"the weights add up to {total:g}")
         return None
-    return [weight / total for weight in weights]
+    return [weight / total for weight in numbers]
 
 
 def _slerp(
@@ -233,8 +236,8 @@ def _slerp(
 ) -> list[float] | None:
     """Weights of two models at `t`, from the base model at 0 to the other one at 1."""
     models = body["models"]
-    t = _number(parameters.value.get("t"), problems) if _maps(parameters) else None
-    if t is None:
+    t = _number(_below(parameters).get("t"), problems)
+    if t is None or parameters is None:
         problems.add(parameters or models, "slerp needs `parameters: {t: …}`, one number from 0 to 1")
         return None
     _only(parameters, {"t"}, problems)
@@ -275,7 +278,7 @@ def _task(
         problems.add(models, "task_arithmetic needs a weight for every model")
         return None
     weights = [Fraction(repr(weight)) for _, weight in others]
-    below = parameters.value if _maps(parameters) else {}
+    below = _below(parameters)
     scale = 1.0 if "lambda" not in below else _number(below["lambda"], problems)
     if scale is None:
         return None
@@ -314,8 +317,9 @@ def _only(value: Value, known: set[str], problems: Problems) -> None:
             problems.add(item, f"rebasin has no {key!r} here; known: {', '.join(sorted(known))}")
 
 
-def _maps(value: Value | None) -> bool:
-    return value is not None and value.is_map
+def _below(value: Value | None) -> dict[str, Value]:
+    """The keys of a mapping; none of anything else."""
+    return value.value if value is not None and value.is_map else {}
 
 
 def _like(at: Value, key: str, value: Any) -> Value:

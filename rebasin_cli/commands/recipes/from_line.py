@@ -124,7 +124,8 @@ def _text(command: Command, role: str, text: str) -> str:
 
 def _placed(command: Command, given: Sequence[str]) -> dict[str, Any]:
     """Arguments by their names, in their order."""
-    rest, found = list(given), {}
+    rest = list(given)
+    found: dict[str, Any] = {}
     for argument in command.arguments:
         if argument.many and rest:
             found[argument.key], rest = [_text(command, argument.role, text) for text in rest], []

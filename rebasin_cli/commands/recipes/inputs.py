@@ -170,5 +170,6 @@ def _not_pinned(address: str, digest: str | None) -> str | None:
 
 def hub_parts(address: str) -> tuple[str, str, str | None]:
     """Repository, commit and file (None: all of it) of an hf: address that is pinned."""
-    found = _HUB.fullmatch(address)
+    if (found := _HUB.fullmatch(address)) is None:
+        raise LookupError(f"{address} is no address of the hub that is pinned")
     return found["repo"], found["revision"], found["file"]

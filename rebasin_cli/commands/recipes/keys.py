@@ -25,7 +25,7 @@ def of(recipe: Recipe) -> str:
     """
     made = {path.absolute() for step in recipe.steps for path in step.files}
     asked = {
-        "versions": versions() | {"python": sys.version_info[:2]},
+        "versions": {**versions(), "python": sys.version_info[:2]},
         "machine": [platform.system(), platform.machine()],
         "lines": [step.measuring().line() for step in recipe.steps],
     }

@@ -125,7 +125,7 @@ class _Reader:
         if isinstance(node, yaml.SequenceNode):
             below = enumerate(node.value, start=1)
             return replace(at, value=[self.value(item, f"{path}[{n}]", depth + 1) for n, item in below])
-        return replace(at, value=self._scalar(node, at))
+        return replace(at, value=self._scalar(node, at) if isinstance(node, yaml.ScalarNode) else None)
 
     def _map(self, node: yaml.MappingNode, at: Value, depth: int) -> dict[str, Value]:
         found: dict[str, Value] = {}
@@ -236,10 +236,10 @@ def _replaced(tree: Value, words: list[str], new: Value, at: Value, problems: Pr
     if tree.value is not None and not tree.is_map:
         problems.add(at, f"{tree.path} holds no keys")
         return tree
-    items = dict(tree.value or {})
+    keys: dict[str, Value] = dict(tree.value or {})
     path = f"{tree.path}.{first}" if tree.path else first
-    items[first] = _replaced(items.get(first, Value(None, path, at.where)), rest, new, at, problems)
-    return replace(tree, value=items)
+    keys[first] = _replaced(keys.get(first, Value(None, path, at.where)), rest, new, at, problems)
+    return replace(tree, value=keys)
 
 
 def _in_step(step: Value, words: list[str], new: Value, at: Value, problems: Problems) -> Value:

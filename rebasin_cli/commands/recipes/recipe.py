@@ -231,10 +231,10 @@ def _check_collisions(
             if real in made:
                 problems.append(f"{step.where}: {step.name}: {path} is written by {made[real]} too")
             made.setdefault(real, f"step {step.name!r}")
-    for key, path in written.items():
-        real = os.path.realpath(path)
+    for key, own_path in written.items():
+        real = os.path.realpath(own_path)
         if real in made:
-            problems.add(root.value[key], f"{path} is written by {made[real]} too")
+            problems.add(root.value[key], f"{own_path} is written by {made[real]} too")
         made.setdefault(real, f"`{key}:`")
     _check_promoted(steps, problems)
     inside: dict[str, str] = {}  # who writes into a folder first
@@ -245,10 +245,10 @@ def _check_collisions(
         own = {f"step {name!r}" for name in step.needs}
         for path in (*step.reads, *step.awaited):
             real = os.path.realpath(path)
-            maker = made.get(real) or inside.get(real)
-            if maker is not None and maker not in own:
+            writer = made.get(real) or inside.get(real)
+            if writer is not None and writer not in own:
                 how = "written by" if real in made else "written into by"
-                problems.append(f"{step.where}: {step.name}: {path} is read here, and {how} {maker}")
+                problems.append(f"{step.where}: {step.name}: {path} is read here, and {how} {writer}")
 
 
 def _check_promoted(steps: Sequence[Step], problems: Problems) -> None:

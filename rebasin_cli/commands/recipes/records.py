@@ -20,7 +20,7 @@ from .files import is_inside
 # All that lies in the folder.
 OWN = {"steps", "measured", "files", "started", "locks", "documents", "downloads", ".gitignore"}
 # What every record of a kind holds: anything else was not written by a cache.
-HOLDS = {
+HOLDS: dict[str, dict[str, type]] = {
     "steps": {"key": str, "outputs": dict, "result": dict},
     "measured": {"key": str, "result": dict},
     "files": {"path": str, "stat": list, "sha256": str},
@@ -165,7 +165,7 @@ def _seal(content: Mapping[str, Any]) -> str:
 
 
 def _is_record(kind: str, found: Mapping[str, Any]) -> bool:
-    held = HOLDS.get(kind, {}) | ({"making": list} if "making" in found else {})
+    held = {**HOLDS.get(kind, {}), **({"making": list} if "making" in found else {})}
     if not all(isinstance(found.get(name), what) for name, what in held.items()):
         return False
     return kind != "steps" or all(isinstance(digest, str) for digest in found["outputs"].values())

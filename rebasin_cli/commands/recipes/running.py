@@ -180,8 +180,9 @@ def is_done(step: Step, cache: Cache, how: How) -> bool:
 
 def known(step: Step, cache: Cache, how: How) -> Report | None:
     """What this step has measured before; None where it has to, or what it reads is still to be made."""
-    found = _of_before(step, how)
-    return found and measured.find(measured.key(found, cache.reads(found), cache), cache)
+    if (found := _of_before(step, how)) is None:
+        return None
+    return measured.find(measured.key(found, cache.reads(found), cache), cache)
 
 
 def _of_before(step: Step, how: How) -> Step | None:

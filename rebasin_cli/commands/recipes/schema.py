@@ -15,7 +15,11 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", "path": "string"}
 _VARIABLE = {"type": "string", "pattern": r"\$\{"}  # what the environment tells may be of any type
 _FILES = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-_OF_A_STEP = {"name": {"type": "string"}, "depends": _FILES, "time_limit": {"type": ["string", "number"]}}
+_OF_A_STEP: dict[str, dict[str, Any]] = {
+    "name": {"type": "string"},
+    "depends": _FILES,
+    "time_limit": {"type": ["string", "number"]},
+}
 _SHA256 = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 
 
@@ -37,7 +41,7 @@ def schema(vocabulary: Mapping[str, Command]) -> dict[str, Any]:
         for key, option in command.options.items()
         if key not in OF_THE_RUN and key != "out"
     }
-    kinds = {
+    kinds: dict[str, dict[str, Any]] = {
         "rebasin": {"const": 1},
         "inputs": {"type": "object", "additionalProperties": {"$ref": "#/$defs/input"}},
         "defaults": {
@@ -136,8 +140,8 @@ def _value(option: Parameter, known: Mapping[str, Parameter]) -> dict[str, Any]:
         choices.append({"type": "array", "items": {"type": ["number", "string"]}})  # `weights: [0.3, 0.7]`
     if option.key in PARTS and option.key in known:
         parts = {word: known[key] for word, key in PARTS[option.key].items()}
-        of_parts = {word: _value(part, {}) for word, part in parts.items()}
-        of_parts = {"properties": of_parts, "required": ["file"], "additionalProperties": False}
+        kinds = {word: _value(part, {}) for word, part in parts.items()}
+        of_parts = {"properties": kinds, "required": ["file"], "additionalProperties": False}
         choices.append({"type": "object", **of_parts})
     kind = choices[0] if len(choices) == 1 else {"anyOf": choices}
     return kind | told

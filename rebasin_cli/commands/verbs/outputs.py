@@ -251,8 +251,7 @@ def write_as_planned(
         if layout is not None:  # tensors that it does not know go to its last file
             last = max(layout.values())
             layout = {name: layout.get(name, last) for name in tensors}
-        how = {"metadata": metadata, "force": output.force, "out_dtype": output.dtype, "stage": stage}
-        how |= {"finite": tensors.keys() - {*looked}, "tell": tell}
+        finite = tensors.keys() - {*looked}
         if output.path.suffix in TORCH_SUFFIXES:
             envelope, homeless = around.envelope_of(tensors)
             if homeless:
@@ -260,10 +259,30 @@ def write_as_planned(
                     f"{output.path} holds tensors under their names alone: what lies around them in "
                     f"{around.path} has no place for {some(homeless, SHOWN)}"
                 )
-            written = writing.write_torch(output.path, tensors, envelope, **how)
+            written = writing.write_torch(
+                output.path,
+                tensors,
+                envelope,
+                metadata=metadata,
+                force=output.force,
+                out_dtype=output.dtype,
+                stage=stage,
+                finite=finite,
+                tell=tell,
+            )
         else:
-            shards = {"shard_size": output.shard_size, "layout": layout}
-            written = writing.write_safetensors(output.path, tensors, **how, **shards)
+            written = writing.write_safetensors(
+                output.path,
+                tensors,
+                metadata=metadata,
+                force=output.force,
+                out_dtype=output.dtype,
+                stage=stage,
+                finite=finite,
+                tell=tell,
+                shard_size=output.shard_size,
+                layout=layout,
+            )
     return [str(path) for path in (*written, *copies)]
 
 
@@ -291,8 +310,7 @@ def write_with_permutation(
         _make(output, whole)
         stage = whole.enter_context(staged(output.path.parent))
         told: list[str] = []
-        how = {"around": around, "stage": stage, "tell": told.append}
-        written = write(output, tensors, like, metadata, **how)
+        written = write(output, tensors, like, metadata, around=around, stage=stage, tell=told.append)
         (digest,) = told or [writing.staged_digest(stage, [Path(file) for file in written])]
         whose = {permutation.WEIGHTS: digest}
         save(beside, metadata=metadata | whose, force=output.force, stage=stage)

@@ -80,6 +80,8 @@ class Resumable:
     def _write(self, state: State) -> None:
         """A line a step; a second one where the held-out samples were looked at after it."""
         names = LOOKED if _looked(state) else ("loss", "changed")
+        if self.log is None:
+            return
         row: dict[str, Any] = {"step": state.sweep}
         if "model" in state.notes:  # of several, which is at work
             row["model"] = int(state.notes["model"])

@@ -144,9 +144,9 @@ def first_state(session: Session) -> State | None:
     Raises UsageError for more than two models, and what `read_permutation` does.
     """
     search = session.asked.search
-    if (file := method_options.start_file(search)) is None:
+    file, option = method_options.start_file(search), method_options.start_option(search.method)
+    if file is None or option is None:
         return None
-    option = method_options.declared(search.method)[method_options.start_option(search.method)]
     if len(session.models) != 2:
         raise UsageError(
             f"{option.flag} {file} is for the second of two models, not of {len(session.models)}",
