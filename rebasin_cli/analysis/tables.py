@@ -1,13 +1,13 @@
-"""A comparison in words and tables of text, which every format shows."""
+"""A comparison in words and tables."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
-from ..reports._format import MISSING, clean, fixed, number, tail
+from ..reports._format import MISSING, fixed, number, tail
+from ..reports.document import Column, Kind, Row, Table, Tone
 from ..runtime.text import many
 from .compared import Comparison, Curvature
 from .geometry import Geometry
@@ -26,17 +26,6 @@ CURVED = "tr(H ⊙ θθᵀ) ± the standard error over the probes; larger is sha
 GAP = "gap: loss − the models' mean loss, in nats; accuracy 0–1"
 
 
-@dataclass(frozen=True)
-class Table:
-    """Cells of plain text, the first names the row; `faint` are the rows that others are held against."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
-    faint: frozenset[int] = frozenset()
-
-
 def title(found: Comparison) -> str:
     return f"Merging {len(found.inputs)} models"
 
@@ -47,7 +36,7 @@ def headline(found: Comparison) -> str:
     at = best.merged[-1].mean["test"]
     against = f"{change(at.loss, at.ends_loss)} against the models' mean"
     return (
-        f"{clean(best.name)}: test loss {fixed(at.loss)} ({against}), "
+        f"{best.name}: test loss {fixed(at.loss)} ({against}), "
         f"accuracy {fixed(at.accuracy)} ({fixed(at.ends_accuracy)})"
     )
 
@@ -59,16 +48,31 @@ def tables(found: Comparison) -> list[Table]:
     if found.cycles is not None:
         shares = [*found.cycles.by_word.items(), ("all units", found.cycles.overall)]
         made.append(
-            Table(
+            _table(
                 "Cycle inconsistency of pairs",
                 ("word", "share of units"),
-                tuple((clean(word), fixed(share)) for word, share in shares),
+                [(word, fixed(share)) for word, share in shares],
                 CYCLE,
             )
         )
     if found.endpoint_sharpness:
         made.append(_sharpness(found))
     return made
+
+
+def _table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    note: str = "",
+    faint: Collection[int] = (),
+    remark: str = "",
+) -> Table:
+    """Its first column names the rows; those of `faint` are what others are held against."""
+    tones = [Tone.FAINT if place in faint else Tone.PLAIN for place in range(len(rows))]
+    made = [Row(row, tone) for row, tone in zip(rows, tones, strict=True)]
+    first, *others = columns
+    return Table(title, [Column(first, Kind.TEXT), *map(Column, others)], made, note, remark)
 
 
 def change(value: float, base: float) -> str:
@@ -82,16 +86,16 @@ def _models(found: Comparison, splits: Sequence[str]) -> Table:
     columns = ("model", *(f"{split} {what}" for split in splits for what in ("loss", "accuracy")))
     rows = [
         (
-            f"{k}  {tail(clean(model['file']), 24)}",
+            f"{k}  {tail(str(model['file']), 24)}",
             *(fixed(x) for split in splits for x in (ends[split].loss, ends[split].accuracy)),
         )
         for k, (model, ends) in enumerate(zip(found.inputs, found.endpoints, strict=True), start=1)
     ]
-    return Table("The models", columns, tuple(rows))
+    return _table("The models", columns, rows)
 
 
 def _means(found: Comparison, split: str) -> Table:
-    rows: list[tuple[str, ...]] = []
+    rows: list[Sequence[str]] = []
     faint = set()
     for place, merged in enumerate(found.methods[0].merged):
         ends = merged.mean[split]
@@ -101,7 +105,7 @@ def _means(found: Comparison, split: str) -> Table:
             at = means[place][split]
             rows.append(
                 (
-                    f"  {clean(name)}",
+                    f"  {name}",
                     fixed(at.loss),
                     fixed(at.accuracy),
                     fixed(at.gap),
@@ -112,7 +116,7 @@ def _means(found: Comparison, split: str) -> Table:
     columns = ("their mean", "loss", "accuracy", "gap", "of the loss")
     reset = "; BatchNorm statistics measured anew at every mixture" if found.repair == "reset" else ""
     note = f"rows of models: the mean of their own figures. {GAP}{reset}"
-    return Table(f"Merged, {split}, {samples}", columns, tuple(rows), note, frozenset(faint))
+    return _table(f"Merged, {split}", columns, rows, note, faint, samples)
 
 
 def _simplex(found: Comparison, splits: Sequence[str]) -> Table:
@@ -121,7 +125,7 @@ def _simplex(found: Comparison, splits: Sequence[str]) -> Table:
         for split in splits:
             rows.append(
                 (
-                    f"{clean(method.name)}, {split}",
+                    f"{method.name}, {split}",
                     *_gaps(method.midpoints, split),
                     *_gaps(method.points, split),
                 )
@@ -132,7 +136,7 @@ def _simplex(found: Comparison, splits: Sequence[str]) -> Table:
         f"pairs: the middles of all {len(found.methods[0].midpoints)}; points: {count} drawn uniformly from "
         f"the simplex of all {len(found.inputs)} models, with seed {found.seed}"
     )
-    return Table("Between pairs, and anywhere in the simplex", columns, tuple(rows), note)
+    return _table("Between pairs, and anywhere in the simplex", columns, rows, note)
 
 
 def _gaps(points: Sequence[Points], split: str) -> tuple[str, str]:
@@ -144,10 +148,10 @@ def _geometry(found: Comparison) -> Table:
     shown: list[tuple[str, Geometry]] = [("as given", found.given)]
     shown += [(method.name, method.geometry) for method in found.methods if method.name != "none"]
     null = [("null: units in random orders", found.shuffled), ("null: independent points", found.null)]
-    rows = [(clean(name), *_distances(of), *_angles(of)) for name, of in (*shown, *null)]
+    rows = [(name, *_distances(of), *_angles(of)) for name, of in (*shown, *null)]
     columns = ("geometry", "distance", "least–largest", "angles", "least–largest")
-    faint = frozenset(range(len(shown), len(rows)))
-    return Table("Distances and angles", columns, tuple(rows), REGULAR if found.given.angles else "", faint)
+    faint = range(len(shown), len(rows))
+    return _table("Distances and angles", columns, rows, REGULAR if found.given.angles else "", faint)
 
 
 def _distances(of: Geometry) -> tuple[str, str]:
@@ -184,7 +188,7 @@ def _sharpness(found: Comparison) -> Table:
         faint.add(len(rows))
         add(f"{merged.models} models, their mean", *ends[: merged.models])
         for method in found.methods:
-            add(f"  {clean(method.name)}, merged", method.merged[place].sharpness)
+            add(f"  {method.name}, merged", method.merged[place].sharpness)
     some = ends[0][splits[0]]
     note = f"{CURVED}; {some.probes} probes on {many(some.samples, 'sample')}"
-    return Table("Sharpness", ("sharpness", *splits), tuple(rows), note, frozenset(faint))
+    return _table("Sharpness", ("sharpness", *splits), rows, note, faint)

@@ -84,47 +84,13 @@ def compare(
     scope = Scope(points, once, sharpness, probes, without_reference)
     with screen(options["quiet"], options["verbose"]) as listener:
         found = run(models, methods, written, listener, scope=scope, **settings)
-    if dry_run:
+    if isinstance(found, dict):  # the plan
         result(found, json)
-    elif json:
-        from ..analysis import formats
+        return
+    from ..analysis import formats
+    from ..reports.formats import terminal
 
-        typer.echo(formats.json(found), nl=False)
+    if json:
+        typer.echo(formats.RENDER["json"](found), nl=False)
     else:
-        _show(found)
-
-
-def _show(found: Any) -> None:
-    """The tables on stdout, as wide as they need to be."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from ..analysis import tables
-    from ..reports._facts import facts, took
-
-    console = Console()
-    width = min(console.width, 100)
-
-    def put(text: str, style: str = "") -> None:
-        console.print(Text(text, style=style), width=width, highlight=False)
-
-    put(tables.title(found), "bold")
-    put(tables.headline(found))
-    for table in tables.tables(found):
-        console.print()
-        put(table.title, "bold")
-        grid = Table(box=box.SIMPLE_HEAD, width=width, pad_edge=False, padding=(0, 1), show_edge=False)
-        grid.add_column(Text(table.columns[0]), no_wrap=True, overflow="ellipsis", ratio=1)
-        for column in table.columns[1:]:
-            grid.add_column(Text(column), justify="right")
-        for k, row in enumerate(table.rows):
-            grid.add_row(*map(Text, row), style="dim italic" if k in table.faint else None)
-        console.print(grid, width=width)
-        if table.note:
-            put(table.note, "dim")
-    console.print()
-    told = [*facts(found), *(("note", note) for note in found.notes), ("took", took(found.times))]
-    for word, text in told:
-        put(f"{word}  {text}")
+        terminal.show(formats.document(found))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..runtime.text import line
 from . import _groups as g
 from . import _options as o
 from . import app, together
@@ -50,39 +47,7 @@ def doctor(
     if json:
         result(done, True)
         return
-    show(done)
+    from ..reports.doctor import document
+    from ..reports.formats import terminal
 
-
-def show(done: Mapping[str, Any]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False, markup=False)
-    console.print(line(f"{done['files'][0]} and {done['files'][1]}"), style="bold")
-    for fact in done["facts"].values():
-        console.print(line(f" {'!' if fact['warns'] else '·'} {fact['says']}"), soft_wrap=True)
-    if any("midpoint" in row for row in done["words"]):
-        table = Table(box=box.SIMPLE)
-        table.add_column("word", overflow="fold")
-        for name in ("units", "dead A", "dead B", "corr.", "matched", "½ naive", "½ aligned"):
-            table.add_column(name, justify="right")
-        for row in done["words"]:
-            alike, middle = (row["before"]["mean"], row["after"]["mean"]), row["midpoint"]
-            figures = (*alike, middle["naive"], middle["aligned"])
-            counts = (row["units"], row["dead_a"], row["dead_b"])
-            table.add_row(line(row["word"]), *(f"{count:,}" for count in counts), *map(_figure, figures))
-        console.print(table)
-        console.print(
-            " corr., matched: correlation of units, as they are and matched. ½: standard deviation of the "
-            "midpoint's activations over the endpoints'.\n",
-        )
-    for text in done["unseen"]:
-        console.print(line(f" not looked at: {text}" if ": " in text else f" {text}"), soft_wrap=True)
-    console.print(line(f"verdict  {done['verdict']}"), style="bold")
-    console.print(line(f"         {done['advice']}"), soft_wrap=True)
-    console.print(line(f"next     {done['next']}"), soft_wrap=True)
-
-
-def _figure(value: float) -> str:
-    return f"{value:.3f}" if math.isfinite(value) else "–"
+    terminal.show(document(done))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ from . import _groups as g
 from . import _options as o
 from . import app
 from ._settings import report_of, settings_of
-from ._show import put, result, screen
+from ._show import result, screen
 
 
 @app.command(rich_help_panel="Measure")
@@ -94,21 +93,7 @@ def plane(
     if json or dry_run:
         result(found, json)
         return
-    show(found)
+    from ..reports.formats import terminal
+    from ..reports.plane import document
 
-
-def show(found: Mapping[str, Any]) -> None:
-    losses = [(v, row, column) for row, its in enumerate(found["loss"]) for column, v in enumerate(its)]
-    for one in found["points"]:
-        put(f"{one['name']:<20} {_figures(one['x'], one['y'], one['loss'], one['accuracy'])}")
-    for name, (loss, row, column) in (("lowest", min(losses)), ("highest", max(losses))):
-        x, y, accuracy = found["x"][column], found["y"][row], found["accuracy"][row][column]
-        put(f"{name:<20} {_figures(x, y, loss, accuracy)}")
-    for one in found["curves"]:
-        put(f"{one['name']:<20} {one['away']:.3g} from the plane at most")
-    for path in found["written"] or ():
-        put(f"{'written':<20} {path}")
-
-
-def _figures(x: float, y: float, loss: float, accuracy: float) -> str:
-    return f"({x:.4g}, {y:.4g})  loss {loss:.4f}, accuracy {accuracy:.4f}"
+    terminal.show(document(found))

@@ -15,11 +15,10 @@ from ._show import put
 
 def whole(report: Any) -> None:
     """A report as a table."""
-    from rich.console import Console
+    from ..reports.barrier import document
+    from ..reports.formats import terminal
 
-    from ..reports import terminal
-
-    terminal.show(report, Console())
+    terminal.show(document(report))
 
 
 def brief(report: Any) -> None:

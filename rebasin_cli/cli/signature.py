@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..runtime.text import line, many
 from . import _groups as g
 from . import _options as o
 from . import app
@@ -85,7 +82,10 @@ def signature(
     if json:
         result(done, True)
         return
-    show(done)
+    from ..reports.formats import terminal
+    from ..reports.signature import document
+
+    terminal.show(document(done, (a, b)))
 
 
 def _counts(text: str | None) -> list[int]:
@@ -99,66 +99,3 @@ def _counts(text: str | None) -> list[int]:
             f"--stability {text!r} is not two counts of samples or more", hint="Write 2500,5000,10000"
         )
     return [int(part) for part in parts]
-
-
-def show(done: Mapping[str, Any]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    stable, curved = done["stability"], "curve" in done
-    what = "units of A and of the curve at t = ½" if curved else f"matched units: {done['match']['method']}"
-    table = Table(
-        title=f"Correlation of {what}, {many(done['samples'], 'sample')}",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE,
-    )
-    table.add_column("word", overflow="fold")
-    first, second = ("as it is", "matched") if curved else ("before", "after")
-    for name in ("units", "dead", first, "± std", second, "± std", *["line ½", "end"] * curved):
-        table.add_column(name, justify="right")
-    for count in stable["samples"][:-1] if stable else ():
-        table.add_column(f"as on {count:,}", justify="right")
-    for row in done["signature"]:
-        shares = stable["words"][row["word"]][:-1] if stable else ()
-        figures = [row[when][what] for when in ("before", "after") for what in ("mean", "std")]
-        table.add_row(
-            line(row["word"]), f"{row['units']:,}", f"{row['dead']:,}", *map(_figure, figures),
-            *(_figure(row[what]["mean"]) for what in ("line", "ends") if curved),
-            *(_share(share) for share in shares),
-        )  # fmt: skip
-    if stable:
-        table.add_section()
-        table.add_row("all", *[""] * 6, *map(_share, stable["overall"][:-1]))
-    console = Console()
-    console.print(table, highlight=False, markup=False)
-    if "bounds" in done:
-        console.print(_bounds(done), highlight=False, markup=False)
-    for path in done["written"] or ():
-        console.print(line(f"written              {path}"), highlight=False, markup=False)
-
-
-def _bounds(done: Mapping[str, Any]) -> Any:
-    """A line a layer, and one for the loss."""
-    from rich import box
-    from rich.table import Table
-
-    found, titled = done["bounds"], {"title_justify": "left", "title_style": "bold", "box": box.SIMPLE}
-    table = Table(title=f"Bounds at t = ½, {many(found['samples'], 'sample')}", **titled)
-    table.add_column("layer")
-    for name in ("unaligned", "bound", "aligned", "bound"):
-        table.add_column(name, justify="right")
-    both = [found[name] for name in ("unaligned", "aligned")]
-    for k, rows in enumerate(zip(*(its["layers"] for its in both), strict=True), start=1):
-        table.add_row(str(k), *(f"{row[what]:.4g}" for row in rows for what in ("actual", "bound")))
-    table.add_row("loss", *(f"{its[what]:.4g}" for its in both for what in ("loss", "bound")))
-    return table
-
-
-def _figure(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.3f}"
-
-
-def _share(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.1%}"

@@ -16,7 +16,8 @@ from ..errors import DataError, NetworkError, NoSpecFits, UsageError
 from ..matchers.search.candidates import candidates
 from ..repair import open_to_choice
 from ..reports import _accounts as accounts
-from ..reports import _pages
+from ..reports import doctor as told
+from ..reports.formats import html
 from ..session.listener import SILENT, Listener
 from ..session.models import naming
 from ..session.network import begin_alike
@@ -106,7 +107,7 @@ def doctor(
 def _paged(made: dict[str, Any], page: Page | None) -> dict[str, Any]:
     """What was found, written as a page where one is asked for."""
     if page is not None:
-        outputs.write_files([(page.path, _pages.doctor(made, page.command))], force=page.force)
+        outputs.write_files([(page.path, html.page(told.document(made, page.command)))], force=page.force)
     return made
 
 

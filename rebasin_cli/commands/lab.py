@@ -16,7 +16,8 @@ from typing import Any
 from ..checkpoints import destination, writing
 from ..errors import UsageError
 from ..lab import registry
-from ..lab.engine import page, parameters, picture
+from ..lab.engine import page, parameters
+from ..reports import pictures
 from ..runtime import files
 from ..runtime.files import NOTHING
 from ..runtime.threads import on_one_thread
@@ -189,7 +190,8 @@ def _run(plan: Mapping[str, Any], asked: Asked, listener: Listener) -> dict[str,
     made |= {"times": {"seconds": round(before + time.monotonic() - began, 1)}}
     made = _finite(made)
     files = _files(name, asked.out)
-    rendered = {"md": page.page(made), "png": picture.render(title, outcome)}
+    told = page.document(made, outcome.panels)
+    rendered: dict[str, str | bytes] = {"md": page.page(made), "png": pictures.png(told)}
     rendered["json"] = json.dumps(made, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     outputs.write_files([(files[kind], text) for kind, text in rendered.items()], force=True)
     state.unlink(missing_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,10 @@ from ..measure import planes
 from ..measure.planes import Place, Plane
 from ..permutations.permutation import identity, permuted
 from ..reports import _accounts as accounts
-from ..reports import _pages, _plane
-from ..reports.json import dump
+from ..reports import pictures
+from ..reports import plane as drawn
+from ..reports.formats import html
+from ..reports.formats.json import dump
 from ..session.listener import SILENT, Listener
 from ..session.session import Session
 from ..session.subjects import ForSearch
@@ -125,8 +127,13 @@ def plane(
         "written": [str(path) for _, path in files] or None,
         "times": accounts.times(found),
     }
-    render = {"png": _plane.render, "html": _pages.plane, "json": dump}
-    outputs.write_files([(path, render[name](made)) for name, path in files], force=written.force)
+    told = drawn.document(made)
+    render: dict[str, Callable[[], str | bytes]] = {
+        "png": lambda: pictures.png(told),
+        "html": lambda: html.page(told),
+        "json": lambda: dump(made),
+    }
+    outputs.write_files([(path, render[name]()) for name, path in files], force=written.force)
     return made
 
 

@@ -16,7 +16,9 @@ from ..datasets._batches import checked
 from ..errors import DataError, UsageError
 from ..permutations.permutation import identity, permuted
 from ..reports import _accounts as accounts
-from ..reports import _pages, _signature
+from ..reports import pictures
+from ..reports import signature as told
+from ..reports.formats import html
 from ..session.checks import check_method
 from ..session.listener import SILENT, Listener
 from ..session.samples import MATCH_SAMPLES
@@ -142,9 +144,10 @@ def signature(
         "written": [str(path) for _, path in asked] or None,
         "times": accounts.times(found),
     } | more
+    document = told.document(made, (a, b), drawn.command)
     render = {
-        "png": lambda: _signature.render(rows, f"{a.name} and {b.name}"),
-        "html": lambda: _pages.signature(made, (a, b), drawn.command),
+        "png": lambda: pictures.png(document),
+        "html": lambda: html.page(document),
     }
     outputs.write_files([(path, render[name]()) for name, path in asked], force=drawn.force)
     return made

@@ -35,6 +35,9 @@ __all__ = [
 ]
 
 
+WITHIN = {"reports": ("formats",)}  # where a subpackage holds other modules, too: the folder of ours
+
+
 class Registry:
     """The modules of one folder by name.
 
@@ -43,13 +46,15 @@ class Registry:
 
     def __init__(self, folder: str, kind: str):
         self.folder, self.kind = folder, kind
-        self.path = Path(__file__).parents[1] / folder
+        within = WITHIN.get(folder, ())
+        self.path = Path(__file__).parents[1].joinpath(folder, *within)
         self.group = f"rebasin_cli.{folder}"
+        self.package = ".".join((self.group, *within))
 
     def own(self) -> dict[str, str]:
         """The modules of this folder by name: `rebasin_cli.nets.mlp` is `mlp`. No other package is asked."""
         stems = _modules(self.path, self.path.stat().st_mtime_ns)
-        return {stem.replace("_", "-"): f"{self.group}.{stem}" for stem in stems}
+        return {stem.replace("_", "-"): f"{self.package}.{stem}" for stem in stems}
 
     def _entry_points(self) -> dict[str, importlib.metadata.EntryPoint]:
         return {point.name: point for point in entry_points(self.group)}

@@ -1,4 +1,4 @@
-"""What a barrier report says, as plain values; one file a format beside this one.
+"""What a barrier report says, as plain values, and any document; one file a format in `formats/`.
 
 A format is a module with
 

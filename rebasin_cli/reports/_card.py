@@ -13,12 +13,14 @@ from typing import Any
 import yaml
 
 from ..errors import CheckpointError
-from . import Report, markdown
+from . import Report, barrier
 from ._format import number
-from ._markup import code, escape, fence, head, line
+from .document import Block, Code, Column, Command, Document, Fold, Inline, Kind, Notes, On, Row, Table
+from .formats import markdown
 
 HUB = "https://huggingface.co/docs/hub/model-cards"
 TAGS = ("merge", "rebasin")
+FIGURES = ("loss", "accuracy", "ece")
 
 
 @dataclass(frozen=True)
@@ -95,18 +97,29 @@ def render(
 
     Nothing of what the files say is Markdown, HTML or YAML: it is shown as it stands there.
     """
-    parts = [f"# {escape(about.name)}", _story(record, about, report)]
-    if scores:
-        parts.append(f"## Results\n\n{_table(scores)}")
-        if "soup" in record.options:
-            parts.append("Which models to average was chosen on test samples, so these figures flatter it.")
-    if report is not None:
-        path = "## The path between two of its parents"
-        parts.append("\n\n".join([path, *markdown.sections(report)[:1]]))
-    parts.append(f"## How it was made\n\n{_made(record)}")
-    if recipe is not None:
-        parts.append(f"### Recipe\n\n{fence(recipe, 'yaml')}")
-    return "\n\n".join([_metadata(about, scores), *parts]) + "\n"
+    shown = Document(about.name, [_story(record, report)], _blocks(record, about, scores, report, recipe))
+    return f"{_metadata(about, scores)}\n\n{markdown.text(shown, level=1)}"
+
+
+def _blocks(
+    record: Record,
+    about: About,
+    scores: Sequence[Mapping[str, Any]],
+    report: Report | None,
+    recipe: str | None,
+) -> list[Block]:
+    flattered = "Which models to average was chosen on test samples, so these figures flatter it."
+    return [
+        Notes("", about.base_models),
+        _results(scores, flattered * ("soup" in record.options)),
+        *(
+            []
+            if report is None
+            else [Fold("The path between two of its parents", _path(report), open=True, on=On.ALL)]
+        ),
+        _made(record),
+        Command("Recipe", recipe or "", language="yaml"),
+    ]
 
 
 def _metadata(about: About, scores: Sequence[Mapping[str, Any]]) -> str:
@@ -132,15 +145,12 @@ def _result(score: Mapping[str, Any]) -> dict[str, Any]:
     return {"task": task, "dataset": data, "metrics": metrics}
 
 
-def _story(record: Record, about: About, report: Report | None) -> str:
+def _story(record: Record, report: Report | None) -> Inline:
     """What it is, in a sentence or two."""
-    spec = record.get("spec")
-    made = f"made with rebasin {escape(record.get('version'))}".strip()
-    what = f"{_what(record)}, {_how(record, report)}"
-    lines = [f"{what}{f' (architecture {code(spec)})' if spec else ''}, {made}."]
-    if about.base_models:
-        lines += ["", *(f"- {escape(model)}" for model in about.base_models)]
-    return "\n".join(lines)
+    spec, version = record.get("spec"), record.get("version")
+    architecture = (" (architecture ", Code(spec), ")") if spec else ()
+    made = f", made with rebasin {version}".rstrip()
+    return (f"{_what(record)}, ", *_how(record, report), *architecture, f"{made}.")
 
 
 def _what(record: Record) -> str:
@@ -149,26 +159,28 @@ def _what(record: Record) -> str:
     return f"A merge of {len(record.parents)} models"
 
 
-def _how(record: Record, report: Report | None) -> str:
+def _how(record: Record, report: Report | None) -> tuple[str, ...]:
     """What this file's own record says of alignment, and what the report knows of its parents'."""
     method = record.get("method", "none")
     if record.get("command") == "repair":
+        nothing = method == "none"
         return (
-            "no repair of which did better" if method == "none" else f"repaired by {code(method)} afterwards"
+            ("no repair of which did better",) if nothing else ("repaired by ", Code(method), " afterwards")
         )
     if method == "given":
-        return "after alignment by a permutation that was given"
+        return ("after alignment by a permutation that was given",)
     if method != "none":
         chosen = record.options.get("chosen")
-        return f"after alignment by {code(method)}" + (f", which chose {code(chosen)}" if chosen else "")
+        return ("after alignment by ", Code(method), *((", which chose ", Code(chosen)) if chosen else ()))
     before = [
         str(recorded.get("rebasin.method", ""))
         for given in (report.inputs if report else ())
         if given.get("sha256") in record.parents
         and (recorded := of_input(given)).get("rebasin.command") == "align"
     ]
-    methods = " and ".join(code(method) for method in dict.fromkeys(before))
-    return "as they were given" + (f", {len(before)} of them aligned by {methods} before" * bool(before))
+    methods = [piece for method in dict.fromkeys(before) for piece in (" and ", Code(method))]
+    told = (f", {len(before)} of them aligned by ", *methods[1:], " before") if before else ()
+    return ("as they were given", *told)
 
 
 def of_input(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -177,19 +189,33 @@ def of_input(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _table(scores: Sequence[Mapping[str, Any]]) -> str:
-    rows = head(["data", "split", "samples", "loss (nats)", "accuracy", "ECE"])
-    for score in scores:
-        figures = [number(score[name]) for name in ("loss", "accuracy", "ece")]
-        rows.append(line([escape(score["data"]), score["split"], f"{score['samples']:,}", *figures]))
-    return "\n".join(rows)
+def _results(scores: Sequence[Mapping[str, Any]], note: str) -> Table:
+    rows = [
+        Row(
+            [
+                score["data"],
+                score["split"],
+                number(score["samples"]),
+                *(number(score[key]) for key in FIGURES),
+            ]
+        )
+        for score in scores
+    ]
+    columns = [Column("data", Kind.TEXT), Column("split", Kind.TEXT)]
+    return Table(
+        "Results", [*columns, *map(Column, ("samples", "loss (nats)", "accuracy", "ECE"))], rows, note
+    )
 
 
-def _made(record: Record) -> str:
+def _path(report: Report) -> list[Block]:
+    told = barrier.measured(report)
+    return [*(Notes("", [said]) for said in told.headline if said), *told.blocks]
+
+
+def _made(record: Record) -> Table:
     """The model's own record, a row a fact; digests are of contents, equal for equal tensors."""
-    rows = head(["fact", "value"])
+    rows = []
     for key, value in sorted(record.facts.items()):
-        word = escape(key.removeprefix("rebasin.").replace("_", " "))
         values = record.inputs if key == "rebasin.inputs" else [value]
-        rows += [line([word, code(item)]) for item in values if item]
-    return "\n".join(rows)
+        rows += [Row([key.removeprefix("rebasin.").replace("_", " "), Code(item)]) for item in values if item]
+    return Table("How it was made", [Column("fact", Kind.TEXT), Column("value", Kind.TEXT)], rows)

@@ -5,7 +5,7 @@ Nothing here measures or decides anything; it reads a `Report` and returns text 
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -195,7 +195,7 @@ def _mean(mean: float, interval: Sequence[float] | None) -> str:
     return f"{fixed(mean)} ± {fixed((interval[1] - interval[0]) / 2)}" if interval else fixed(mean)
 
 
-def signature(report: Report) -> list[tuple[str, tuple[str, ...]]]:
+def signature(words: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[str, ...]]]:
     """(word, the texts under `SIGNATURE`): matched correlation of its units, mean ± std over them."""
     return [
         (
@@ -206,13 +206,18 @@ def signature(report: Report) -> list[tuple[str, tuple[str, ...]]]:
                 *(f"{_short(found, when, 'mean')} ± {_short(found, when, 'std')}" for when in SIGNATURE[2:]),
             ),
         )
-        for found in report.signature
+        for found in words
     ]
 
 
 def _short(found: Mapping[str, Any], when: str, what: str) -> str:
     value = (found.get(when) or {}).get(what)
     return f"{value:z.3f}" if is_number(value) else _not_a_number(value)
+
+
+def short(value: float) -> str:
+    """A correlation, or a share of a deviation; a dash where there was nothing to correlate."""
+    return f"{value:z.3f}" if math.isfinite(value) else MISSING
 
 
 def _values(barrier: Barrier) -> tuple[float, ...]:
@@ -284,9 +289,3 @@ def learnt(report: Report, most: int = 10) -> list[tuple[str, tuple[str, ...]]]:
         )
         for k in sorted({*even, kept})
     ]
-
-
-def code_pieces(text: str) -> list[tuple[str, bool]]:
-    """A sentence cut at its `backquoted` words: (piece, whether it is code)."""
-    pieces = re.split(r"`([^`]+)`", text)
-    return [(piece, bool(place % 2)) for place, piece in enumerate(pieces) if piece]

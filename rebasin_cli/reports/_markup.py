@@ -41,7 +41,7 @@ def line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def head(columns: Sequence[str], numbers: bool = False) -> list[str]:
-    """The first two rows of a table; `numbers`: all columns but the first stand to the right."""
-    rest = "---:" if numbers else "---"
-    return [line(columns), line(["---", *[rest] * (len(columns) - 1)])]
+def head(columns: Sequence[str], numbers: Sequence[bool] = ()) -> list[str]:
+    """The first two rows of a table; the columns of `numbers` stand to the right."""
+    right = [*numbers, *[False] * (len(columns) - len(numbers))]
+    return [line(columns), line("---:" if number else "---" for number in right)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ..runtime.text import line as cut
-from ._format import number
-from ._gates import Case, Ended, GateResult, baselines, mark, verdict
-from ._markup import escape, fence, head, line
+from . import barrier
+from ._gates import Case, Ended, GateResult, baselines, verdict
+from ._markup import escape, fence
+from .document import On
+from .formats import markdown
 
 MOST = 1 << 20  # bytes of a step summary: GitHub refuses more
 SPARE = 512  # bytes, for the sentence that says what was left out
@@ -63,32 +65,22 @@ def _gates(found: Sequence[GateResult], room: int) -> list[str]:
 
 def table(found: Sequence[GateResult]) -> str:
     """The gates as a Markdown table, a column for the step where there are steps."""
-    return "\n".join([*_head(found), *map(_row_of(found), found)])
+    return "\n".join(_lines(found))
 
 
-def _head(found: Sequence[GateResult]) -> list[str]:
-    columns = ["gate", "result", "measured", "wanted", "in words"]
-    return head(["step"] * any(gate.step for gate in found) + columns)
-
-
-def _row_of(found: Sequence[GateResult]) -> Callable[[GateResult], str]:
-    stepped = any(gate.step for gate in found)
-
-    def row(gate: GateResult) -> str:
-        said = f"**{mark(gate)}**" if gate.skipped or not gate.met else mark(gate)
-        measured = "—" if gate.skipped else number(gate.measured)
-        cells = [escape(gate.name), said, measured, escape(gate.wanted), escape(gate.message)]
-        return line([escape(gate.step)] * stepped + cells)
-
-    return row
+def _lines(found: Sequence[GateResult]) -> list[str]:
+    """Two rows of heads, then one a gate."""
+    shown = barrier.gates(found).shown(On.SUMMARY)
+    return [*markdown.heads(shown), *(markdown.row(shown, row) for row in shown.rows)]
 
 
 def _cut(found: Sequence[GateResult], room: int) -> str:
     """As many rows as there is room for, those that are not met first."""
-    lines, row, ordered = _head(found), _row_of(found), sorted(found, key=lambda gate: gate.met)
+    ordered = sorted(found, key=lambda gate: gate.met)
+    every = _lines(ordered)
+    lines, rows = every[:2], every[2:]
     used = sum(_bytes(each) + 1 for each in lines) + SPARE
-    for place, gate in enumerate(ordered):
-        text = row(gate)
+    for place, text in enumerate(rows):
         used += _bytes(text) + 1
         if used > room:
             missed = sum(not gate.met for gate in ordered[place:])

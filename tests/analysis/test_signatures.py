@@ -16,7 +16,8 @@ from rebasin_cli.matchers import Problem, am
 from rebasin_cli.matchers.activations import options as looking
 from rebasin_cli.matchers.activations.moments import Moments
 from rebasin_cli.permutations import permutation
-from rebasin_cli.reports import _signature
+from rebasin_cli.reports import pictures, signature
+from rebasin_cli.reports.document import Document
 from tests.matchers.test_am import built, setting, shuffled
 from tests.matchers.test_matchers import randomised
 
@@ -91,7 +92,8 @@ def test_a_layer_of_dead_units_has_no_correlation(pair):
     assert (
         row["dead"] >= row["units"] and math.isnan(row["before"]["mean"]) and math.isnan(row["after"]["std"])
     )
-    assert _signature.render([row], "A and B").startswith(b"\x89PNG")
+    told = Document("A and B", [], [signature.drawn([row])])
+    assert pictures.png(told).startswith(b"\x89PNG")
 
 
 class Counted(list):

@@ -508,7 +508,7 @@ def test_what_a_search_learnt_is_drawn(trained, done, tmp_path):
     assert "The permutations, as they were learnt" in page
     told = f"step {best['step']:.0f}, {best['held_out_loss']:.4f}"
     assert f"kept, for the least loss at the best temperature: {told}" in page
-    assert page.count('aria-label="Held-out loss at the mean of the models, over steps"') == 1
+    assert page.count('aria-label="Held-out loss at the midpoint, as it was learnt') == 1
 
 
 def test_an_arc_is_measured_beside_the_straight_line(trained, done):

@@ -11,7 +11,7 @@ import pytest
 from rebasin_cli.measure import gates
 from rebasin_cli.measure.thresholds import of_option
 from rebasin_cli.reports import Curve, Report, Row, barrier_of
-from rebasin_cli.reports import json as json_format
+from rebasin_cli.reports.formats import json as json_format
 
 from .conftest import contents
 

@@ -40,7 +40,7 @@ def test_a_run_writes_a_page_a_picture_and_json(done, tmp_path):
     assert made["parameters"] == {"size": 3, "draws": 4} and set(made["versions"]) >= {"rebasin", "torch"}
     assert [claim["verdict"] for claim in made["claims"]] == ["undecided", "confirmed", "confirmed"]
     page = (tmp_path / "lab/hardness.md").read_text()
-    assert "    rebasin lab run hardness --scale small --seed 3 --set size=3 --set draws=4\n" in page
+    assert "\nrebasin lab run hardness --scale small --seed 3 --set size=3 --set draws=4\n" in page
     assert "(hardness.png)" in page
 
 

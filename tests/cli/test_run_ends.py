@@ -19,7 +19,7 @@ from rebasin_cli.checkpoints.staging import Staging
 from rebasin_cli.commands.recipes.cache import Cache
 from rebasin_cli.commands.recipes.documents import Documents, Named
 from rebasin_cli.commands.recipes.remembered import Left, Remembered
-from rebasin_cli.reports import json as json_format
+from rebasin_cli.reports.formats import json as json_format
 from rebasin_cli.runtime import watching
 from tests import processes
 

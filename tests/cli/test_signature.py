@@ -10,7 +10,7 @@ def models(trained):
 
 def test_a_line_a_word(models, done):
     out = done("signature", *models).out
-    assert "Correlation of matched units: wm, 1,437 samples" in out
+    assert " wm, 1,437 samples of digits\n" in out and "Correlation of matched units" in out
     (line,) = (line.split() for line in out.splitlines() if line.split()[:1] == ["h0"])
     assert line[1] == "16" and float(line[5]) > float(line[3]) + 0.2
 
@@ -36,7 +36,7 @@ def test_json_and_the_ways_to_align(models, done):
 
 def test_a_picture(models, done, tmp_path, refused):
     outcome = done("signature", *models, "--plot", "s.png")
-    assert "written              s.png" in outcome.out
+    assert " written  s.png" in outcome.out
     assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
     refused(2, "signature", *models, "--plot", "s.png", says="s.png exists")
     done("signature", *models, "--plot", "s.png", "--force")
@@ -114,7 +114,7 @@ def test_a_curves_middle_is_compared_with_its_first_end(models, done, refused, t
     ends = done("signature", *models, "--json").json()["signature"][0]["after"]["mean"]
     assert row["ends"]["mean"] == pytest.approx(ends)
     out = done(*line, "-q").out
-    assert "Correlation of units of A and of the curve at t = ½" in out and "line ½" in out
+    assert "A and the curve at t = ½, as it is and once its units are matched" in out and "line ½" in out
     assert "line ½" in (tmp_path / "page.html").read_text()
     refused(2, *line, "-m", "wm", says="--method wm: a curve has its own permutation of B")
     refused(2, "signature", *models[::-1], "--curve", "ab.curve.safetensors", says="the other way round")

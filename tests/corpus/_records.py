@@ -7,7 +7,7 @@ import torch
 
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.reports import Curve, Report, Row, barrier_of
-from rebasin_cli.reports import json as reports
+from rebasin_cli.reports.formats import json as reports
 
 MADE = {
     "rebasin.command": "merge",

@@ -6,11 +6,13 @@ import pytest
 
 from rebasin_cli.errors import UsageError
 from rebasin_cli.lab import registry
-from rebasin_cli.lab.engine import claims, page, parameters, picture
+from rebasin_cli.lab.engine import claims, page, parameters
 from rebasin_cli.lab.engine.bench import Bench
 from rebasin_cli.lab.engine.claims import Claim
 from rebasin_cli.lab.engine.disagreements import DISAGREEMENTS
 from rebasin_cli.lab.engine.outcome import Line, Panel
+from rebasin_cli.reports import pictures
+from rebasin_cli.reports._markup import escape
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_a_page_shows_each_claim_with_its_verdict():
     text = page.page(made)
     assert "| P | it is 2 | the number | 2 | 3 | exact | **refuted** |" in text
     assert "| ≥ 0 | 1 | 0.7516 … 1.248 | confirmed |" in text
-    assert "| `k` | 1, 2 |" in text and "    rebasin lab run x" in text
+    assert "| `k` | 1, 2 |" in text and "```sh\nrebasin lab run x\n```" in text
     other = made | {"command": "rebasin lab run x --scale full", "times": {"seconds": 400.0}}
     listed = page.index([made], "# The lab\n", minutes={"x": 300}, others={"full/x": other})
     assert "| [x](x.md) | X | P | 1 confirmed, 1 refuted | 3 | 5 h | nothing |" in listed
@@ -169,7 +171,7 @@ def test_a_page_shows_each_claim_with_its_verdict():
 def test_every_disagreement_is_listed_and_names_an_experiment_that_there_is():
     listed = page.index([], "# The lab\n", minutes={}, others={})
     for paper, says, known, name in DISAGREEMENTS:
-        assert f"| {paper} | {says} | {known} |" in listed
+        assert f"| {' | '.join(map(escape, (paper, says, known)))} |" in listed
         assert not name or (name in registry.names() and f"[{name}]({name}.md)" in listed)
 
 
@@ -182,7 +184,7 @@ def test_logarithmic_axes_have_plain_numbers(points, labels):
 
     figure = Figure()
     panel = figure.subplots()
-    picture._draw(panel, Panel("", "", "", [Line("", points, [1e-6, 1.0])], log="xy"))
+    pictures._draw(panel, Panel("", "", "", [Line("", points, [1e-6, 1.0])], log="xy"), legend=False)
     figure.draw_without_rendering()
 
     def shown(axis):

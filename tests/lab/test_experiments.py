@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from rebasin_cli.lab import registry
-from rebasin_cli.lab.engine import parameters, picture
+from rebasin_cli.lab.engine import page, parameters
 from rebasin_cli.lab.engine.bench import Bench
+from rebasin_cli.reports import pictures
+from rebasin_cli.reports.document import Document
 
 from .conftest import TINY, bench
 
@@ -51,7 +53,8 @@ def test_an_experiment_runs_and_gives_the_same_again(name):
         )
     for table in outcome.tables:
         assert all(len(row) == len(table.columns) for row in table.rows)
-    assert picture.render(name, outcome).startswith(b"\x89PNG")
+    told = Document(name, [], [page.figure(name, outcome.panels)])
+    assert pictures.png(told).startswith(b"\x89PNG")
     # From what it kept, all but nothing is made again: parts went through JSON, and say the same.
     again = Bench(dataclasses.replace(first).values, known=json.loads(kept[-1]))
     again.keep = lambda known: pytest.fail("a part was made again")

@@ -14,7 +14,7 @@ from rebasin_cli.measure import pairing
 from rebasin_cli.measure.baseline import Subject, against, check_baseline
 from rebasin_cli.networks.evaluation import Scores
 from rebasin_cli.reports import Barrier, Curve, Middle, Report, Row
-from rebasin_cli.reports import json as json_format
+from rebasin_cli.reports.formats import json as json_format
 
 SAMPLES = 2_000
 DATA = {"name": "mnist", "normalization": "0/1", "samples": {"test": SAMPLES}, "sha256": "f6"}

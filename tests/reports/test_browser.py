@@ -11,7 +11,10 @@ import subprocess
 import pytest
 
 from rebasin_cli.analysis import comparison, formats
-from rebasin_cli.reports import _pages, html
+from rebasin_cli.reports import doctor as doctors
+from rebasin_cli.reports import plane as planes
+from rebasin_cli.reports import signature as signatures
+from rebasin_cli.reports.formats import html
 
 from ..analysis.test_comparison import batches, setting
 from . import browser as browsers
@@ -61,17 +64,38 @@ def doctor():
     }
 
 
+def plane():
+    places = [-1.0, 0.0, 1.0, 2.0]
+    values = [[x * x + y * y + 0.1 for x in places] for y in places]
+    point = {"x": 0.0, "y": 0.0, "loss": 0.1, "accuracy": 0.9}
+    return {
+        "inputs": [{"file": "a.pt"}, {"file": "b.pt"}],
+        "data": {"split": "test", "samples": 100, "name": "digits", "reset": False},
+        "x": places,
+        "y": places,
+        "loss": values,
+        "accuracy": [[1 / (1 + value) for value in row] for row in values],
+        "ceiling": 4.0,
+        "points": [point | {"name": "A"}, point | {"name": "B", "x": 1.0}],
+        "lines": [{"name": "A to B", "points": [(0.0, 0.0), (1.0, 0.0)]}],
+        "curves": [{"name": "curve", "points": [(0.0, 0.0), (0.5, 1.0), (1.0, 0.0)], "away": 0.01}],
+        "command": "rebasin plane a.pt b.pt",
+        "times": {"total": 1.0},
+    }
+
+
 PAGES = {
     "barrier": lambda: html.render(example()),
     "barrier of nasty names": lambda: html.render(nasty()),
     "barrier of nothing": lambda: html.render(bare()),
     "barrier of what was learnt": lambda: html.render(learnt([2.0, 1.0, 0.25, 0.3])),
-    "compare": lambda: formats.html(compared()),
-    "signature": lambda: _pages.signature(signature(), ("a.pt", "b.pt"), "rebasin signature"),
-    "signature of many words": lambda: _pages.signature(
-        long_signature(), ("a.pt", "b.pt"), "rebasin signature " + "a/long/path/" * 30
+    "compare": lambda: html.page(formats.document(compared())),
+    "signature": lambda: html.page(signatures.document(signature(), ("a.pt", "b.pt"), "rebasin signature")),
+    "signature of many words": lambda: html.page(
+        signatures.document(long_signature(), ("a.pt", "b.pt"), "rebasin signature " + "a/long/path/" * 30)
     ),
-    "doctor": lambda: _pages.doctor(doctor(), "rebasin doctor a.pt b.pt"),
+    "doctor": lambda: html.page(doctors.document(doctor(), "rebasin doctor a.pt b.pt")),
+    "plane": lambda: html.page(planes.document(plane())),
 }
 SIZES = [(360, False), (360, True), (1440, False), (1440, True)]
 
@@ -129,7 +153,7 @@ def test_pages_are_readable_at_every_width_and_ask_for_nothing(page, browser, wi
     assert asked == [page.resolve().as_uri()]
     assert browser.evaluate("parseInt(getComputedStyle(document.body).fontSize)") >= 16
     smallest = (
-        "Math.min(...[...document.querySelectorAll('svg .tick')].map(t => t.getBoundingClientRect().height))"
+        "Math.min(...[...document.querySelectorAll('svg text')].map(t => t.getBoundingClientRect().height))"
     )
     assert browser.evaluate(smallest) >= 10  # pixels of drawn letters, with their line
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...errors import RebasinError
 from ...reports import Report
-from ...reports import json as json_format
+from ...reports.formats import json as json_format
 from .cache import Cache
 from .steps import Step
 

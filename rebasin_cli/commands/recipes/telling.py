@@ -9,10 +9,10 @@ from typing import Any
 
 from ...errors import GateNotMet, RebasinError
 from ...reports import Report, _junit
-from ...reports import json as json_format
 from ...reports._format import title
 from ...reports._gates import Case
 from ...reports._markup import code, escape, head, line
+from ...reports.formats import json as json_format
 from ...runtime.files import WEIGHTS
 from ..verbs import attestation as attesting
 from .cases import cases_of
@@ -36,9 +36,14 @@ def summary(outcomes: Sequence[Outcome], error: RebasinError | None) -> tuple[li
 
 
 def _figures(outcome: Outcome, report: Report) -> str:
-    from ...reports import markdown  # heavy, and broken where torch is
+    from ...reports import barrier
+    from ...reports.formats import markdown  # heavy, and broken where torch is
 
-    return f"### {escape(outcome.step.name)}: {escape(title(report))}\n\n{markdown.sections(report)[0]}"
+    told = [
+        f"### {escape(outcome.step.name)}: {escape(title(report))}",
+        *markdown.sections(barrier.measured(report)),
+    ]
+    return "\n\n".join(told)
 
 
 def account(progress: Progress, error: RebasinError | None, about: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,11 +14,12 @@ from ...errors import CheckpointError, UsageError
 from ...measure import gates, thresholds
 from ...measure.baseline import Baseline
 from ...registry.results import Result
-from ...reports import Report, _gates, _github, markdown
-from ...reports import json as json_format
+from ...reports import Report, _gates, _github, barrier
 from ...reports._as_one import told_as_one
 from ...reports._format import clean, title
-from ...reports.json import ODD
+from ...reports.formats import json as json_format
+from ...reports.formats import markdown
+from ...reports.formats.json import ODD
 from ...runtime.files import is_missing, meant
 from ...session.listener import Listener
 from ...session.subjects import ACCEPT, REFUSE
@@ -107,6 +108,7 @@ def judge(
     write_reports(report, destinations, force=written.force)
     if written.summary is not None:
         found = _gates.results(report)
-        if told := written.summary.add(found, markdown.sections(report), title=title(report)):
+        sections = markdown.sections(barrier.document(report, judged=False))
+        if told := written.summary.add(found, sections, title=title(report)):
             listener.say(told)
     return report

@@ -26,8 +26,8 @@ from ...checkpoints.tensors import LazyTensors, rows
 from ...errors import CheckpointError, OutputExists, RebasinError, UsageError
 from ...permutations import permutation
 from ...reports import Report, inconsistent
-from ...reports import json as json_format
 from ...reports._github import StepSummary
+from ...reports.formats import json as json_format
 from ...runtime import files
 from ...runtime.files import NOTHING, Destinations, Inputs, check_distinct
 from ...runtime.text import clean, some

@@ -26,7 +26,7 @@ from ...networks.returned import Kept
 from ...networks.running import fed
 from ...networks.state import fresh, own_state
 from ...permutations import permutation
-from ...reports.json import read_as
+from ...reports.formats.json import read_as
 from ...session.models import check_its_weights, naming
 from ...session.network import need_inputs
 from ...session.session import Session

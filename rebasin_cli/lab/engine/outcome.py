@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...reports.document import Line, Panel
 from .claims import Claim
+
+__all__ = ["Line", "Outcome", "Panel", "Table"]
 
 
 @dataclass(frozen=True)
@@ -16,31 +19,6 @@ class Table:
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
-
-
-@dataclass(frozen=True)
-class Line:
-    """What is drawn: points (x, y) with a line, `between` a band (low, high) around it; `bars` of a width."""
-
-    label: str
-    x: Sequence[float]
-    y: Sequence[float]
-    between: Sequence[tuple[float, float]] = ()
-    bars: float = 0.0
-    dashed: bool = False
-
-
-@dataclass(frozen=True)
-class Panel:
-    """`log` holds the axes that are logarithmic, of "xy"; `marks` are vertical lines."""
-
-    title: str
-    x: str
-    y: str
-    lines: Sequence[Line] = ()
-    log: str = ""
-    marks: Sequence[tuple[float, str]] = ()  # vertical lines, with what they say
-    floor: float | None = None  # where the y axis begins
 
 
 @dataclass(frozen=True)

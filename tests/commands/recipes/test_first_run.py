@@ -18,7 +18,7 @@ from rebasin_cli.errors import GateNotMet
 from rebasin_cli.measure import gates
 from rebasin_cli.measure.thresholds import asked as asked_for
 from rebasin_cli.reports import Curve, Report, Row, barrier_of
-from rebasin_cli.reports import json as json_format
+from rebasin_cli.reports.formats import json as json_format
 from rebasin_cli.session.listener import Listener
 
 STEP = "steps: [{name: path, barrier: {models: [a.safetensors, b.safetensors], %s}}]"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from . import Report
-from ._conclusion import conclude
-from ._format import figures, headline, splits, title
-from ._gates import Ended, results
-from ._junit import junit
+from .. import Report
+from .._conclusion import conclude
+from .._format import figures, headline, splits, title
+from .._gates import Ended, results
+from .._junit import junit
 
 FILENAME = "junit.xml"
 HELP = "Write one JUnit case per gate."

@@ -11,10 +11,10 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import UsageError
-from ..runtime.text import once
-from . import SCHEMA, Report
-from ._format import clean, is_number
+from ...errors import UsageError
+from ...runtime.text import clean, once
+from .. import SCHEMA, Report
+from .._format import is_number
 
 FILENAME = "report.json"
 HELP = "Write the report as JSON."
@@ -65,7 +65,7 @@ def load(text: str) -> Report:
         raise UsageError(f"the report has schema {schema!r}; this version reads {SCHEMA!r}", hint=NEXT)
     problems: list[str] = []
     try:
-        report = read_as(Report, content, "", problems)
+        report: Report = read_as(Report, content, "", problems)
         if not problems:
             _show(report)
     except ODD as cause:

@@ -1,0 +1,226 @@
+"""A barrier report as a document: the path, a table a split, how sure it is, gates, how it was measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from . import Report, Row
+from . import _format as f
+from ._conclusion import conclude
+from ._facts import facts, took
+from ._gates import GateResult, mark, results, verdict
+from .document import (
+    Badge,
+    Block,
+    Code,
+    Column,
+    Command,
+    Document,
+    Facts,
+    Fold,
+    Inline,
+    Kind,
+    Notes,
+    On,
+    Small,
+    Table,
+    Tone,
+    coded,
+)
+from .document import Row as TableRow
+from .path import learning, path, reliability
+from .signature import matched
+
+
+def measured(report: Report) -> Document:
+    """The figures alone, and what they come to."""
+    return Document(f.title(report), [f.headline(report), conclude(report)], figures(report))
+
+
+def document(report: Report, *, judged: bool = True) -> Document:
+    """Everything that a report holds, the figures first; without its gates unless `judged`."""
+    found = results(report) if judged else []
+    bad = not all(gate.met for gate in found)
+    badge = Badge(
+        ("✗ " if bad else "✓ " * bool(report.gates)) + verdict(found), Tone.MISSED if bad else Tone.MET
+    )
+    return Document(
+        f.title(report),
+        [f.headline(report), conclude(report)],
+        [
+            path(report),
+            *figures(report),
+            gates(found, [gate.limit for gate in report.gates] if judged else []),
+            Facts(
+                "How it was measured",
+                [*facts(report), *([("took", took(report.times))] if report.times else [])],
+            ),
+            Notes("Notes", [coded(note) for note in report.notes], word="note"),
+            *_inputs(report.inputs),
+            Command(
+                "Measure it again",
+                report.command,
+                f"rebasin {report.rebasin}, seed {report.seed}; schema {report.schema}",
+            ),
+            Small(coded(f"{f.LEGEND} ▸ {f.SHIPPED}.")),
+            Fold("How it was measured, in full", _in_full(report)),
+            Fold("What the words mean", [Facts("", f.DEFINITIONS)]),
+            *(Fold(f"Every point: {row.name}", [_points(row)]) for row in report.rows),
+        ],
+        badge if found else None,
+        f.title(report, 30),
+    )
+
+
+def figures(report: Report) -> list[Block]:
+    """What was measured: a table a split, intervals, differences, means over pairs, signature, learning."""
+    split = next(iter(f.splits(report)), "")
+    return [
+        *(_split(report, each) for each in f.splits(report)),
+        _certain(report, split),
+        Fold("Differences on the same samples", [_differences(report)]),
+        reliability(report, split),
+        _over_pairs(report, split),
+        Fold("The pairs", [Notes("", _pairs(report))]),
+        *matched(report.signature),
+        learning(report),
+        _learnt(report),
+    ]
+
+
+def _split(report: Report, split: str) -> Table:
+    rows = [
+        TableRow([letter, *f.endpoint_figures(ends, split), "", "", "", ""], remarks=[file])
+        for letter, file, ends in f.endpoints(report)
+    ]
+    rows[-1:] = [TableRow(row.cells, remarks=row.remarks, last=True) for row in rows[-1:]]
+    for row in report.rows:
+        remarks = [tag for tag in f.tags(row) if tag != "shipped"]
+        rows.append(TableRow([row.name, *f.figures(row, split)], _tone(row), remarks))
+    columns = [Column(split, Kind.TEXT), *map(Column, f.COLUMNS)]
+    columns += [Column(name, on=On.PAGE) for name in f.ACCURACY_COLUMNS]
+    return Table(f"On {split} data", columns, rows, remark=f.samples(report, split), headed=True)
+
+
+def _tone(row: Row | None) -> Tone:
+    return Tone.CHOSEN if row is not None and row.shipped else Tone.PLAIN
+
+
+def _certain(report: Report, split: str) -> Table:
+    """Intervals on one split; the barrier's is where there is room."""
+    rows = [
+        TableRow([name, *cells], _tone(row), list(filter(None, [f.remark(row)])) if row else ())
+        for name, row, cells in f.certain(report, split)
+    ]
+    return _table(
+        f"How sure: 95 % at λ=½, on {split} data", f"{split}, 95 % at λ=½", f.CERTAIN, rows, f.CERTAIN[2]
+    )
+
+
+def _table(
+    title: str, head: str, names: Sequence[str], rows: Sequence[TableRow], roomy: str = "", **more: Any
+) -> Table:
+    columns = [Column(name, on=On.WRITTEN if name == roomy else On.ALL) for name in names]
+    return Table(title, [Column(head, Kind.TEXT), *columns], rows, headed=True, **more)
+
+
+def _differences(report: Report) -> Table:
+    rows = [
+        TableRow(
+            [
+                f"{one.row} − {one.other}",
+                *(f.fixed(one.loss), f.within(one.loss_interval)),
+                *(f.fixed(one.accuracy), f.within(one.accuracy_interval)),
+            ]
+        )
+        for one in report.differences
+    ]
+    columns = [Column("at λ=½", Kind.TEXT), *map(Column, ("loss", "95 %", "accuracy", "95 %"))]
+    return Table("", columns, rows)
+
+
+def _pairs(report: Report) -> list[str]:
+    return [" and ".join(str(model.get("file", "?")) for model in pair["inputs"]) for pair in report.pairs]
+
+
+def _over_pairs(report: Report, split: str) -> Table:
+    rows = [TableRow([name, *cells]) for name, cells in f.over_pairs(report, split)]
+    title, head = f"Over pairs, on {split} data", f"{split}, {len(report.pairs)} pairs"
+    return _table(title, head, f.OVER_PAIRS, rows, note=f.pairs_heading(report))
+
+
+def _learnt(report: Report) -> Table:
+    rows = [TableRow([step, *figures]) for step, figures in f.learnt(report)]
+    head = "held-out samples at the midpoint, by step"
+    return _table("By step", head, f.LEARNING, rows, on=On.WRITTEN)
+
+
+def gates(found: Sequence[GateResult], limits: Sequence[float] = ()) -> Table:
+    """The gates, a column for the step where there are steps."""
+    stepped = any(gate.step for gate in found)
+    rows = []
+    for gate, limit in zip_longest(found, limits):
+        measured = ("—", "—") if gate.skipped else (f.number(gate.measured), f.number(limit))
+        cells: list[Inline] = [
+            gate.name,
+            mark(gate),
+            measured[0],
+            measured[1],
+            gate.wanted,
+            gate.message,
+        ]
+        tone = Tone.SKIPPED if gate.skipped else Tone.MET if gate.met else Tone.MISSED
+        rows.append(TableRow([*[gate.step] * stepped, *cells], tone))
+    columns = [
+        *[Column("step", Kind.TEXT)] * stepped,
+        Column("gate", Kind.TEXT),
+        Column("result", Kind.MARK),
+        Column("measured", on=On.WRITTEN),
+        Column("limit", on=On.PAGE),
+        Column("wanted", Kind.TEXT, on=On.SUMMARY),
+        Column("in words", Kind.SENTENCE),
+    ]
+    return Table("Gates" + f": {verdict(found)}" * bool(found), columns, rows)
+
+
+def _inputs(inputs: Sequence[Mapping[str, Any]]) -> list[Block]:
+    """File and digest; what the file records of itself is folded away."""
+    rows: list[tuple[str, Inline]] = []
+    folds: list[Block] = []
+    for letter, model in zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", inputs, strict=False):
+        known = {key: value for key, value in model.items() if key not in ("file", "recorded")}
+        said = [piece for key, value in known.items() for piece in (f", {key} ", _value(value))]
+        rows.append((letter, (Code(model.get("file", "?")), *said)))
+        if isinstance(recorded := model.get("recorded"), Mapping):
+            folds.append(Fold(f"Recorded in {letter}", [Facts("", _values(recorded))]))
+    return [Facts("Inputs", rows, on=On.WRITTEN), *folds]
+
+
+def _values(values: Mapping[str, Any]) -> list[tuple[str, Inline]]:
+    return [(str(key), _value(value)) for key, value in values.items() if value is not None]
+
+
+def _value(value: Any) -> Code:
+    if isinstance(value, Mapping | list | tuple):
+        return Code(json.dumps(value, ensure_ascii=False, default=str))
+    return Code(value)
+
+
+def _in_full(report: Report) -> list[Block]:
+    """What else the parts of the program had to say."""
+    match = {key: value for key, value in report.match.items() if key != "history"}  # it is drawn
+    parts = {"match": match, "proof": report.proof, "data": report.data, "spec": report.spec}
+    return [Facts(name.capitalize(), _values(values)) for name, values in parts.items()]
+
+
+def _points(row: Row) -> Table:
+    shown = sorted(row.curves, key=lambda split: (split != "test", split != "train", split))
+    names = [f"{split} {quantity}" for split in shown for quantity in ("loss", "accuracy")]
+    rows = []
+    for place in sorted({point for curve in row.curves.values() for point in curve.lambdas}):
+        pairs = [row.curves[split].at(place) or (None, None) for split in shown]
+        rows.append(TableRow([f.number(place), *(f.fixed(value) for pair in pairs for value in pair)]))
+    return Table("", [Column("λ", Kind.TEXT), *map(Column, names)], rows)
