@@ -35,7 +35,7 @@ from .verbs import plans, provenance, same_run, search, symmetries
 from .verbs.folders import placed
 from .verbs.outputs import check_outputs, default_path, output_of, write_with_permutation
 from .verbs.proof import prove
-from .verbs.sources import attested
+from .verbs.provenance import attested
 
 PANEL = "Align and merge"
 TOGETHER = True
@@ -102,7 +102,7 @@ def run(asked: Align, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Alig
             meta = provenance.of_session(
                 session, options=options, proof=proof.account, like=session.models[1:], results=True
             )
-            save = symmetries.saver(session, found, meta)
+            save = symmetries.saver(found, session.fitted, session.folds)
             models = session.models
             files = write_with_permutation(output, found.tensors, models[0], save, meta, around=models[1])
             return attested(session, output, {"written": files})["written"]

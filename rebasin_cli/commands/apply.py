@@ -14,7 +14,7 @@ from ..session.subjects import Loading
 from .verbs import provenance, symmetries
 from .verbs.folders import placed
 from .verbs.outputs import Output, check_outputs, write
-from .verbs.sources import attested
+from .verbs.provenance import attested
 
 
 def apply(

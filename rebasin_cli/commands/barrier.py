@@ -280,8 +280,8 @@ def _plan(
         repair_with="auto" if session.asked.repair.repair == "auto" else how,  # it is open to a search
         ridge=session.asked.repair.ridge,
         interpolation=along.interpolation,
-        curves=between(session, along.curves, pairs=bool(pairs)),
-        attacks=_attacks(session, along),
+        curves=between(session.models, session.fitted, along.curves, pairs=bool(pairs)),
+        attacks=_attacks(along, session.asked.data.loss),
         attacked=None if session.asked.data.full else ATTACKED,
     )
     word = repaired_label(how, statistics=bool(session.fitted.statistics))
@@ -320,8 +320,8 @@ def _plan(
     return _Plan(session, repair, settings, word, rows, figures, subject)
 
 
-def _attacks(session: Session, along: Along) -> Sequence[Attack]:
-    if along.attacks and session.asked.data.loss is not None:
+def _attacks(along: Along, loss: str | None) -> Sequence[Attack]:
+    if along.attacks and loss is not None:
         raise UsageError(
             "--attack goes up the cross-entropy, and --loss names another loss", hint="Leave one of them out"
         )

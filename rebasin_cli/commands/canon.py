@@ -15,7 +15,7 @@ from ..session.subjects import ForLook, Search
 from .verbs import provenance, symmetries
 from .verbs.folders import placed
 from .verbs.outputs import Output, check_outputs, write
-from .verbs.sources import attested
+from .verbs.provenance import attested
 
 
 def as_written(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:

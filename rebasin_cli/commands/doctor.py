@@ -12,6 +12,7 @@ from typing import Any, Unpack
 from ..analysis import diagnosis
 from ..analysis.diagnosis import Diagnosis, by_tensors
 from ..analysis.diagnosis.facts import Fact
+from ..checkpoints.checkpoint import Checkpoint
 from ..errors import DataError, NetworkError, NoSpecFits, UsageError
 from ..matchers.search.candidates import candidates
 from ..repair import open_to_choice
@@ -22,7 +23,7 @@ from ..session.listener import SILENT, Listener
 from ..session.models import naming
 from ..session.network import begin_alike
 from ..session.session import Session
-from ..session.subjects import Data, ForLook
+from ..session.subjects import Asked, Data, ForLook
 from ..spec.spec import FittedSpec
 from .verbs import outputs
 
@@ -63,7 +64,7 @@ def doctor(
     except NoSpecFits:
         if session.asked.loading.spec is not None or session.asked.network.net is not None:
             raise
-        return _paged(_by_tensors(session, a, b), page)
+        return _paged(_by_tensors(session.models, session.asked, a, b), page)
     network, no_network = _if_there(session.asked.network.net, lambda: session.network)
     data, no_data = None, ""
     if session.has_data:
@@ -91,7 +92,7 @@ def doctor(
         "spec": accounts.describe_spec(fitted),
         "verdict": found.verdict,
         "advice": found.advice,
-        "next": next_command(found, a, b, fitted, given_options(session), able=able),
+        "next": next_command(found, a, b, fitted, given_options(session.asked), able=able),
         "tries": [
             {"method": one.method, "why": one.why} for one in candidates(fitted, len(models), able=able)
         ],
@@ -111,10 +112,10 @@ def _paged(made: dict[str, Any], page: Page | None) -> dict[str, Any]:
     return made
 
 
-def _by_tensors(session: Session, a: Path, b: Path) -> dict[str, Any]:
+def _by_tensors(models: Sequence[Checkpoint], asked: Asked, a: Path, b: Path) -> dict[str, Any]:
     """What the tensors alone tell, where no spec is known."""
-    found = by_tensors(*session.models)
-    statistics = any(name.endswith("running_var") for name in session.models[0].shapes)
+    found = by_tensors(*models)
+    statistics = any(name.endswith("running_var") for name in models[0].shapes)
     net = ["--net", "file.py:factory"]
     words = {
         "identical": ["inspect", str(a)],
@@ -129,7 +130,7 @@ def _by_tensors(session: Session, a: Path, b: Path) -> dict[str, Any]:
         "spec": None,
         "verdict": found.verdict,
         "advice": found.advice,
-        "next": _line(words, given_options(session), WEIGHTS[1:]),
+        "next": _line(words, given_options(asked), WEIGHTS[1:]),
         "tries": [],
         "repairs_tried": [],
         "facts": _told(found.facts),
@@ -182,9 +183,9 @@ def next_command(
     return _line(words, given, carried)
 
 
-def given_options(session: Session) -> dict[str, Any]:
+def given_options(asked: Asked) -> dict[str, Any]:
     """The options by name that the next command may take over."""
-    return {**vars(session.asked.loading), **vars(session.asked.network), **vars(session.asked.data)}
+    return {**vars(asked.loading), **vars(asked.network), **vars(asked.data)}
 
 
 def _line(words: Sequence[str], given: Mapping[str, Any], carried: Sequence[str]) -> str:

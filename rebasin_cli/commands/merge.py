@@ -37,7 +37,7 @@ from .merging import aligned, curved, plain, soups
 from .merging.average import Average, Averaging
 from .verbs import search
 from .verbs.outputs import Output, check_outputs, output_of
-from .verbs.sources import attested
+from .verbs.provenance import attested
 
 PANEL = "Align and merge"
 

@@ -11,6 +11,7 @@ from typing import Any, Unpack
 
 import torch
 
+from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.tensors import replaced
 from ..curves import stored
 from ..curves.curve import Curve, shares
@@ -27,6 +28,7 @@ from ..reports.formats.json import dump
 from ..session.listener import SILENT, Listener
 from ..session.session import Session
 from ..session.subjects import ForSearch
+from ..spec.spec import FittedSpec
 from ..types import Permutations
 from ..version import version
 from .merging.curved import between
@@ -77,7 +79,7 @@ def plane(
     _check(session, curves)
     if files:
         check_state(state_path(files[0][1]), "search", session.reads.and_files([*curves]), again=True)
-    given, trained = session.given[0], between(session, curves, pairs=False)
+    given, trained = session.given[0], between(session.models, session.fitted, curves)
     network, statistics = session.need_network(), bool(session.fitted.statistics)
     splits = session.open_splits(grid.split, *["reset"] * statistics)
     shown = splits[grid.split]
@@ -91,7 +93,7 @@ def plane(
     inputs, proof = search.inputs(session), prove(session)
     found = search.find(session, given=inputs)
     perms = found.permutations[0] if found else given
-    names, models = _three(session, trained, perms)
+    names, models = _three(session.models, session.fitted, trained, perms)
     flat = Plane.through(models, session.fitted)
     axes = flat.axes(grid.points)
     run = {"scores": session.scores, "device": session.device}
@@ -157,14 +159,17 @@ def _check(session: Session, curves: Sequence[Path]) -> None:
 
 
 def _three(
-    session: Session, trained: Mapping[str, Curve], perms: Permutations | None
+    given: Sequence[Checkpoint],
+    fitted: FittedSpec,
+    trained: Mapping[str, Curve],
+    perms: Permutations | None,
 ) -> tuple[tuple[str, str, str], tuple[Any, Any, Any]]:
     """The models that span the plane, with their names."""
-    if len(session.models) == 3:
-        return ("A", "B", "C"), tuple(session.models)
-    a, b = session.models
+    if len(given) == 3:
+        return ("A", "B", "C"), tuple(given)
+    a, b = given
     if not trained:
-        return ("A", "B", "πB"), (a, b, permuted(b, session.fitted, perms))
+        return ("A", "B", "πB"), (a, b, permuted(b, fitted, perms))
     name, first = next(iter(trained.items()))
     if len(first.controls) != 1:
         raise UsageError(

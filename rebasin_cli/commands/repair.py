@@ -22,7 +22,7 @@ from ..spec.spec import FittedSpec
 from .verbs import provenance, repairs
 from .verbs.folders import placed
 from .verbs.outputs import Output, check_outputs, write
-from .verbs.sources import attested
+from .verbs.provenance import attested
 
 FAR = 1 / 3  # of the distance between the endpoints: units in another order are farther, repaired ones nearer
 

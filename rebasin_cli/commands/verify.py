@@ -168,7 +168,7 @@ def _by_groups(session: Session, listener: Listener, output: Path | None, force:
         )
     if output is not None:
         meta = provenance.describe("verify", models, fitted, method="wm", seed=session.seed)
-        symmetries.saver(session, found, meta)(output, metadata=meta, force=force)
+        symmetries.saver(found, fitted, folds)(output, metadata=meta, force=force)
     return VerifyResult(
         answer="yes",
         outputs_differ=change,

@@ -74,7 +74,7 @@ def look(
     if data.skip_checks or data.loss or not isinstance(split, DataSet):
         return ()
     found = []
-    asked = [model for model in models if not _recorded(model, split) and _settled(model)]
+    asked = [model for model in models if not _recorded(model, split) and _has_learned(model)]
     if asked and split.normalization is not None:
         device = for_search(device)  # what is looked at before a search is looked at where it runs
         own, scores = networks.duplicate(network).to(device), samples.scorer(data, output, device)
@@ -98,7 +98,7 @@ def _recorded(model: Checkpoint, split: DataSet) -> bool:
     return same and model.metadata.get("rebasin.normalization") == str(split.normalization)
 
 
-def _settled(model: Checkpoint) -> bool:
+def _has_learned(model: Checkpoint) -> bool:
     """Whether running statistics, where there are some, are of more than the first steps of training."""
     counts = (int(model[name].max()) for name in model.shapes if name.endswith(".num_batches_tracked"))
     return not any(0 < count < BEGUN for count in counts)

@@ -69,9 +69,11 @@ class Session:
         other.asked = replace(self.asked, search=search)
         return other
 
-    def has_open(self, name: str) -> bool:
-        """Whether something was opened already, by the name of its member."""
-        return name in self.__dict__
+    def over(self, models: Sequence[Checkpoint], asked: Asked) -> Session:
+        """The same command on other tensors of these files, before anything else of them was opened."""
+        other = copy.copy(self)
+        other.__dict__["models"], other.asked = list(models), asked
+        return other
 
     @property
     def method(self) -> str:
@@ -202,7 +204,7 @@ class Session:
         say = SILENT.say if self.splits else self.say
         found = samples.open_splits(self.models, self.asked.data, self.seed, say, wanted=wanted, **how)
         self.splits |= found
-        self.look_at_inputs(found, self.network if self.has_open("network") else None)
+        self.look_at_inputs(found, self.__dict__.get("network"))
         return found
 
     def look_at_inputs(self, splits: Splits, network: nn.Module | None) -> None:

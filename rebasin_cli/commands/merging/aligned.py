@@ -19,7 +19,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     """Align all models to the reference, average them, repair what averaging broke; write one model."""
     mean.check_aligned()
     session = session if mean.heads else method.chosen(session)
-    aside = heads.set_aside(session, mean.heads)
+    session, aside = heads.set_aside(session, mean.heads)
     search.check_needs(session)
     if not session.moved:
         strangers.tell(session.models, session.say)
@@ -28,7 +28,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     if output.dry_run:
         return plans.of_search(session) | repairs.describe(session, repair)
     repair = repairs.opened(session, repair)
-    inputs, proof = repairs.to_try(session, repair, search.inputs(session)), prove(session)
+    inputs, proof = repairs.to_try(repair, session.asked.repair, search.inputs(session)), prove(session)
     with search.resumable(session, output) as state:
         found = search.find(session, state, given=inputs)
         repair = repairs.chosen(session, repair, found)

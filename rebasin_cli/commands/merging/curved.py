@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.tensors import replaced
 from ...curves import stored
 from ...curves.curve import Curve
@@ -14,6 +15,7 @@ from ...repair import Outcome, Repairs
 from ...repair.repairing import repair_merged
 from ...session.session import Session
 from ...session.subjects import Search
+from ...spec.spec import FittedSpec
 from ..verbs import provenance, repairs
 from ..verbs.outputs import Output, write
 from ..verbs.repairs import RepairPlan
@@ -55,7 +57,9 @@ def check(mean: Average, search: Search, models: int) -> None:
         raise UsageError(f"a curve joins two models, not {models}")
 
 
-def between(session: Session, files: Sequence[Path], *, pairs: bool) -> dict[str, Curve]:
+def between(
+    models: Sequence[Checkpoint], fitted: FittedSpec, files: Sequence[Path], *, pairs: bool = False
+) -> dict[str, Curve]:
     """The curves in these files by the names of their rows. Raises UsageError for other models' curves."""
     if files and pairs:
         raise UsageError(
@@ -66,7 +70,7 @@ def between(session: Session, files: Sequence[Path], *, pairs: bool) -> dict[str
         kept = stored.load(file)
         name = f"curve ({'aligned' if kept.aligned else 'unaligned'})"
         name = name if name not in found else f"curve {len(found) + 1} {name.partition(' ')[2]}"
-        found[name] = kept.between(*session.models, session.fitted)
+        found[name] = kept.between(*models, fitted)
     return found
 
 

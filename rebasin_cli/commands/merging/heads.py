@@ -61,26 +61,25 @@ class Heads:
         )
 
 
-def set_aside(session: Session, how: str | None) -> Heads | None:
-    """Take the heads that differ out of what the session aligns by; None where none differs, or nobody asks.
+def set_aside(session: Session, how: str | None) -> tuple[Session, Heads | None]:
+    """The session without the heads that differ, and these; None where none differs, or nobody asks.
 
     Raises UsageError for methods and repairs that run the network, which has one head, SpecError where the
     spec permutes the rows of a head.
     """
     if how is None:
-        return None
+        return session, None
     if session.asked.search.groups != "permutations":
         raise UsageError(
             "--heads: --groups all folds norms into heads, and turns what they read",
             hint="Leave one of them out",
         )
     with naming(session.paths):
-        names = (
-            parts_of(session.models, heads=how, extra="error").heads if how != "drop" else _dropped(session)
-        )
+        parts = parts_of(session.models, heads=how)
+    names = parts.dropped if how == "drop" else parts.heads
     if not names:
         session.say(f"--heads {how} changes nothing: no head differs")
-        return None
+        return session, None
     if method_options.needs_data(session.method):
         raise UsageError(
             f"--heads: the method {session.asked.search.method} runs a network with one head on data",
@@ -93,18 +92,14 @@ def set_aside(session: Session, how: str | None) -> Heads | None:
             hint="Choose --repair none, or reset for BatchNorm",
         )
     a, b = session.models
-    session.__dict__["models"] = [_without(model, names, a) for model in (a, b)]
-    if not session.fitted.statistics:
-        session.asked = replace(session.asked, repair=replace(asked, repair="none"))
+    apart = session.over([_without(model, names, a) for model in (a, b)], session.asked)
+    if not apart.fitted.statistics:
+        apart.asked = replace(session.asked, repair=replace(asked, repair="none"))
     with naming(session.paths):
-        if fit(session.fitted.spec, b.shapes).words != session.fitted.words:
-            raise SpecError(f"{session.fitted.spec.source} permutes the rows of a head that differs")
+        if fit(apart.fitted.spec, b.shapes).words != apart.fitted.words:
+            raise SpecError(f"{apart.fitted.spec.source} permutes the rows of a head that differs")
     session.say(f"heads set aside while aligning: {', '.join(names)}")
-    return Heads(names, how, (a, b))
-
-
-def _dropped(session: Session) -> tuple[str, ...]:
-    return parts_of(session.models, heads="drop").dropped
+    return apart, Heads(names, how, (a, b))
 
 
 def _without(model: Checkpoint, names: tuple[str, ...], like: Checkpoint) -> Checkpoint:

@@ -9,6 +9,7 @@ from ...session import method_options, samples
 from ...session.listener import SILENT
 from ...session.network import origin
 from ...session.session import Session
+from ...session.subjects import Search
 
 
 def runs_network(session: Session) -> bool:
@@ -17,9 +18,8 @@ def runs_network(session: Session) -> bool:
     return polish or method_options.needs_data(session.method)
 
 
-def goes_without(session: Session) -> bool:
+def goes_without(search: Search) -> bool:
     """Whether a search that runs the network on samples also finds something where there are none."""
-    search = session.asked.search
     return search.polish is None and method_options.can_do_without(search.method)
 
 

@@ -1,4 +1,4 @@
-"""What an output file says of its making: text metadata, the same for the same inputs, options and seed."""
+"""What an output file says of its making, the same for the same inputs and options; the statement on it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
-from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ...checkpoints.saved import words
 from ...datasets._batches import LoaderData
+from ...registry import references
 from ...repair.options import SAMPLES
 from ...reports import _accounts as accounts
 from ...runtime.text import many
-from ...session import method_options
+from ...session import inputs, method_options
 from ...session.held_out import HeldOut
 from ...session.session import Session
+from ...spec import library
 from ...spec.spec import FittedSpec
 from ...version import version
+from . import attestation
+from .outputs import Output, write_files
 
 T = TypeVar("T")
 # Shared by models of one training.
@@ -234,3 +239,40 @@ def notes(
 def recorded(model: Checkpoint) -> dict[str, str] | None:
     """The provenance that a checkpoint carries; None where it carries none."""
     return {key: value for key, value in sorted(model.metadata.items()) if key.startswith("rebasin.")} or None
+
+
+def attested(
+    session: Session, output: Output, done: dict[str, Any], *, copied: Path | None = None
+) -> dict[str, Any]:
+    """What a command did, and the statement on it where one is asked for: written last, of what is there."""
+    if output.attest is None or output.dry_run:
+        return done
+    index = (name for name in done["written"] if name.endswith(".index.json"))
+    made = open_checkpoint(Path(next(index, done["written"][0]))).metadata
+    content = attestation.statement(
+        [Path(name) for name in done["written"]],
+        parents(session, output, copied),
+        asked=attestation.of_metadata(made, keys=attestation.ASKED),
+        resolved=attestation.of_metadata(made, keys=attestation.RESOLVED),
+    )
+    write_files([(output.attest, attestation.text(content))], force=output.force)
+    return done | {"written": [*done["written"], str(output.attest)]}
+
+
+def parents(session: Session, output: Output, source: Path | None = None) -> list[Path]:
+    """Models, permutations, the spec, code and data that were named as files, and what was copied from.
+
+    Not in it: folders of data, files of a named data set, and what the user's own code imports or opens.
+    """
+    asked = session.asked
+    models = [*session.paths, *([source] if source else [])]
+    found = [file for model in models for file in ([model] if model.is_dir() else inputs.of_model(model))]
+    copied = models[-1 if source else 0]
+    found += [(copied if copied.is_dir() else copied.parent) / name for name in output.copies]
+    starts = (session.perm, method_options.start_file(asked.search))
+    found += [path for path in starts if path is not None]
+    found += inputs.of_spec(asked.loading.spec) + inputs.of_code(asked)
+    if asked.loading.spec is not None and asked.network.net is None and asked.network.trust_code:
+        found += references.files_of(library.load(asked.loading.spec).net or "")  # it named the network
+    data = references.named_in(asked.data.data or "")
+    return [*found, *([data] if data is not None and data.is_file() else [])]

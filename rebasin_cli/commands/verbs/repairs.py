@@ -157,9 +157,9 @@ def _if_there(session: Session) -> tuple[nn.Module | None, Splits]:
     return None, {}
 
 
-def to_try(session: Session, plan: RepairPlan, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+def to_try(plan: RepairPlan, asked: Repair, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     """The `inputs` of a search, with the repairs of the merge to come that it may choose from, too."""
-    return {**inputs, "repairs": plan.tried, "ridge": session.asked.repair.ridge} if inputs else inputs
+    return {**inputs, "repairs": plan.tried, "ridge": asked.ridge} if inputs else inputs
 
 
 def tries(session: Session, plan: RepairPlan) -> dict[str, Any]:

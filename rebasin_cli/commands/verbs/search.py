@@ -50,7 +50,7 @@ def check_needs(session: Session) -> None:
 def _check_needs(session: Session) -> None:
     """Of the repair of the merge to come with it, too."""
     search = session.asked.search
-    if not method.runs_network(session) or method.goes_without(session):
+    if not method.runs_network(session) or method.goes_without(session.asked.search):
         return
     repaired = session.command == "merge" and session.asked.repair.repair != "none"
     align.check_needs(
@@ -69,7 +69,7 @@ def _check_limit(session: Session) -> None:
     why = "the permutation is given" if session.perm else f"--method {search.method} goes by weights alone"
     then = "choose a method that looks at samples, such as am or auto"
     if method.runs_network(session):
-        if not method.goes_without(session) or not (why := method.nothing_to_run(session)):
+        if not method.goes_without(session.asked.search) or not (why := method.nothing_to_run(session)):
             return
         then = "name what is missing: --data NAME, --net file.py:factory"
     if session.command == "merge":
@@ -89,7 +89,7 @@ def inputs(session: Session) -> dict[str, Any]:
 
 def _inputs(session: Session) -> dict[str, Any]:
     name, asked = session.asked.search.method, session.asked.data
-    if method.goes_without(session) and (why := method.nothing_to_run(session)):
+    if method.goes_without(session.asked.search) and (why := method.nothing_to_run(session)):
         session.say(f"method: {name} goes by weights alone: {why}")
         return {}
     check_needs(session)

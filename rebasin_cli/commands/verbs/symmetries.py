@@ -56,14 +56,12 @@ def check_reference(session: Session, folds: Folds | None) -> None:
             )
 
 
-def saver(session: Session, found: Alignment, metadata: Mapping[str, str]) -> Callable[..., None]:
+def saver(found: Alignment, fitted: FittedSpec, folds: Folds | None) -> Callable[..., None]:
     """What writes the permutation, or the elements, of a search beside its output."""
     if not found.elements:
         return functools.partial(_permutations, found)
-    folds = folds_text(session.folds or Folds())
-    return functools.partial(
-        stored.save, elements=found.elements[0], spec=spec_of(session.fitted), folds=folds
-    )
+    text = folds_text(folds or Folds())
+    return functools.partial(stored.save, elements=found.elements[0], spec=spec_of(fitted), folds=text)
 
 
 def apply(session: Session, output: Output, path: Path, *, invert: bool) -> dict[str, Any]:
