@@ -135,8 +135,8 @@ class Session:
 
     @property
     def folds(self) -> Folds | None:
-        """What canonical forms fold away; None where only permutations were asked for."""
-        return self.symmetries[1]
+        """What canonical forms fold away; None, and nothing opened, where only permutations were asked for."""
+        return None if self.asked.search.groups == "permutations" else self.symmetries[1]
 
     @cached_property
     def symmetries(self) -> tuple[FittedSpec, Folds | None]:

@@ -125,4 +125,4 @@ def test_running_statistics_of_the_first_steps_are_no_reason_to_doubt():
         state = {"norm.num_batches_tracked": torch.tensor(count), "w": torch.ones(2)}
         return LazyTensors({n: tuple(t.shape) for n, t in state.items()}, {}, state.__getitem__)
 
-    assert [doubts._settled(model(count)) for count in (0, 30, 5_000)] == [True, False, True]
+    assert [doubts._has_learned(model(count)) for count in (0, 30, 5_000)] == [True, False, True]

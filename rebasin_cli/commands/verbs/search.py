@@ -92,7 +92,7 @@ def _inputs(session: Session) -> dict[str, Any]:
     if method.goes_without(session.asked.search) and (why := method.nothing_to_run(session)):
         session.say(f"method: {name} goes by weights alone: {why}")
         return {}
-    check_needs(session)
+    _check_needs(session)
     network = session.network
     count = getattr(matchers.registry.get(name), "SAMPLES", samples.MATCH_SAMPLES)
     say = SILENT.say if session.splits else session.say  # which data it is was told already
