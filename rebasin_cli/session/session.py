@@ -135,7 +135,7 @@ class Session:
 
     @property
     def folds(self) -> Folds | None:
-        """What canonical forms fold away; None, and nothing opened, where only permutations were asked for."""
+        """What canonical forms fold away; None, opening nothing, where only permutations were asked for."""
         return None if self.asked.search.groups == "permutations" else self.symmetries[1]
 
     @cached_property
