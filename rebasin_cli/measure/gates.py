@@ -15,7 +15,7 @@ from ..errors import RebasinError, UsageError
 from ..reports import TOLERANCE, Gate, Report, Row
 from ..reports._format import number
 from .baseline import Baseline, against, at_middle, shipped
-from .thresholds import SHIPPED, Threshold, misread, parse_gate, stored, vocabulary, wrong
+from .thresholds import LANGUAGE, SHIPPED, Threshold, misread, parse_gate, stored, vocabulary, wrong
 
 REPAIRED = " + "  # in the names of rows whose repair, or temperature, a search may decide
 
@@ -95,7 +95,8 @@ def check_gate_names(gates: Iterable[Threshold], rows: Iterable[str], splits: It
 def _misnamed(gate: Threshold, rows: Sequence[str], splits: Sequence[str]) -> Iterator[UsageError]:
     for kind, name, known in (("row", gate.row, rows), ("split", gate.split, splits)):
         if name not in known:
-            yield wrong(gate.text, f"unknown {kind} {name!r}", name, known, rows=rows[1:], splits=splits)
+            meant = [*known, *LANGUAGE * bool(gate.words)]
+            yield wrong(gate.text, f"unknown {kind} {name!r}", name, meant, rows=rows[1:], splits=splits)
     yield from misread(gate, rows)
 
 

@@ -69,6 +69,7 @@ _DEFINITIONS = {
     for words in (key, figure.name, *figure.also)
 }
 _WORDS = {word: word for words in _DEFINITIONS for word in words}
+LANGUAGE = (*SPLITS, *_WORDS)
 _WORDS |= {"(chord)": "chord", "(midpoint)": "midpoint"}  # as a report writes them
 _SIGN = re.compile(r"<=|>=|=<|=>|==|[<>=≤≥≦≧⩽⩾]")
 _MEANT = dict.fromkeys(("=<", "≤", "≦", "⩽"), "<=") | dict.fromkeys(("=>", "≥", "≧", "⩾"), ">=")
@@ -202,7 +203,7 @@ def _named(text: str, left: str) -> tuple[tuple[str, str, str], str]:
     splits = [word for word in plain if word in SPLITS]
     figures = [_WORDS[word] for word in plain if word in _WORDS]
     for word in others:
-        if meant := difflib.get_close_matches(word.casefold(), [*_WORDS, *SPLITS], n=1, cutoff=ALIKE):
+        if meant := difflib.get_close_matches(word.casefold(), LANGUAGE, n=1, cutoff=ALIKE):
             raise wrong(text, f"{_shown(word)} looks like {meant[0]!r}, misspelt", meant[0], meant)
     definition = _DEFINITIONS.get(frozenset(figures)) if len({*figures}) == len(figures) else None
     if definition is None:

@@ -154,6 +154,8 @@ def test_names_are_held_against_the_rows_that_there_are():
     found = said("alined + reset barrier <= 1", rows)
     assert "unknown row 'alined + reset'" in found and "Did you mean aligned + reset" in found
     assert "rows: naive, aligned, aligned + reset; shipped where none is named" in found
+    assert "unknown row 'tset'" in (found := said("tset barrier <= 1", rows)) and "mean test?" in found
+    assert "Did you mean shipped?" in said("shiped barrier <= 1", rows)
     assert "unknown split 'valid'" in said("aligned:valid:chord<=1", rows)
 
 
