@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -161,6 +162,16 @@ def test_only_the_screen_prints(package, rooms):
             assert package != called and package not in {name.split(".")[0] for name in taken}, (
                 f"{module}:{node.lineno} uses {package}"
             )
+
+
+def test_the_wheel_holds_every_folder_and_what_lies_beside_the_code():
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    folders = {".".join(path.parent.relative_to(ROOT).parts) for path in HOUSE.rglob("__init__.py")}
+    assert folders <= {*told["packages"]}
+    templates = [*(HOUSE / "reports" / "templates").iterdir()]
+    patterns = told["package-data"]["rebasin_cli.reports"]
+    kept = [path for pattern in patterns for path in (HOUSE / "reports").glob(pattern)]
+    assert templates and {*templates} == {*kept}
 
 
 def test_every_room_says_what_is_in_it():

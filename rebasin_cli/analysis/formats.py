@@ -85,7 +85,8 @@ def ceiling(found: Comparison) -> float:
 
     Models that were not aligned may lose so much more than all others that these could not be told apart.
     """
-    rest, unaligned = [], []
+    rest: list[float] = []
+    unaligned: list[float] = []
     for method in found.methods:
         for merged in method.merged:
             scores = merged.mean["test"]

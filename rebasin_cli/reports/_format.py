@@ -261,9 +261,9 @@ def headline(report: Report) -> str:
     return f"{clean(shipped.name)}: {clean(split)} barrier {barrier} nats (chord){compared}"
 
 
-def learning(report: Report) -> list[dict[str, float]]:
+def learning(match: Mapping[str, Any]) -> list[dict[str, float]]:
     """What a search that learns saw of held-out samples, step by step; [] for others."""
-    rows = report.match.get("history") or []
+    rows = match.get("history") or []
     return [row for row in rows if is_number(row.get("step")) and is_number(row.get("held_out_loss"))]
 
 
@@ -277,7 +277,7 @@ def best(rows: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
 
 def learnt(report: Report, most: int = 10) -> list[tuple[str, tuple[str, ...]]]:
     """(step, the texts under `LEARNING`) of the first, the best, the last, and others between: `most`."""
-    rows = learning(report)
+    rows = learning(report.match)
     if not rows:
         return []
     even = {round(k * (len(rows) - 1) / (most - 2)) for k in range(most - 1)}

@@ -108,7 +108,7 @@ def _few(row: Row, *splits: str) -> bool:
 def learning(report: Report) -> Figure:
     """Held-out loss over the steps of a search, a square on what was kept."""
     title = "The permutations, as they were learnt"
-    if not (rows := f.learning(report)):
+    if not (rows := f.learning(report.match)):
         return Figure(title, [], "")
     kept, steps, losses = f.best(rows), [row["step"] for row in rows], [row["held_out_loss"] for row in rows]
     told = [
