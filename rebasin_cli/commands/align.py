@@ -95,7 +95,8 @@ def run(asked: Align, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Alig
     inputs, proof = search.inputs(session), prove(session)
     session.forget_network()  # the search needs its memory
     with search.resumable(session, output) as state:
-        found = search.find(session, state, given=inputs)
+        if (found := search.find(session, state, given=inputs)) is None:
+            raise LookupError("an alignment searches, or is given")
 
         def write_both() -> list[str]:
             options = how_it_went(found)

@@ -42,16 +42,19 @@ def apply(
             )
         return attested(session, output, symmetries.apply(session, output, perm, invert=invert))
     found, given = session.given
+    if found is None:
+        raise LookupError("no file of a permutation is named")
     found = permutation.invert(found) if invert else found
-    options = {"invert": invert, **given}
-    about = {
-        "method": "given",
-        "seed": session.seed,
-        "options": options,
-        "like": session.models,
-        "results": True,
-    }
-    meta = provenance.describe("apply", session.models, session.fitted, **about)
+    meta = provenance.describe(
+        "apply",
+        session.models,
+        session.fitted,
+        method="given",
+        seed=session.seed,
+        options={"invert": invert, **given},
+        like=session.models,
+        results=True,
+    )
     written = write(
         output, permutation.permuted(session.models[0], session.fitted, found), session.models[0], meta
     )

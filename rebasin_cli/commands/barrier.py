@@ -223,7 +223,7 @@ def _barrier(
             | planned.figures
         )
     report = _measure(planned, command, gates)
-    measured = []
+    measured: list[Report] = []
     subjects["search"] = dataclasses.replace(
         planned.session.asked.search, open=False
     )  # all pairs by one method
@@ -231,7 +231,8 @@ def _barrier(
         listener.say(f"pair {number} of {1 + len(pairs)}: {c} and {d}")
         quiet = dataclasses.replace(listener, say=lambda text: None)
         same = dataclasses.replace(along, curves=())
-        measured.append(_barrier(c, d, listener=quiet, along=same, **subjects))
+        more = _barrier(c, d, listener=quiet, along=same, **subjects)
+        measured += [more] if isinstance(more, Report) else []
     report = intervals.with_pairs(report, measured) if measured else report
     return judge(report, gates, written, destinations, listener)
 
@@ -313,8 +314,9 @@ def _plan(
         subject = _subject(session)
         check_baseline(gates.baseline.report, subject)
     count = 1 + len(pairs)
-    run = {"output": session.output, "device": session.device}
-    figures = plans.plan_report(network, splits, rows, **run, pairs=count, fits=word)
+    figures = plans.plan_report(
+        network, splits, rows, output=session.output, device=session.device, pairs=count, fits=word
+    )
     figures |= plans.not_estimated([(session.method, session.options)])
     session.say(plans.in_words(figures))
     return _Plan(session, repair, settings, word, rows, figures, subject)
@@ -340,9 +342,10 @@ def _measure(planned: _Plan, command: str, gates: Asked) -> Report:
     splits, network = dict(session.splits), session.need_network()
     fitted = splits.pop("fitted", None)
     done, total = itertools.count(1), sum(row.points for row in planned.rows)
-    run = {"network": network, "device": session.device} | session.outputs
+    (a, b), output, not_kept = session.models, session.output, session.asked.network.not_kept
     report = measuring.barrier(
-        *session.models,
+        a,
+        b,
         session.fitted,
         train=splits["train"],
         test=splits["test"],
@@ -354,7 +357,15 @@ def _measure(planned: _Plan, command: str, gates: Asked) -> Report:
         permutations=session.given[0],
         **vars(planned.settings),
         signature=signatures.in_report(
-            *session.models, session.fitted, data=splits["train"], seed=session.seed, **run
+            a,
+            b,
+            session.fitted,
+            data=splits["train"],
+            seed=session.seed,
+            network=network,
+            output=output,
+            not_kept=not_kept,
+            device=session.device,
         ),
         scores=session.scores,
         seed=session.seed,
@@ -369,7 +380,10 @@ def _measure(planned: _Plan, command: str, gates: Asked) -> Report:
         folds=session.folds,
         prove=False,
         progress=shown(session.listener.step),
-        **run,
+        network=network,
+        output=output,
+        not_kept=not_kept,
+        device=session.device,
     )
     word = planned.word
     if decided := report.match.get("repair"):  # by the search, with the method
@@ -378,10 +392,17 @@ def _measure(planned: _Plan, command: str, gates: Asked) -> Report:
             took = report.match.get("repair_samples")
             splits["reset"] = few(fitted, decided, took, seed=session.seed)
     notes = provenance.notes(splits, proof.account, repair=word, held_out=session.held_out)
-    about = {"proof": proof.account, "command": command, "full": session.asked.data.full, "notes": notes}
-    report = provenance.signed(report, session.models, splits["test"], **about)
+    report = provenance.signed(
+        report,
+        session.models,
+        splits["test"],
+        proof=proof.account,
+        command=command,
+        full=session.asked.data.full,
+        notes=notes,
+    )
     subject = planned.subject or _subject(session)
-    more = {"scores": subject.scores} if subject.scores else {}
+    more: dict[str, Any] = {"scores": subject.scores} if subject.scores else {}
     more |= {"sha256": subject.digest} if subject.digest else {}
     more |= {"checks": "skipped"} if session.asked.data.skip_checks else {}
     if session.held_out is not None:

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 import torch
 
 from ..canonical.form import canonical
+from ..groups.folds import Folds
 from ..session.listener import SILENT, Listener
 from ..session.session import Session
 from ..session.subjects import ForLook, Search
@@ -38,7 +39,7 @@ def canon(
     output = placed(output, model)
     session = Session("canon", [model], listener, search=Search(groups="all"), **subjects)
     check_outputs(output, session.reads, as_torch=True)
-    fitted, folds = session.fitted, session.folds
+    fitted, folds = session.fitted, session.folds or Folds()
     form = canonical(session.models[0], fitted, folds)
     change = symmetries.check_same_function(session, session.models[0], form.wide)
     rounded = symmetries.outputs_differ(session, session.models[0], as_written(form.tensors, output.dtype))

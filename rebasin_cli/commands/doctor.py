@@ -70,13 +70,16 @@ def doctor(
     if session.has_data:
         data, no_data = _if_there(asked.data, lambda: session.open_splits("match")["match"])
     with naming([a, b]):
+        one, other = models
         found = diagnosis.doctor(
-            *models,
+            one,
+            other,
             fitted,
             network=network,
             data=data,
             limit=limited.limit,
-            **session.outputs,
+            output=session.output,
+            not_kept=session.asked.network.not_kept,
             seed=session.seed,
             device=session.device,
             begin_alike=frozenset() if network is None else begin_alike(fitted, session.asked.network),

@@ -96,9 +96,10 @@ def plane(
     names, models = _three(session.models, session.fitted, trained, perms)
     flat = Plane.through(models, session.fitted)
     axes = flat.axes(grid.points)
-    run = {"scores": session.scores, "device": session.device}
     network = network.to(session.device)
-    ends = [planes.score(model, network, shown, **run) for model in models]
+    ends = [
+        planes.score(model, network, shown, scores=session.scores, device=session.device) for model in models
+    ]
     if grid.split == "test":
         session.splits["test"] = shown
         endpoints.check(session)({"test": ends[: len(session.models)]})

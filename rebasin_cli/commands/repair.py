@@ -82,12 +82,19 @@ def repair(
         output=session.output,
     )
     tensors, options, account = repairs.finish(session, plan, replaced(merged, done.tensors), done)
-    options = {"lambda": share, "added": []} | options | of_given
-    about = {"method": options["repair"], "seed": session.seed, "options": options, "like": session.models}
-    meta = provenance.describe("repair", session.models, session.fitted, **about)
+    options = {"lambda": share, "added": [], **options, **of_given}
+    meta = provenance.describe(
+        "repair",
+        session.models,
+        session.fitted,
+        method=options["repair"],
+        seed=session.seed,
+        options=options,
+        like=session.models,
+    )
     written = write(output, tensors, merged, meta, added=options["added"], say=session.say)
-    done = {"written": written, "spec": accounts.describe_spec(session.fitted), **account}
-    return attested(session, output, done)
+    made = {"written": written, "spec": accounts.describe_spec(session.fitted), **account}
+    return attested(session, output, made)
 
 
 def check_between(

@@ -12,6 +12,7 @@ from ..canonical.folding import folded
 from ..canonical.form import canonical
 from ..checkpoints.tensors import overlaid, plan_of
 from ..groups.elements import acted
+from ..groups.folds import Folds
 from ..inference.comparing import difference
 from ..matchers.search.align import Alignment, align
 from ..permutations import permutation
@@ -180,7 +181,7 @@ def _by_groups(session: Session, listener: Listener, output: Path | None, force:
 
 def _turned(session: Session, found: Alignment, again: Sequence[Sequence[Mapping]]) -> bool:
     """Whether each number of B, as the elements turn it, is A's but for the rounding of both."""
-    fitted, folds, (elements,) = found.fitted, session.folds, found.elements
+    fitted, folds, (elements,) = found.fitted, session.folds or Folds(), found.elements
     first, *more = (canonical(model, fitted, folds) for model in (session.models[0], *again[0]))
     forms = [form.wide for form in (first, *more)]
     moved = [

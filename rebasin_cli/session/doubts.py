@@ -73,7 +73,7 @@ def look(
     split = next((splits[name] for name in SHOWS if name in splits), None)
     if data.skip_checks or data.loss or not isinstance(split, DataSet):
         return ()
-    found = []
+    found: list[Better] = []
     asked = [model for model in models if not _recorded(model, split) and _has_learned(model)]
     if asked and split.normalization is not None:
         device = for_search(device)  # what is looked at before a search is looked at where it runs
@@ -134,6 +134,8 @@ def better(model: Checkpoint, samples: DataSet, scores: Callable[[DataSet], Scor
 
 def clearly(before: Scores, after: Scores, targets: Tensor) -> bool:
     """Whether `after` is better beyond doubt, sample by sample, and by a network that has learned."""
+    if before.each is None or after.each is None:
+        return False
     gains = (before.each.double() - after.each.double()).clamp(-1e6, 1e6)
     gains[:, 1] *= -1
     if len(gains) < FEWEST or not gains.isfinite().all():

@@ -70,7 +70,8 @@ def between(
         kept = stored.load(file)
         name = f"curve ({'aligned' if kept.aligned else 'unaligned'})"
         name = name if name not in found else f"curve {len(found) + 1} {name.partition(' ')[2]}"
-        found[name] = kept.between(*models, fitted)
+        a, b = models
+        found[name] = kept.between(a, b, fitted)
     return found
 
 
@@ -81,20 +82,22 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
             f"--repair {session.asked.repair.repair} is for what lies on a straight line",
             hint="On a curve statistics are re-estimated, or nothing is: auto, reset or none",
         )
+    if mean.curve is None or (at := mean.at) is None:
+        raise LookupError("no curve is named, or no point of it")
     kept = stored.load(mean.curve)
     a, b = session.models
     curve = kept.between(a, b, session.fitted)
-    inner = 0 < mean.at < 1 and bool(session.fitted.statistics)
+    inner = 0 < at < 1 and bool(session.fitted.statistics)
     repair = repairs.planned(session) if inner else RepairPlan("none")
     if output.dry_run:
-        return {"curve": str(mean.curve), "at": mean.at, "repair": repair.how}
-    repair, merged, done = repairs.opened(session, repair), curve.at(mean.at), Outcome()
-    if repair.how == "reset":
+        return {"curve": str(mean.curve), "at": at, "repair": repair.how}
+    repair, merged, done = repairs.opened(session, repair), curve.at(at), Outcome()
+    if repair.how == "reset" and repair.network is not None:
         network = repair.network.to(session.device)
         how = Repairs("reset", [curve.a, curve.b], repair.splits["reset"], device=session.device)
-        done = repair_merged(network, merged, how, [1 - mean.at, mean.at], output=session.output)
+        done = repair_merged(network, merged, how, [1 - at, at], output=session.output)
     tensors, options, account = repairs.finish(session, repair, replaced(merged, done.tensors), done)
-    options |= {"curve": kept.digest, "at": mean.at}
+    options |= {"curve": kept.digest, "at": at}
     meta = provenance.of_session(session, method="curve", options=options, like=session.models)
     written = write(output, tensors, a, meta, say=session.say)
-    return {"written": written, "curve": kept.kind, "at": mean.at} | account
+    return {"written": written, "curve": kept.kind, "at": at} | account

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ...checkpoints.saved import words
@@ -25,7 +25,11 @@ from ...version import version
 from . import attestation
 from .outputs import Output, write_files
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from ...analysis.compared import Comparison
+    from ...reports import Report
+
+T = TypeVar("T", "Report", "Comparison")
 # Shared by models of one training.
 TRAINING = ("rebasin.data", "rebasin.normalization", "rebasin.vocabulary", "rebasin.net")
 BESIDE_KEY, BESIDE = "rebasin.beside", 1 << 14
@@ -72,7 +76,7 @@ def describe(
         }
         | ({} if fitted is None else _of_spec(fitted))
         | beside(like or models)
-        | {key: values.pop() for key in keys if len(values := _values(like, key)) == 1 and None not in values}
+        | {key: value for key in keys if (value := _alike(like, key)) is not None}
     )
 
 
@@ -143,6 +147,12 @@ def _values(models: Sequence[Checkpoint], key: str) -> set[str | None]:
     return {model.metadata.get(key) for model in models}
 
 
+def _alike(models: Sequence[Checkpoint], key: str) -> str | None:
+    """What all of these models record under this key; None where they do not, or differ."""
+    values = _values(models, key)
+    return values.pop() if len(values) == 1 else None
+
+
 def describe_input(model: Checkpoint) -> dict[str, Any]:
     """What a report says of a model."""
     return {"file": str(model.path), "sha256": model.digest(), "recorded": recorded(model)}
@@ -171,7 +181,7 @@ def signed(
     """A `Report` or `Comparison` with what it was made of: files, data, proof, command; `notes` are added."""
     return dataclasses.replace(
         found,
-        proof=proof,
+        proof=dict(proof),
         command=command,
         inputs=tuple(describe_input(model) for model in models),
         data=found.data | describe_data(data, full=full),
@@ -196,7 +206,8 @@ def notes(
             "intervals draw windows, not characters"
         )
     held = splits.get("held")
-    rest = isinstance(held, LoaderData) and held.skip and held.samples < held.limit  # all that is left
+    # all that is left
+    rest = isinstance(held, LoaderData) and held.skip and held.samples < (held.limit or 0)
     first = [
         f"{split} {data.limit}"
         for split, data in splits.items()
