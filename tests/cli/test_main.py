@@ -186,7 +186,8 @@ def test_commands_on_weights_import_torch_and_no_more(pair):
     commands.append(["barrier", *map(str, pair), *looked, "--skip-checks"])
     ran = _process(IMPORTED.format(commands=commands), OMP_NUM_THREADS="1")
     told = [line for line in ran.stdout.splitlines() if line.startswith("HEAVY")]
-    assert len(told) == len(commands) + 1 and told[:4] == [f"HEAVY {it[0]} []" for it in commands[:4]], ran.stdout
+    assert len(told) == len(commands) + 1, ran.stdout + ran.stderr
+    assert told[:4] == [f"HEAVY {it[0]} []" for it in commands[:4]], ran.stdout
     assert not any(name in line for line in told for name in ("torch._dynamo", "sympy")), ran.stdout
 
 

@@ -18,7 +18,8 @@ from tests.inference.test_infer import Net
 ROWS = torch.rand(4, 3)
 IMAGES = torch.rand(2, 3, 8, 8)
 SEQUENCE = torch.rand(2, 5, 3)
-SMALL = ("mlp", "vgg11", "tinyten", "resnet20", "resnet50", "googlenet", "vit")
+SMALL = ("mlp", "vgg11", "tinyten", "resnet20", "vit")
+LARGE = ("resnet50", "googlenet")
 
 
 def recorded(network, *inputs, **keywords):
@@ -60,7 +61,7 @@ def structure(program):
     return [(leaf.way, getattr(leaf.tensor, "shape", None)) for leaf in leaves_of(program.returned)]
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [*SMALL, *(pytest.param(name, marks=pytest.mark.sweep) for name in LARGE)])
 def test_our_networks_have_the_graphs_that_the_exporter_makes(name):
     shape = (1, 8, 8) if name == "mlp" else (3, 32, 32)
     network, inputs = nets.build(name, input_shape=shape, classes=10), torch.rand(2, *shape)

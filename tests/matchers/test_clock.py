@@ -44,7 +44,7 @@ def without_seconds(found):
     return found.chosen.rows()
 
 
-@pytest.mark.parametrize("budget", ["2G", "10G", "100G"])
+@pytest.mark.parametrize("budget", ["2G", "10G", pytest.param("100G", marks=pytest.mark.sweep)])
 def test_the_same_is_tried_and_chosen_however_slow_the_machine_is(problem, monkeypatch, budget):
     options = auto.Options(budget=budget)
     plain = auto.match(problem, options)

@@ -241,7 +241,7 @@ def test_progress_is_reported_after_every_sweep(method):
 
 
 @every_matcher
-@pytest.mark.parametrize("net", ["mlp", "tinyten"])
+@pytest.mark.parametrize("net", ["mlp", pytest.param("tinyten", marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("after", ["first or last", pytest.param("every", marks=pytest.mark.sweep)])
 def test_an_interrupted_search_goes_on_to_the_same_result(method, net, after):
     _, fitted, models = setting(net)
@@ -296,7 +296,14 @@ def test_running_statistics_are_no_evidence(method):
 
 @every_matcher
 @pytest.mark.parametrize(
-    "dtype", [torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn], ids=str
+    "dtype",
+    [
+        pytest.param(torch.float16, marks=pytest.mark.sweep),
+        torch.bfloat16,
+        pytest.param(torch.float64, marks=pytest.mark.sweep),
+        torch.float8_e4m3fn,
+    ],
+    ids=str,
 )
 def test_every_floating_point_dtype_is_matched_like_the_same_values_in_float32_or_better(method, dtype):
     network, fitted, _ = setting("mlp")

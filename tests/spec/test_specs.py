@@ -266,7 +266,7 @@ def with_one_wrong_word(fitted: FittedSpec) -> dict[str, FittedSpec]:
         ("resnet_cifar", "resnet20"),
         ("resnet_cifar_pad", "fc"),
         pytest.param(("resnet_basic", "resnet18"), marks=pytest.mark.sweep),
-        ("resnet_bottleneck", "port"),
+        pytest.param(("resnet_bottleneck", "port"), marks=pytest.mark.sweep),
         pytest.param(("googlenet", "with heads"), marks=pytest.mark.sweep),
         ("vit", "layer swiglu"),
         ("gpt_rope", "rms gelu"),
