@@ -14,7 +14,6 @@ from ._show import result, screen
 
 # Results with a way of their own to be shown to a person, by their class; what stands beside JSON.
 OWN_WAYS: dict[str, Callable[..., None]] = {
-    "BarrierResult": lambda done: reports.whole(done.report),
     "InspectResult": looks.inspected,
     "ListResult": looks.listed,
     "GateResult": lambda done: reports.brief(done.report),
@@ -60,6 +59,11 @@ def show(done: Result, asked: Any) -> None:
 
 def show_on_screen(done: Result) -> None:
     """The same for a person."""
+    if (told := done.document()) is not None:
+        from ..reports.formats import terminal
+
+        terminal.show(told)
+        return
     OWN_WAYS.get(type(done).__name__, _lines)(done)
 
 

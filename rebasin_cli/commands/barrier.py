@@ -34,6 +34,8 @@ from ..registry.options import PAIR, READS, WRITES, again, argument, option
 from ..registry.results import Plan
 from ..repair.repairing import few
 from ..reports import Report
+from ..reports.barrier import document
+from ..reports.document import Document
 from ..session.asked import subjects_of
 from ..session.inputs import of_model
 from ..session.listener import SILENT, Listener
@@ -152,6 +154,9 @@ class Barrier(
 
 class BarrierResult(Judged):
     """What was measured along the path, and whether its gates are met."""
+
+    def document(self) -> Document:
+        return document(self.report)
 
 
 def run(asked: Barrier, listener: Listener = SILENT) -> BarrierResult | Plan:

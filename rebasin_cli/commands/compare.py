@@ -1,11 +1,12 @@
-"""`rebasin compare` on files: how good is the merge of many models, by one method or several?"""
+"""`rebasin compare`: how good is the merge of many models, by one method or several?"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -13,46 +14,131 @@ from .. import matchers
 from ..analysis import comparison, formats
 from ..analysis.compared import Comparison
 from ..errors import UsageError
+from ..registry.options import PLAIN, READS, WRITES, again, argument, option
+from ..registry.results import Plan, Result
+from ..reports.document import Document
 from ..session import method_options
+from ..session.asked import subjects_of
 from ..session.checks import check_method
 from ..session.listener import SILENT, Listener
 from ..session.samples import Splits, loss_of
 from ..session.session import Session
-from ..session.subjects import ForMerge, Search
+from ..session.subjects import (
+    MOST,
+    REPORT,
+    Answer,
+    Data,
+    DataSet,
+    ForMerge,
+    Loading,
+    Measuring,
+    Methods,
+    Network,
+    Repair,
+    ReportFiles,
+    Samples,
+    Scoring,
+    Screen,
+    Search,
+)
 from .verbs import endpoints, outputs, plans, progress, provenance, repairs, search
+from .verbs.outputs import written_of
 from .verbs.proof import prove
 
 CURVED_SAMPLES = 1_000  # a split, for sharpness: a probe costs several times what a loss does
 
 
-@dataclass(frozen=True)
-class Scope:
-    """What is measured: so many random `points` of the simplex, `sharpness` with so many `probes`.
+PANEL = "Measure"
 
-    All models are matched `once`, or the first 2, 3 … anew. `without_reference` adds the mean of the others.
+
+@dataclass(frozen=True, kw_only=True)
+class Compare(Loading, Network, DataSet, Samples, Scoring, Methods, Screen):
+    """Measure merges of the first 2, 3 … models, between pairs and anywhere in their simplex.
+
+    With distances and angles beside those of unrelated points, and whether permutations of single pairs fit
+    together.
+
+    Example: rebasin compare a.pt b.pt c.pt --method wm --method merge-many --data mnist --report many/
     """
 
-    points: int = comparison.POINTS
-    once: bool = False
-    sharpness: bool = False
-    probes: int = 10
-    without_reference: bool = False
+    models: tuple[Path, ...] = argument(
+        "A B C …", "Two models or more; the first is the reference.", role=READS
+    )
+    method: tuple[str, ...] = option(
+        (),
+        "How to match: {methods}, or none; repeatable (wm).",
+        also=("-m",),
+        role=PLAIN,
+    )
+    points: int = option(10, "Random points of the simplex to measure at.", min=0, max=MOST)
+    once: bool = option(
+        False, "Match all models once, not the first 2, 3 … anew (methods for many).", role=PLAIN
+    )
+    without_reference: bool = option(
+        False,
+        "Also measure the means without the first, which the others are matched to.",
+        role=PLAIN,
+    )
+    sharpness: bool = option(False, "Also estimate tr(H ⊙ θθᵀ) of the models and every merge.", role=PLAIN)
+    probes: int = option(10, "Random signs for --sharpness.", min=2, max=MOST)
+    repair: str = again(
+        Repair.repair, "auto", help="auto, none or reset (re-estimate BatchNorm statistics).", panel=""
+    )
+    full: bool = again(Data.full, False, help="All training samples, also for the reset.", panel="")
+    report: Path | None = option(
+        None,
+        "Write HTML, Markdown, JSON and a PNG into this folder.",
+        metavar="DIR",
+        panel=REPORT,
+        role=WRITES,
+    )
+    json: bool = again(Answer.json, False, help="Print the comparison as JSON.", panel=REPORT)
+    json_file: Path | None = ReportFiles.json_file
+    markdown: Path | None = option(
+        None, "Write the comparison as Markdown.", metavar="FILE", panel=REPORT, role=WRITES
+    )
+    html: Path | None = ReportFiles.html
+    no_prove: bool = Measuring.no_prove
+    force: bool = Measuring.force
+    dry_run: bool = Measuring.dry_run
 
 
-def compare(
-    paths: Sequence[Path],
-    methods: Sequence[str],
-    written: outputs.Written = outputs.Written(),  # noqa: B008 (frozen)
-    listener: Listener = SILENT,
-    *,
-    scope: Scope = Scope(),  # noqa: B008 (frozen)
-    **subjects: Unpack[ForMerge],
-) -> Comparison | dict[str, Any]:
+@dataclass(frozen=True)
+class CompareResult(Result):
+    """How good the merges are, by every method: `analysis.compared.Comparison`."""
+
+    comparison: Comparison
+
+    def values(self) -> dict[str, Any]:
+        return dict(json.loads(self.json()))
+
+    def json(self) -> str:
+        return str(formats.RENDER["json"](self.comparison))
+
+    def document(self) -> Document:
+        return formats.document(self.comparison)
+
+
+def run(asked: Compare, listener: Listener = SILENT) -> CompareResult | Plan:
     """Compare merges of these models, the first of which is the reference, and write what was asked for.
 
-    An option of a method is for those of the methods that have it. A dry run gives the plan instead. Raises
-    as `barrier` does.
+    An option of a method is for those of the methods that have it. Raises as `barrier` does.
     """
+    methods = asked.method or ("wm",)
+    subjects = subjects_of(replace(asked, method=methods))
+    found = _compare(asked, methods, written_of(asked, listener), listener, **subjects)
+    return CompareResult(found) if isinstance(found, Comparison) else Plan(found)
+
+
+def _compare(
+    asked: Compare,
+    methods: Sequence[str],
+    written: outputs.Written,
+    listener: Listener,
+    **subjects: Unpack[ForMerge],
+) -> Comparison | dict[str, Any]:
+    """The comparison; of a dry run the plan."""
+    paths = asked.models
     if len(paths) < 2:
         raise UsageError("comparing merges takes at least two models", hint="rebasin compare A B C …")
     if doubled := sorted({method for method in methods if list(methods).count(method) > 1}):
@@ -65,7 +151,7 @@ def compare(
     repair = _repair(session)
     network = session.need_network()
     splits = session.open_splits("train", "test", *["reset"] * (repair == "reset"))
-    plan = _plan(session, len(methods), scope) | plans.not_estimated(options.items())
+    plan = _plan(session, len(methods), asked) | plans.not_estimated(options.items())
     listener.say(plans.in_words(plan))
     sessions = {method: session.by(each) for method, each in searches.items()}
     if written.dry_run:
@@ -84,11 +170,11 @@ def compare(
         reset_batches=splits.get("reset"),
         methods=methods,
         repair_with=repair,
-        points=scope.points,
-        once=scope.once,
-        without_reference=scope.without_reference,
-        curved=curved if scope.sharpness else None,
-        probes=scope.probes,
+        points=asked.points,
+        once=asked.once,
+        without_reference=asked.without_reference,
+        curved=curved if asked.sharpness else None,
+        probes=asked.probes,
         seed=session.seed,
         scores=scores,
         loss=loss_of(session.asked.data),
@@ -142,11 +228,11 @@ def _show(listener: Listener, method: str, state: matchers.State) -> None:
     listener.step(f"matching {method}", *progress.steps(state), progress.in_words(state))
 
 
-def _plan(session: Session, methods: int, scope: Scope) -> dict[str, Any]:
+def _plan(session: Session, methods: int, asked: Compare) -> dict[str, Any]:
     """As for a barrier: rows are the models as they are, and their mixtures."""
     splits: Splits = session.splits
     ends, mixed = comparison.points_to_measure(
-        len(session.paths), methods, scope.points, without_reference=scope.without_reference
+        len(session.paths), methods, asked.points, without_reference=asked.without_reference
     )
     rows = {"the models": ends, "mixtures" + " + reset" * ("reset" in splits): mixed}
     sizes = {split: data.samples for split, data in splits.items()}

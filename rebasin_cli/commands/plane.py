@@ -1,13 +1,13 @@
-"""`rebasin plane` on files: loss and accuracy over the plane through three models."""
+"""`rebasin plane`: loss and accuracy over the plane through three models."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 
@@ -18,22 +18,41 @@ from ..curves.curve import Curve, shares
 from ..errors import UsageError
 from ..matchers import State
 from ..measure import planes
-from ..measure.planes import Place, Plane
+from ..measure.planes import Place
 from ..permutations.permutation import identity, permuted
+from ..registry.options import PLAIN, READS, WRITES, again, argument, option
+from ..registry.results import Plan, Result
 from ..reports import _accounts as accounts
 from ..reports import pictures
 from ..reports import plane as drawn
+from ..reports.document import Document
 from ..reports.formats import html
 from ..reports.formats.json import dump
+from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.session import Session
-from ..session.subjects import ForSearch
+from ..session.subjects import (
+    REPORT,
+    Answer,
+    Data,
+    DataSet,
+    Interruptible,
+    Loading,
+    Measuring,
+    Method,
+    Methods,
+    Network,
+    ReportFiles,
+    Samples,
+    Scoring,
+    Screen,
+)
 from ..spec.spec import FittedSpec
 from ..types import Permutations
 from ..version import version
 from .merging.curved import between
 from .verbs import endpoints, outputs, plans, provenance, search
-from .verbs.outputs import Output, Written, check_state
+from .verbs.outputs import Output, Written, check_state, written_of
 from .verbs.proof import prove
 from .verbs.resume import Resumable, state_path
 
@@ -44,33 +63,105 @@ SAMPLES, RESET = 1_000, 512
 SPLITS = ("test", "train")
 
 
+PANEL = "Measure"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plane(Loading, Network, DataSet, Samples, Scoring, Methods, Screen):
+    """Draw loss and accuracy over the plane through three models, and the paths between them.
+
+    Distances in the picture are distances between weights. With BatchNorm, statistics are measured anew at
+    every point. After Ctrl-C, --resume goes on with a plane that is written.
+
+    Example: rebasin plane a.pt b.pt --data mnist --report plane/
+    """
+
+    a: Path = argument("A", "The first model; (0, 0) in the plane.", role=READS)
+    b: Path = argument("B", "The second one.", role=READS)
+    c: Path | None = argument(
+        "[C]",
+        "The third one; else the control point of the curve, or B once it is aligned to A.",
+        default=None,
+        role=READS,
+    )
+    method: str | None = again(
+        Method.method,
+        None,
+        help="How B is aligned: {methods} (wm where nothing else is a third model).",
+        panel="",
+    )
+    perm: Path | None = option(None, "Use this permutation of B.", metavar="FILE", role=READS)
+    curve: tuple[Path, ...] = option(
+        (),
+        "Draw this trained curve from A to B (rebasin curve); repeatable. The first one's control "
+        "point is the third model.",
+        metavar="FILE",
+        role=READS,
+    )
+    points: int = option(POINTS, "Points in each direction.", metavar="N", min=3, max=999)
+    split: str = option("test", "test or train: whose samples are measured on.", role=PLAIN)
+    full: bool = again(
+        Data.full, False, help="All samples of the split; else 1,000, or as --limit says.", panel=""
+    )
+    report: Path | None = option(
+        None, "Write HTML, JSON and a PNG into this folder.", metavar="DIR", panel=REPORT, role=WRITES
+    )
+    json: bool = again(Answer.json, False, help="Print the figures as JSON.", panel=REPORT)
+    plot: Path | None = option(None, "Draw the plane, as PNG.", metavar="FILE", panel=REPORT, role=WRITES)
+    html: Path | None = ReportFiles.html
+    json_file: Path | None = ReportFiles.json_file
+    no_prove: bool = Measuring.no_prove
+    resume: bool = Interruptible.resume
+    force: bool = Measuring.force
+    dry_run: bool = Measuring.dry_run
+
+
 @dataclass(frozen=True)
-class Grid:
-    """So many `points` in each direction, measured on samples of a `split`."""
+class PlaneResult(Result):
+    """Loss (nats) and accuracy (0–1) over a grid: a row for each of `y`, a column for each of `x`.
 
-    points: int = POINTS
-    split: str = "test"
+    `points` are the models that span the plane, with their places in it and their figures, `lines` and
+    `curves` what is drawn into it; from `ceiling` on all losses are drawn alike.
+    """
 
-    def __post_init__(self) -> None:
-        if self.split not in SPLITS:
-            raise UsageError(f"--split {self.split}: there is test, and train")
+    schema: str
+    rebasin: str
+    command: str
+    seed: int
+    inputs: list[Mapping[str, str]]
+    spec: Mapping[str, Any]
+    match: Mapping[str, Any]
+    proof: Mapping[str, Any]
+    data: Mapping[str, Any]
+    points: list[Mapping[str, Any]]
+    lines: list[Mapping[str, Any]]
+    curves: list[Mapping[str, Any]]
+    ceiling: float
+    x: list[float]
+    y: list[float]
+    loss: list[list[float]]
+    accuracy: list[list[float]]
+    written: list[str] | None
+    times: Mapping[str, float]
+
+    def document(self) -> Document:
+        return drawn.document(self.values())
 
 
-def plane(
-    paths: Sequence[Path],
-    written: Written = Written(),  # noqa: B008 (frozen)
-    listener: Listener = SILENT,
-    *,
-    grid: Grid = Grid(),  # noqa: B008 (frozen)
-    perm: Path | None = None,
-    curves: Sequence[Path] = (),
-    **subjects: Unpack[ForSearch],
-) -> dict[str, Any]:
-    """Loss and accuracy over a grid of the plane through three models, as values for --json.
+def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
+    """Measure a grid of the plane through three models, and draw it.
 
     The third one is named, else it is the control point of the first curve, else the second one, aligned to
     the first. Curves are drawn into the plane, as they are seen from above it. Raises as `barrier` does.
     """
+    if asked.split not in SPLITS:
+        raise UsageError(f"--split {asked.split}: there is test, and train")
+    written, perm, curves = written_of(asked, listener), asked.perm, asked.curve
+    asked_for = {"png": asked.plot, "html": asked.html, "json": asked.json_file}
+    written = replace(written, files={name: path for name, path in asked_for.items() if path})
+    method = asked.method or ("none" if asked.c is not None or curves or perm else "wm")
+    paths = [asked.a, asked.b, *([asked.c] if asked.c is not None else [])]
+    subjects, grid = subjects_of(replace(asked, method=method)), asked
     session = Session("plane", paths, listener, **subjects, perm=perm)
     files = written.destinations(FILENAMES, session.reads.and_files([*curves]))
     if written.resume and not files:
@@ -89,12 +180,12 @@ def plane(
     plan = _plan(session, grid, shown, again)
     listener.say(plans.in_words(plan))
     if written.dry_run:
-        return plans.of_search(session) | plan
+        return Plan(plans.of_search(session) | plan)
     inputs, proof = search.inputs(session), prove(session)
     found = search.find(session, given=inputs)
     perms = found.permutations[0] if found else given
     names, models = _three(session.models, session.fitted, trained, perms)
-    flat = Plane.through(models, session.fitted)
+    flat = planes.Plane.through(models, session.fitted)
     axes = flat.axes(grid.points)
     network = network.to(session.device)
     ends = [
@@ -105,36 +196,36 @@ def plane(
         endpoints.check(session)({"test": ends[: len(session.models)]})
     with _kept(session, written, files, grid, curves, perms) as state:
         figures = _measured(session, flat, axes, shown, again, perms, state)
-    made = {
-        "schema": SCHEMA,
-        "rebasin": version(),
-        "command": written.command or "rebasin plane",
-        "seed": session.seed,
-        "inputs": [{"file": str(m.path), "sha256": m.digest()} for m in session.models],
-        "spec": accounts.describe_spec(session.fitted),
-        "match": accounts.describe_match(found, given=perm is not None),
-        "proof": proof.account,
-        "data": provenance.describe_data(shown, full=session.asked.data.full)
+    made = PlaneResult(
+        schema=SCHEMA,
+        rebasin=version(),
+        command=written.command or "rebasin plane",
+        seed=session.seed,
+        inputs=[{"file": str(m.path), "sha256": m.digest()} for m in session.models],
+        spec=accounts.describe_spec(session.fitted),
+        match=accounts.describe_match(found, given=perm is not None),
+        proof=proof.account,
+        data=provenance.describe_data(shown, full=session.asked.data.full)
         | {"split": grid.split, "samples": shown.samples, "reset": 0 if again is None else again.samples},
-        "points": [
+        points=[
             {"name": name, "x": x, "y": y, "loss": end.loss, "accuracy": end.accuracy}
             for name, (x, y), end in zip(names, flat.places, ends, strict=True)
         ],
-        "lines": _lines(names, flat, bool(trained)),
-        "curves": [_drawn(name, curve, flat) for name, curve in trained.items()],
-        "ceiling": _ceiling(figures[0], getattr(shown, "classes", None)),
-        "x": list(axes[0]),
-        "y": list(axes[1]),
-        "loss": figures[0].tolist(),
-        "accuracy": figures[1].tolist(),
-        "written": [str(path) for _, path in files] or None,
-        "times": accounts.times(found),
-    }
-    told = drawn.document(made)
+        lines=_lines(names, flat, bool(trained)),
+        curves=[_drawn(name, curve, flat) for name, curve in trained.items()],
+        ceiling=_ceiling(figures[0], getattr(shown, "classes", None)),
+        x=list(axes[0]),
+        y=list(axes[1]),
+        loss=figures[0].tolist(),
+        accuracy=figures[1].tolist(),
+        written=[str(path) for _, path in files] or None,
+        times=accounts.times(found),
+    )
+    told = made.document()
     render: dict[str, Callable[[], str | bytes]] = {
         "png": lambda: pictures.png(told),
         "html": lambda: html.page(told),
-        "json": lambda: dump(made),
+        "json": lambda: dump(made.values()),
     }
     outputs.write_files([(path, render[name]()) for name, path in files], force=written.force)
     return made
@@ -181,7 +272,7 @@ def _three(
     return ("A", end, "bend"), (a, first.b, replaced(a, first.controls[0]))
 
 
-def _plan(session: Session, grid: Grid, shown: Any, again: Any) -> dict[str, Any]:
+def _plan(session: Session, grid: Plane, shown: Any, again: Any) -> dict[str, Any]:
     """Points, samples and seconds."""
     points, splits = grid.points**2 + 3, {grid.split: shown}
     each = plans.seconds_a_sample(
@@ -201,7 +292,7 @@ def _kept(
     session: Session,
     written: Written,
     files: Sequence[tuple[str, Path]],
-    grid: Grid,
+    grid: Plane,
     curves: Sequence[Path],
     perms: Permutations | None,
 ) -> Iterator[Resumable]:
@@ -227,7 +318,7 @@ def _kept(
 
 def _measured(
     session: Session,
-    flat: Plane,
+    flat: planes.Plane,
     axes: tuple[list[float], list[float]],
     shown: Any,
     again: Any,
@@ -255,14 +346,14 @@ def _measured(
     )
 
 
-def _lines(names: Sequence[str], flat: Plane, curved: bool) -> list[dict[str, Any]]:
+def _lines(names: Sequence[str], flat: planes.Plane, curved: bool) -> list[dict[str, Any]]:
     """The straight lines from the first model; to the control point of a curve there is none."""
     first, *others = flat.places
     ends = list(zip(names[1:], others, strict=True))[: 1 if curved else 2]
     return [{"name": f"{names[0]} to {name}", "points": [first, place]} for name, place in ends]
 
 
-def _drawn(name: str, curve: Curve, flat: Plane) -> dict[str, Any]:
+def _drawn(name: str, curve: Curve, flat: planes.Plane) -> dict[str, Any]:
     """A curve as it is seen in the plane, and how far from it its control points are at most."""
     places: list[Place] = []
     away = 0.0

@@ -47,6 +47,10 @@ class Result:
         """As --json prints it."""
         return json.dumps(plain(self.values()), indent=2, allow_nan=False) + "\n"
 
+    def document(self) -> Any:
+        """The same as a document for a screen (`reports.document`); None where a line a fact is enough."""
+        return None
+
     def warnings(self) -> Sequence[Any]:
         """Gates that may be told of without being missed: what nothing was compared with."""
         return ()

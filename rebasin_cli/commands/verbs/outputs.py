@@ -118,7 +118,7 @@ def written_of(asked: Any, listener: Listener = SILENT, **own: Any) -> Written:
 
     Files of formats are those of `files`, and of options that are called as the format: `html`, `json_file`.
     """
-    formats = {"html": "html", "json": "json_file", "markdown": "markdown", "png": "png"}
+    formats = {"json": "json_file", "markdown": "markdown", "html": "html", "png": "png"}
     named = {name: getattr(asked, option, None) for name, option in formats.items()}
     found = {name: path for name, path in named.items() if path is not None}
     found |= {name: Path(text) for name, text in getattr(asked, "files", {}).items()}
