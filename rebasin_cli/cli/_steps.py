@@ -46,7 +46,11 @@ def _show(outcome: Any, *, brief: bool = False) -> None:
     elif command in MEASURE and outcome.result and (operation := outcome.step.command.operation):
         show_on_screen(operation.result(numbers(outcome.result)))
     elif command in MEASURE and outcome.result:
-        import_module(f".{command}", __package__).show(numbers(outcome.result))
+        models = [Path(name) for name in outcome.step.arguments] if command == "signature" else None
+        told = import_module(f"..reports.{command}", __package__)
+        terminal = import_module("..reports.formats.terminal", __package__)
+        known = numbers(outcome.result)
+        terminal.show(told.document(known, models) if models else told.document(known))
     elif unchanged:
         result({"written": list(outcome.outputs) or None}, False)
     elif outcome.result:
