@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 from rich import box
 from rich.cells import cell_len
@@ -11,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from ...runtime.text import line
+from ...runtime.text import line as in_line
 from .. import Report, barrier
 from .._format import tail
 from ..document import (
@@ -110,6 +111,11 @@ def show(document: Document, console: Console | None = None) -> None:
 def _whole(said: str, console: Console) -> None:
     """A line that is not broken, to be copied or looked for."""
     console.print(Text(f" {line(said)}"), highlight=False, soft_wrap=True)
+
+
+def line(value: object) -> str:
+    """As a line of a terminal that may be broken anywhere: no part of it commands a CI system."""
+    return re.sub("::(?=[A-Za-z])", ": :", in_line(value))
 
 
 def _listed(block: Block | None) -> list[tuple[str, Inline]] | None:
