@@ -22,9 +22,9 @@ import torch
 from torch import nn
 
 from . import networks
-from .averages import mixing, schedules
+from .averages import schedules
 from .averages.combining import combined
-from .averages.mixing import INTERPOLATIONS, JOINS, check_interpolation
+from .averages.mixing import INTERPOLATIONS, check_interpolation
 from .averages.names import agreed
 from .averages.numbers import finite_only
 from .averages.parts import parts_of
@@ -38,9 +38,10 @@ from .matchers.search.align import Alignment
 from .measure.report import barrier
 from .permutations import permutation
 from .permutations.permutation import permuted
-from .repair import Outcome, Repaired, Repairs, repair_merged
+from .repair import Outcome, Repaired, Repairs
 from .repair.choosing import Choice
-from .repair.repairing import few, open_to_choice, settle
+from .repair.means import repaired_mean
+from .repair.repairing import few, open_to_choice, resolved
 from .runtime.ranks import ALONE, Ranks
 from .spec.resolving import resolve_spec
 from .spec.spec import FittedSpec, Spec
@@ -224,7 +225,7 @@ def merge(
     models = agreed(plain(models))[0]
     check_interpolation(interpolation, len(models))
     asked = repair_with
-    settle(asked, statistics=False, measurable=False)  # its check, before the models are looked at
+    resolved(asked, statistics=False, measurable=False)  # its check, before the models are looked at
     if not models:
         raise UsageError("there are no models to merge")
     fitted = resolve_spec(spec, models, averaged=True)
@@ -233,7 +234,7 @@ def merge(
         there = {"network": network is not None, "data": align_options.get("data", train) is not None}
         measured_anew = bool(fitted.statistics) and repair_with != "none"
         searching.check_needs(method, **there, statistics=measured_anew)
-    repair_with = settle(repair_with, statistics=bool(fitted.statistics), measurable=measurable)
+    repair_with = resolved(repair_with, statistics=bool(fitted.statistics), measurable=measurable)
     if repair_with not in ("none", "auto") and (network is None or (train is None and repair_with != "bias")):
         raise UsageError(
             "repair needs the network and training data: statistics are measured anew",
@@ -262,36 +263,31 @@ def merge(
         repaired = None
         if (chosen := alignment.result.chosen) is not None:
             repair_with, repaired = chosen.repair or repair_with, chosen.repaired
-    equal = [1 / len(models)] * len(models)
-    weights = equal if weights is None else weights
-    if interpolation != "linear":
-        mixing.average(models, weights)  # the same checks
-        join = JOINS[interpolation]
-        tensors = join(*models, weights[1], keep=fitted.ignored, straight=fitted.statistics)
-    else:
-        tensors = mixing.average(models, weights, keep=fitted.ignored)
-    changed = {
-        n for n, dtype in tensors.dtypes.items() if dtype.is_floating_point and n not in fitted.ignored
-    }
-    tensors = _numbers(tensors, changed, models)
-    if repair_with == "none":
-        return Merged(tensors, alignment)
     output = align_options.get("output")
-    repairs = Repairs(
-        repair_with,
+    repairs = None
+    if repair_with != "none":
+        repairs = Repairs(
+            repair_with,
+            models,
+            train if repair_with == asked else few(train, repair_with),
+            inputs=align_options.get("inputs"),
+            new_bias=new_bias,
+            ridge=ridge,
+            output=output,
+            device=device,
+        )
+    tensors, done = repaired_mean(
         models,
-        train if repair_with == asked else few(train, repair_with),
-        inputs=align_options.get("inputs"),
-        new_bias=new_bias,
-        ridge=ridge,
+        fitted,
+        weights,
+        interpolation=interpolation,
+        repairs=repairs,
+        network=network,
+        held=held,
+        unseen=unseen,
         output=output,
-        device=device,
+        done=repaired,
     )
-    choosing: dict[str, Any] = {"held": held, "unseen": unseen, "output": output}
-    done = repaired if [*weights] == equal and interpolation == "linear" else None
-    if done is None:
-        assert network is not None  # as was checked above
-        done = repair_merged(network.to(device), tensors, repairs, weights, **choosing)
     if done.repaired is None:
         return Merged(tensors, alignment, choice=done.choice)
     count = len(done.repaired.corrected)

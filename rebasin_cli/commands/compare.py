@@ -19,8 +19,8 @@ from ..registry.results import Plan, Result
 from ..reports.document import Document
 from ..session import method_options
 from ..session.asked import subjects_of
-from ..session.checks import check_method
 from ..session.listener import SILENT, Listener
+from ..session.method_options import check_method
 from ..session.samples import Splits, loss_of
 from ..session.session import Session
 from ..session.subjects import (

@@ -12,7 +12,7 @@ from ..averages.mixing import interpolate
 from ..checkpoints.tensors import replaced
 from ..errors import SpecError, UsageError, unknown
 from ..permutations.permutation import permuted
-from ..repair import REPAIRS, Repairs, repair_merged
+from ..repair import REPAIRS, repair_merged
 from ..repair.options import SAMPLES
 from ..reports import _accounts as accounts
 from ..session.listener import SILENT, Listener
@@ -62,16 +62,7 @@ def repair(
     check_between(merged, first, aligned, share, session.fitted)
     session.need_network()
     plan = repairs.opened(session, plan, needed=True)
-    how = Repairs(
-        plan.how,
-        [first, aligned],
-        plan.splits.get("reset"),
-        repairs.batch(session, plan),
-        new_bias=repair.new_bias,
-        ridge=repair.ridge,
-        output=session.output,
-        device=session.device,
-    )
+    how = repairs.of(session, plan, [first, aligned])
     done = repair_merged(
         session.need_network().to(session.device),
         merged,

@@ -19,8 +19,8 @@ from ..reports import _accounts as accounts
 from ..reports import pictures
 from ..reports import signature as told
 from ..reports.formats import html
-from ..session.checks import check_method
 from ..session.listener import SILENT, Listener
+from ..session.method_options import check_method
 from ..session.samples import MATCH_SAMPLES
 from ..session.session import Session
 from ..session.subjects import Data, ForSearch, Search

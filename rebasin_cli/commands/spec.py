@@ -16,8 +16,8 @@ from ..inference import explaining
 from ..inference import prove as proving
 from ..registry import user_code
 from ..reports._accounts import describe_kept, describe_proof, kept_in_words
-from ..session.checks import GROUPS, check_groups
 from ..session.inputs import inputs_of
+from ..session.method_options import GROUPS, check_groups
 from ..session.models import infer_spec, naming
 from ..session.network import find_network, need_inputs, none_named, origin, parse_shape
 from ..session.subjects import Asked, Loading, Network

@@ -21,8 +21,8 @@ from ..registry.options import READS, WRITES, argument, option
 from ..registry.results import UNSET, Result, Unset
 from ..runtime.seeds import derive
 from ..session.asked import subjects_of
-from ..session.checks import check_groups
 from ..session.listener import SILENT, Listener
+from ..session.method_options import check_groups
 from ..session.session import Session
 from ..session.subjects import Answer, Grouping, Loading, Network, Screen, Weights
 from ..spec.groups import MATRICES, PLANES

@@ -20,7 +20,7 @@ from ..networks.recording import Recording
 from ..repair import Outcome
 from ..repair.channels import Repaired
 from ..repair.options import SAMPLES
-from ..repair.repairing import few, open_to_choice, set_apart, settle
+from ..repair.repairing import few, open_to_choice, resolved, set_apart
 from ..spec.resolving import resolve_spec
 from ..spec.spec import FittedSpec, Spec
 from ..types import Batches, Tensors
@@ -124,13 +124,13 @@ def ready(
 ) -> Ready:
     """Both models fitted, and measured as they were given. Raises as `report.barrier`."""
     a, b = agreed(plain([a, b]))[0]
-    settle(rows.repair_with, statistics=False, measurable=False)  # its check, before the models are looked at
+    resolved(rows.repair_with, statistics=False, measurable=False)  # its check, before models are looked at
     fitted = resolve_spec(spec, [a, b], averaged=True)
     networks.check(network, fitted.shapes)
     batches = samples.reset_batches if samples.reset_batches is not None else samples.train
     statistics = networks.has_running_statistics(network)
     to_try = open_to_choice(rows.repair_with, statistics=statistics) if batches is not None else ()
-    repair = settle(rows.repair_with, statistics=statistics, measurable=batches is not None)
+    repair = resolved(rows.repair_with, statistics=statistics, measurable=batches is not None)
     word = repaired_label(repair, statistics=statistics)
     if word and batches is None:
         raise UsageError(

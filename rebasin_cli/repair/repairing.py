@@ -1,4 +1,4 @@
-"""The one way to repair a merged model: settle what is done, choose where there is a choice, apply, account.
+"""The one way to repair a merged model: resolve what was asked for, choose, apply, account.
 
 `rebasin merge`, `rebasin repair`, the rows of a barrier report and `rebasin_cli.merge` all come here.
 """
@@ -32,7 +32,7 @@ from .refitting import refit
 REPAIRS = ("none", "reset", *MATCHES, "refit", "distill", "bias")
 
 
-def settle(how: str, *, statistics: bool, measurable: bool) -> str:
+def resolved(how: str, *, statistics: bool, measurable: bool) -> str:
     """What "auto" is, as far as nothing has to be measured for it; all else stays as it is.
 
     Running `statistics` are reset: their average describes neither model. Where there are none, "auto" stays

@@ -1,4 +1,4 @@
-"""A method's own options: what the user set of them, as the method's `Options` and as provenance.
+"""A search's method and its own options: what the user set of them, as `Options` and as provenance.
 
 What there is to set is said by the methods themselves (`registry.option`); nothing here knows a name of
 theirs, but that --limit is also an option about data.
@@ -13,16 +13,49 @@ from typing import Any
 
 from .. import matchers
 from ..checkpoints.checking import digest
-from ..errors import UsageError
+from ..errors import UsageError, unknown
 from ..groups import stored
 from ..matchers.accounts import Begun, Mixed, Relaxed
-from ..matchers.search.align import foreign_option, options_of
+from ..matchers.search.align import check_groups as can_find_groups
+from ..matchers.search.align import foreign_option, options_of, polish_of
 from ..permutations import permutation
 from ..registry import Option
 from .subjects import Data, Network, Search
 
 # Files of rebasin 0.1 name these two of every search, set or not; the same merge shall give the same bytes.
 ALWAYS_RECORDED = {"max_sweeps": None, "effort": None}
+
+
+GROUPS = ("permutations", "all")
+
+
+def check_method(search: Search, *, or_none: bool = False) -> None:
+    """Raise UsageError for a method that there is not."""
+    check_groups(search.groups)
+    if search.groups != GROUPS[0] and search.method == "none":
+        raise UsageError("--groups all is for a search, and --method none makes none")
+    if search.groups != GROUPS[0] and search.method in matchers.registry.names():
+        can_find_groups(search.method, options=search.options, polish=search.polish is not None)
+    if search.polish is not None:
+        polish_of(search.polish, search.method)
+        if search.method == "none":
+            raise UsageError(
+                "--polish refines what a method found, and --method none finds nothing",
+                hint="Choose one of: rebasin list methods",
+            )
+    if search.method == "none" and or_none:
+        return
+    if search.method == "none":
+        raise UsageError("--method none leaves nothing to do", hint="Choose one of: rebasin list methods")
+    known = [*matchers.registry.names(), *["none"] * or_none]
+    if search.method not in known:
+        raise unknown("method", search.method, known)
+
+
+def check_groups(groups: str) -> None:
+    """Raise UsageError for a choice of --groups that there is not."""
+    if groups not in GROUPS:
+        raise unknown("choice of --groups", groups, GROUPS)
 
 
 def declared(method: str) -> dict[str, Option]:

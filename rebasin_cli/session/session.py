@@ -28,11 +28,10 @@ from . import doubts, method_options, samples
 from .held_out import HeldOut
 from .inputs import inputs_of
 from .listener import SILENT, Listener
-from .models import fit_spec, looked_through, open_models, read_permutation
+from .models import fit_spec, looked_through, open_models, read_permutation, with_groups
 from .network import find_network, given_network, none_named
 from .samples import Splits
 from .subjects import Asked, ForMerge, Search
-from .symmetries import beyond
 
 AVERAGING = ("merge", "barrier", "compare", "curve", "plane", "repair")  # commands that mix models' tensors
 
@@ -148,7 +147,7 @@ class Session:
         )
         if asked.search.groups == "permutations":
             return plain.ordered, None
-        return self.ranks.each(beyond, plain, models, asked, self.say)
+        return self.ranks.each(with_groups, plain, models, asked, self.say)
 
     @cached_property
     def given(self) -> tuple[Permutations | None, dict[str, str]]:

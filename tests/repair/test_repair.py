@@ -21,7 +21,7 @@ from rebasin_cli.repair import (
     temperature,
 )
 from rebasin_cli.repair.calibration import fit_temperature
-from rebasin_cli.repair.repairing import set_apart, settle
+from rebasin_cli.repair.repairing import resolved, set_apart
 
 
 def small_network() -> nn.Sequential:
@@ -558,7 +558,7 @@ def test_a_repair_is_judged_by_batches_that_it_was_not_measured_on():
     "statistics, measurable, is_", [(True, False, "reset"), (False, True, "auto"), (False, False, "none")]
 )
 def test_auto_is_settled_by_what_there_is(statistics, measurable, is_):
-    assert settle("auto", statistics=statistics, measurable=measurable) == is_
-    assert settle("rescale", statistics=statistics, measurable=measurable) == "rescale"
+    assert resolved("auto", statistics=statistics, measurable=measurable) == is_
+    assert resolved("rescale", statistics=statistics, measurable=measurable) == "rescale"
     with pytest.raises(UsageError, match="unknown repair"):
-        settle("mend", statistics=statistics, measurable=measurable)
+        resolved("mend", statistics=statistics, measurable=measurable)

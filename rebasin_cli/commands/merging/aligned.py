@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import api
-from ...repair import Outcome
+from ...checkpoints.tensors import replaced
+from ...permutations.permutation import permuted
+from ...repair.means import repaired_mean
 from ...session.method_options import how_it_went
 from ...session.session import Session
 from ..verbs import method, plans, provenance, repairs, search, strangers
@@ -32,34 +33,28 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     with search.resumable(session, output) as state:
         found = search.find(session, state, given=inputs)
         repair = repairs.chosen(session, repair, found)
-        asked = session.asked
-        merged = api.merge(
-            found.models if found else session.models,
+        models = found.models if found else session.models
+        if given:
+            models = [models[0], permuted(models[1], session.fitted, given)]
+        averaged, done = repaired_mean(
+            models,
             session.fitted,
-            method="none",
-            weights=mean.numbers,
+            mean.numbers,
             interpolation=mean.interpolation,
-            permutations=[given] if given else None,
-            repair_with=repair.how,
-            new_bias=asked.repair.new_bias,
-            ridge=asked.repair.ridge,
+            repairs=None if repair.how == "none" else repairs.of(session, repair, models),
             network=repair.network,
-            train=repair.splits.get("reset"),
             held=repair.splits.get("held"),
             unseen=session.unseen,
-            repaired=repair.done,
-            inputs=repairs.batch(session, repair),
             output=session.output,
-            device=session.device,
+            done=repair.done,
         )
-        done = Outcome(repaired=merged.repair, choice=merged.choice)
-        tensors, options, account = repairs.finish(session, repair, merged.tensors, done)
+        tensors, options, account = repairs.finish(session, repair, replaced(averaged, done.tensors), done)
         options |= {"weights": list(mean.weights or []), "interpolation": mean.interpolation}
         options |= of_given | how_it_went(found)
         options |= {"heads": aside.how} if aside else {}
         meta = provenance.of_session(session, options=options, proof=proof.account, like=session.models)
         if aside is None:
-            added = merged.repair.added if merged.repair else ()
+            added = done.repaired.added if done.repaired else ()
             written = write(output, tensors, session.models[0], meta, added=added, say=session.say)
         else:
             permutations = found.result.permutations[0] if found else given

@@ -11,7 +11,7 @@ from ...checkpoints.tensors import replaced
 from ...curves import stored
 from ...curves.curve import Curve
 from ...errors import UsageError
-from ...repair import Outcome, Repairs
+from ...repair import Outcome
 from ...repair.repairing import repair_merged
 from ...session.session import Session
 from ...session.subjects import Search
@@ -94,7 +94,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     repair, merged, done = repairs.opened(session, repair), curve.at(at), Outcome()
     if repair.how == "reset" and repair.network is not None:
         network = repair.network.to(session.device)
-        how = Repairs("reset", [curve.a, curve.b], repair.splits["reset"], device=session.device)
+        how = repairs.of(session, repair, [curve.a, curve.b])
         done = repair_merged(network, merged, how, [1 - at, at], output=session.output)
     tensors, options, account = repairs.finish(session, repair, replaced(merged, done.tensors), done)
     options |= {"curve": kept.digest, "at": at}

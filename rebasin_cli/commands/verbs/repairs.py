@@ -14,11 +14,11 @@ from ...checkpoints.tensors import replaced
 from ...errors import DataError, NetworkError, UsageError
 from ...matchers.search.align import Alignment
 from ...networks.running import fed
-from ...repair import MATCHES, Outcome, baking, choosing
+from ...repair import MATCHES, Outcome, Repairs, baking, choosing
 from ...repair.costs import distillation_bytes
 from ...repair.options import RIDGE, SAMPLES, check_ridge
 from ...repair.producers import Site
-from ...repair.repairing import few, settle
+from ...repair.repairing import few, resolved
 from ...reports import _accounts as accounts
 from ...session.listener import SILENT
 from ...session.method_options import trains
@@ -27,6 +27,7 @@ from ...session.samples import Splits
 from ...session.session import Session
 from ...session.subjects import Repair
 from ...spec.spec import FittedSpec
+from ...types import Tensors
 from . import method, provenance
 
 
@@ -77,7 +78,7 @@ def decide(fitted: FittedSpec, repair: Repair, *, has_data: bool, has_network: b
     describes neither model, and for a repair that this network or a lack of data rules out.
     """
     how, statistics = repair.repair, bool(fitted.statistics)
-    resolved = settle(how, statistics=statistics, measurable=has_data)
+    meant = resolved(how, statistics=statistics, measurable=has_data)
     if repair.new_bias and how not in ("repair", "reshift"):
         raise UsageError("--allow-new-bias is for --repair repair or reshift")
     if repair.ridge is not None and how not in SAMPLES:
@@ -98,7 +99,7 @@ def decide(fitted: FittedSpec, repair: Repair, *, has_data: bool, has_network: b
                 f"--repair {how} measures channels on training samples, and no data set is known",
                 hint="Name one with --data, or choose --repair bias, which needs none",
             )
-        return resolved
+        return meant
     if how not in ("auto", "reset", "repair"):
         raise UsageError(
             f"--repair {how} is for networks without BatchNorm, and this one has its statistics",
@@ -188,11 +189,21 @@ def chosen(session: Session, plan: RepairPlan, found: Alignment | None) -> Repai
     return replace(plan, done=None if bake else done)
 
 
-def batch(session: Session, plan: RepairPlan) -> Any:
-    """One batch of inputs for a repair that measures no samples; None for all others."""
-    if plan.how != "bias":
-        return None
-    return need_inputs(session.need_network(), session.asked.network, session.asked.data)
+def of(session: Session, plan: RepairPlan, endpoints: Sequence[Tensors]) -> Repairs:
+    """The repair of the plan, which is one, for merges of these endpoints."""
+    asked, inputs = session.asked, None
+    if plan.how == "bias":  # which measures no samples
+        inputs = need_inputs(session.need_network(), asked.network, asked.data)
+    return Repairs(
+        plan.how,
+        endpoints,
+        plan.splits.get("reset"),
+        inputs,
+        new_bias=asked.repair.new_bias,
+        ridge=asked.repair.ridge,
+        output=session.output,
+        device=session.device,
+    )
 
 
 def finish(

@@ -14,8 +14,8 @@ from ...repair.options import SAMPLES
 from ...reports import _accounts as accounts
 from ...runtime import devices
 from ...session import method_options, samples
-from ...session.checks import check_method
 from ...session.listener import SILENT
+from ...session.method_options import check_method
 from ...session.models import read_permutation
 from ...session.session import Session
 from . import method, provenance, resume, symmetries
