@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...checkpoints.tensors import replaced
@@ -9,6 +10,7 @@ from ...permutations.permutation import permuted
 from ...repair.means import repaired_mean
 from ...session.method_options import how_it_went
 from ...session.session import Session
+from ...types import Tensors
 from ..verbs import method, plans, provenance, repairs, search, strangers
 from ..verbs.outputs import Output, write, write_as_planned
 from ..verbs.proof import prove
@@ -33,7 +35,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     with search.resumable(session, output) as state:
         found = search.find(session, state, given=inputs)
         repair = repairs.chosen(session, repair, found)
-        models = found.models if found else session.models
+        models: Sequence[Tensors] = found.models if found else session.models
         if given:
             models = [models[0], permuted(models[1], session.fitted, given)]
         averaged, done = repaired_mean(
