@@ -224,8 +224,8 @@ def test_the_samples_that_it_chose_by_are_recorded(trained, done, repair):
     "how, more",
     [
         ("refit", ()),
-        ("refit", ("--seed", 3)),
-        ("distill", ()),
+        pytest.param("refit", ("--seed", 3), marks=pytest.mark.sweep),
+        pytest.param("distill", (), marks=pytest.mark.sweep),
         ("distill", ("--interpolation", "slerp")),
     ],
 )
@@ -247,7 +247,7 @@ def test_the_row_that_is_shipped_is_what_a_merge_with_the_same_options_writes(
     assert loss[len(loss) // 2] == pytest.approx(written["loss"], rel=1e-3 if "slerp" in more else 1e-6)
 
 
-@pytest.mark.parametrize("share", [2.0, 0.6])
+@pytest.mark.parametrize("share", [2.0, pytest.param(0.6, marks=pytest.mark.sweep)])
 def test_a_report_distils_for_as_long_as_the_search_and_on_as_many_samples(trained, done, monkeypatch, share):
     """Both more and less than is usual, as there was time."""
     seen, distill = [], repairing.distill
@@ -310,6 +310,7 @@ def test_a_report_leaves_the_same_repairs_open_as_a_merge(resnets, done, monkeyp
 
     monkeypatch.setattr(auto, "match", match)
     asked = (*resnets, "--net", "resnet20", "--method", "auto", "--data", "npz:pictures.npz", *given)
+    asked += ("--limit", 8, "--no-prove")
     done("merge", *asked)
     done("barrier", *asked, "--skip-checks", "--points", 3, "-q")
     assert seen[0] == seen[1] and seen[0] == {

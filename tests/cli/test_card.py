@@ -9,10 +9,12 @@ import yaml
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.spec import library
 
+QUICK = ("--method", "wm", "--points", 3, "--repair", "none", "--limit", 100)
+
 
 @pytest.fixture
 def merged(trained, done):
-    done("merge", *trained, "--repair", "none", "-o", "m.safetensors")
+    done("merge", *trained, "--method", "wm", "--repair", "none", "-o", "m.safetensors")
     return "m.safetensors"
 
 
@@ -33,13 +35,16 @@ def test_the_head_names_parents_and_measured_results(merged, done, tmp_path):
     assert {m["type"]: m["value"] for m in result["metrics"]} == {
         "accuracy": score["accuracy"], "loss": score["loss"]
     }  # fmt: skip
-    assert (
-        body.startswith("\n# both\n")
-        and "A merge of 2 models, after alignment by `auto`, which chose `" in body
-    )
+    assert body.startswith("\n# both\n") and "A merge of 2 models, after alignment by `wm`" in body
     assert told["written"] == ["README.md"]
     shown = done("card", merged, "--data", "digits", "-o", "again.md").out
     assert f"digits test, loss {score['loss']:.4f}, accuracy {score['accuracy']:.4f}" in shown
+
+
+def test_of_a_search_by_auto_it_says_what_that_chose(trained, done, tmp_path):
+    done("merge", *trained, "--budget", "2G", "--repair", "none", "-o", "m.safetensors")
+    done("card", "m.safetensors")
+    assert "A merge of 2 models, after alignment by `auto`, which chose `" in front(tmp_path / "README.md")[1]
 
 
 def test_nothing_is_claimed_that_was_not_measured(merged, done, tmp_path):
@@ -51,7 +56,7 @@ def test_nothing_is_claimed_that_was_not_measured(merged, done, tmp_path):
 
 
 def test_report_and_recipe_stand_on_it(merged, trained, done, tmp_path):
-    done("barrier", *trained, "--report", "r", "--repair", "none", "--limit", 100)
+    done("barrier", *trained, *QUICK, "--report", "r")
     (tmp_path / "recipe.yaml").write_text("steps: []  # ``` in a fence\n")
     done("card", merged, "--barrier", "r/report.json", "--recipe", "recipe.yaml")
     body = front(tmp_path / "README.md")[1]
@@ -138,14 +143,14 @@ def test_a_report_is_on_parents_or_on_these_as_they_were_aligned(merged, trained
 
 
 def test_a_report_that_names_no_models_is_on_none_of_its_parents(merged, trained, done, refused, tmp_path):
-    done("barrier", *trained, "--report", "r", "--repair", "none", "--limit", 100)
+    done("barrier", *trained, *QUICK, "--report", "r")
     told = json.loads((tmp_path / "r/report.json").read_text())
     (tmp_path / "none.json").write_text(json.dumps(told | {"inputs": []}))
     refused(2, "card", merged, "--barrier", "none.json", says="is on other models")
 
 
 def test_a_report_on_other_models_is_refused(merged, pair, trained, done, refused):
-    done("barrier", trained[0], trained[0], "--report", "r", "--repair", "none", "--limit", 100)
+    done("barrier", trained[0], trained[0], *QUICK, "--report", "r")
     done("merge", *pair, "--repair", "none", "-o", "other.safetensors", "--no-prove")
     refused(2, "card", "other.safetensors", "--barrier", "r/report.json", says="is on other models")
 

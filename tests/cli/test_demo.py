@@ -38,6 +38,8 @@ def test_a_file_in_the_way(refused, tmp_path):
     refused(5, "demo", "-o", "/proc/self/demo", says="cannot be written")
 
 
-@pytest.mark.parametrize("task", ["seed 2", "matching", "measuring"])
+@pytest.mark.parametrize(
+    "task", [*(pytest.param(task, marks=pytest.mark.sweep) for task in ("seed 2", "matching")), "measuring"]
+)
 def test_ctrl_c_leaves_nothing(interrupted, task):
     assert interrupted("demo", task=task) == set()

@@ -17,13 +17,13 @@ def without_times(outcome):
 def command(name, a, b):
     out = ("-o", "out.safetensors", "--force")
     return {
-        "barrier": ("barrier", a, b, "--limit", 50),
+        "barrier": ("barrier", a, b, "--limit", 50, "--budget", "30G", "--points", 5),
         "compare": ("compare", a, b, "--limit", 50, "--points", 1),
         "signature": ("signature", a, b, "--limit", 50),
         "doctor": ("doctor", a, b),
         "eval": ("eval", a),
         "align": ("align", a, b, *out),
-        "merge": ("merge", a, b, *out),
+        "merge": ("merge", a, b, "--budget", "30G", *out),
         "repair": ("repair", "merged.safetensors", "--endpoints", a, b, "--perm", "b.perm.safetensors", *out),
         "train": ("train", "mlp", "--data", "digits", "--epochs", 1, "--width", 4, "--depth", 1, *out),
     }[name]

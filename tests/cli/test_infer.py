@@ -105,7 +105,8 @@ def samples(files):
 
 @pytest.mark.parametrize("command", ["align", "barrier", "doctor"])
 def test_the_network_is_enough_where_no_built_in_spec_fits(samples, done, command):
-    outcome = done(command, "a.safetensors", "b.safetensors", *samples)
+    quick = {"barrier": ("--method", "wm", "--points", 3)}.get(command, ())
+    outcome = done(command, "a.safetensors", "b.safetensors", *samples, *quick)
     assert "no built-in spec fits, so it is inferred from model.py:build (2 permutations)" in outcome.err
     if command == "align":
         assert "spec                 inferred, 2 permutations" in outcome.out and "proven" in outcome.out
@@ -135,7 +136,7 @@ def test_what_was_merged_by_an_inferred_spec_is_a_model_like_others(samples, don
 def test_without_a_network_the_hint_is_to_give_one(samples, done, refused):
     says = ("no built-in spec fits these", "--net file.py:factory", "--spec FILE.yaml")
     refused(4, "eval", "a.safetensors", *samples[2:], says=says)
-    done("merge", "a.safetensors", "b.safetensors", *samples, "-o", "ab.safetensors")
+    done("merge", "a.safetensors", "b.safetensors", *samples, "--method", "wm", "-o", "ab.safetensors")
     refused(4, "merge", "ab.safetensors", "ab.safetensors", says="They record a spec named inferred")
 
 

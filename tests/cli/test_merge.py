@@ -253,11 +253,11 @@ def test_a_network_of_ones_own_is_proven_on_its_data(resnets, done, tmp_path):
 
 @pytest.mark.parametrize("repair", ["repair", "rescale", "reshift"])
 def test_channels_are_matched_on_request_and_what_is_left_is_told(trained, done, repair):
-    outcome = done("merge", *trained, "--repair", repair)
+    outcome = done("merge", *trained, "--method", "wm", "--repair", repair)
     assert "of the channels of 1 layer matched" in outcome.err and "samples, 3 passes" in outcome.err
     assert "not repaired: head: it is the network's output" in outcome.err
     assert f"repair               {repair}" in outcome.out and "repaired layers      1" in outcome.out
-    done("merge", *trained, "--repair", "none", "-o", "plain.safetensors")
+    done("merge", *trained, "--method", "wm", "--repair", "none", "-o", "plain.safetensors")
     merged, plain = tensors("merged.safetensors"), tensors("plain.safetensors")
     assert list(merged) == list(plain) and {t.dtype for t in merged.values()} == {torch.float32}
     changed = {name for name in plain if not torch.equal(merged[name], plain[name])}
@@ -302,7 +302,7 @@ def test_new_biases_only_when_allowed(tmp_path, done):
         torch.manual_seed(k)
         write_safetensors(tmp_path / f"{k}.safetensors", runpy.run_path("mine.py")["net"]().state_dict())
     merge = ["merge", "0.safetensors", "1.safetensors", "--net", "mine.py:net", "--spec", "infer"]
-    merge += ["--data", "digits", "--repair", "repair"]
+    merge += ["--data", "digits", "--repair", "repair", "--method", "wm"]
     outcome = done(*merge, "-o", "kept.safetensors")
     assert "not repaired: layers.0: it has no bias of its own: only scaled" in outcome.err
     assert list(tensors("kept.safetensors")) == list(tensors("0.safetensors"))

@@ -226,11 +226,14 @@ def test_git_merges_and_rebases_a_checkpoint(repository, command):
     assert repository.git("status", "--porcelain") == ""
 
 
-def test_git_merges_files_that_are_called_like_options(tmp_path):
+@pytest.mark.parametrize(
+    "name", ["-o{outside}/x.safetensors", pytest.param("-o.safetensors", marks=pytest.mark.sweep)]
+)
+def test_git_merges_files_that_are_called_like_options(tmp_path, name):
     """With a driver's line without `--`: no file outside is written, no change is lost."""
     outside = tmp_path / "outside"
     repository = Repository(tmp_path)
-    names = ["-o.safetensors", f"-o{outside}/x.safetensors"]
+    names = [name.format(outside=outside)]
     outside.mkdir()
     for branch, change in (("base", {}), ("b", {"head.weight": W + 2}), ("ours", {"body.weight": W + 1})):
         repository.git("checkout", "-q", *(["base"] if branch == "ours" else []), "-b", branch)
