@@ -106,7 +106,8 @@ def run(asked: Align, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Alig
             save = symmetries.saver(found, session.fitted, session.folds)
             models = session.models
             files = write_with_permutation(output, found.tensors, models[0], save, meta, around=models[1])
-            return attested(session, output, {"written": files})["written"]
+            written: list[str] = attested(session, output, {"written": files})["written"]
+            return written
 
         written = ranks.last(write_both)
     return AlignResult(**search.summary(session, found, proof, written=written))

@@ -77,7 +77,7 @@ def doctor(
             fitted,
             network=network,
             data=data,
-            limit=limited.limit,
+            limit=limited.limit or LOOK,
             output=session.output,
             not_kept=session.asked.network.not_kept,
             seed=session.seed,

@@ -20,6 +20,7 @@ from ..datasets._batches import describe
 from ..errors import UsageError
 from ..networks import dreaming
 from ..networks.running import call, evaluating
+from ..networks.state import duplicate
 from ..runtime.memory import check_memory
 from ..session.listener import SILENT, Listener
 from ..session.network import need_inputs
@@ -61,7 +62,7 @@ def dream(
     check_files([("images", out)], session.reads, force=force)
     network = session.network_alone
     shape, like = _form(session, network, pixels)
-    own = [networks.load(networks.duplicate(network), model).to(session.device) for model in session.models]
+    own = [networks.load(duplicate(network), model).to(session.device) for model in session.models]
     tested = -(-count // TESTED)
     check_memory("so many images take", COPIES * 4 * (count + tested) * math.prod(shape))
 

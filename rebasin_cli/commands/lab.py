@@ -87,8 +87,8 @@ def run(name: str, asked: Asked, listener: Listener = SILENT) -> list[dict[str, 
     before = [_done(plan, asked) if asked.resume else None for plan in plans]  # refused before any work
     for number, (plan, done) in enumerate(zip(plans, before, strict=True), start=1):
         if done is None:
-            minutes = f"about {plan['minutes']:g} minutes"
-            listener.say(f"{plan['experiment']} ({number} of {len(plans)}, {minutes})")
+            length = f"about {plan['minutes']:g} minutes"
+            listener.say(f"{plan['experiment']} ({number} of {len(plans)}, {length})")
             done = _run(plan, asked, listener)
         made.append(done)
     if name == ALL:
@@ -188,7 +188,7 @@ def _run(plan: Mapping[str, Any], asked: Asked, listener: Listener) -> dict[str,
     made |= {"command": _line(plan), "threads": 1} | outcome.plain()
     made |= {"date": datetime.date.today().isoformat()}
     made |= {"times": {"seconds": round(before + time.monotonic() - began, 1)}}
-    made = _finite(made)
+    made = dict(_finite(made))
     files = _files(name, asked.out)
     told = page.document(made, outcome.panels)
     rendered: dict[str, str | bytes] = {"md": page.page(made), "png": pictures.png(told)}
@@ -240,7 +240,7 @@ def _declared(name: str) -> parameters.Declared:
 
 def _told(module: Any) -> tuple[str, str]:
     """The title and the text of an experiment, from its docstring."""
-    title, _, about = inspect.getdoc(module).partition("\n")
+    title, _, about = (inspect.getdoc(module) or "").partition("\n")
     return title.rstrip("."), " ".join(about.split())
 
 

@@ -257,11 +257,11 @@ def _three(
     perms: Permutations | None,
 ) -> tuple[tuple[str, str, str], tuple[Any, Any, Any]]:
     """The models that span the plane, with their names."""
-    if len(given) == 3:
-        return ("A", "B", "C"), tuple(given)
-    a, b = given
+    a, b, *third = given
+    if third:
+        return ("A", "B", "C"), (a, b, third[0])
     if not trained:
-        return ("A", "B", "πB"), (a, b, permuted(b, fitted, perms))
+        return ("A", "B", "πB"), (a, b, permuted(b, fitted, perms or {}))
     name, first = next(iter(trained.items()))
     if len(first.controls) != 1:
         raise UsageError(
@@ -346,7 +346,7 @@ def _measured(
     )
 
 
-def _lines(names: Sequence[str], flat: planes.Plane, curved: bool) -> list[dict[str, Any]]:
+def _lines(names: Sequence[str], flat: planes.Plane, curved: bool) -> list[Mapping[str, Any]]:
     """The straight lines from the first model; to the control point of a curve there is none."""
     first, *others = flat.places
     ends = list(zip(names[1:], others, strict=True))[: 1 if curved else 2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -145,7 +145,7 @@ def signature(
         "times": accounts.times(found),
     } | more
     document = told.document(made, (a, b), drawn.command)
-    render = {
+    render: dict[str, Callable[[], str | bytes]] = {
         "png": lambda: pictures.png(document),
         "html": lambda: html.page(document),
     }

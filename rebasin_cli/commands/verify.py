@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from ..session.subjects import Answer, Grouping, Loading, Network, Screen, Weigh
 from ..spec.groups import MATRICES, PLANES
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
+from ..types import Tensors
 from .verbs import provenance, symmetries
 from .verbs.outputs import Output, check_outputs
 from .verbs.roundoff import DRAWS, allowed, equal, near, own_size, shaken
@@ -179,7 +180,7 @@ def _by_groups(session: Session, listener: Listener, output: Path | None, force:
     )
 
 
-def _turned(session: Session, found: Alignment, again: Sequence[Sequence[Mapping]]) -> bool:
+def _turned(session: Session, found: Alignment, again: Sequence[Sequence[Tensors]]) -> bool:
     """Whether each number of B, as the elements turn it, is A's but for the rounding of both."""
     fitted, folds, (elements,) = found.fitted, session.folds or Folds(), found.elements
     first, *more = (canonical(model, fitted, folds) for model in (session.models[0], *again[0]))
@@ -213,7 +214,7 @@ def _mixed(fitted: FittedSpec, name: str) -> list[int]:
     ]
 
 
-def _largest_share(a: Mapping, b: Mapping, fitted: FittedSpec) -> float:
+def _largest_share(a: Tensors, b: Tensors, fitted: FittedSpec) -> float:
     """The largest difference of two tensors' numbers, relative to the tensor's largest."""
     both = ((a[name].double(), b[name].double()) for name in fitted.tensors if a[name].numel())
     return max((float((x - y).abs().max() / x.abs().max().clamp_min(1e-30)) for x, y in both), default=0.0)
@@ -235,7 +236,7 @@ def _counters(*tensors: torch.Tensor) -> bool:
     return all(tensor.ndim == 0 and not tensor.is_floating_point() for tensor in tensors)
 
 
-def _differences(a: Mapping, b: Mapping, fitted: FittedSpec, compared: Collection[str]) -> tuple[bool, float]:
+def _differences(a: Tensors, b: Tensors, fitted: FittedSpec, compared: Collection[str]) -> tuple[bool, float]:
     """Whether all that is compared is equal, and the largest difference of what the spec permutes."""
     same, largest = True, 0.0
     for name in fitted.shapes:

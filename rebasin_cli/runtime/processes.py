@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from ..errors import Elsewhere, Lost, UsageError, account
 from .ending import HINT, Ending, listening
-from .ranks import Ranks
+from .ranks import P, Ranks, T
 from .text import in_a_line
 
 MEETING = timedelta(minutes=10)  # between the first process and the last one
@@ -65,20 +65,20 @@ class Together(Ranks):
         self._do(dist.broadcast, tensor, src=source)
         return tensor
 
-    def first(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def first(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return self._first(step, args, kwargs, must_tell=True)
 
-    def last(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def last(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return self._first(step, args, kwargs, must_tell=False)
 
     def _first(
-        self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, must_tell: bool
-    ) -> Any:
+        self, step: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any], *, must_tell: bool
+    ) -> T:
         if self.rank > 0:
             error, result = self._from_first(None)
             if error is not None:
                 raise Elsewhere(*error)
-            return result
+            return cast(T, result)  # as the first rank has sent it
         try:
             result = step(*args, **kwargs)
             if not must_tell:
@@ -92,8 +92,8 @@ class Together(Ranks):
             self._from_first((None, result))
         return result
 
-    def each(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        result, error = None, None
+    def each(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        error = None
         try:
             result = step(*args, **kwargs)
         except Exception as raised:

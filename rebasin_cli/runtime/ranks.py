@@ -12,9 +12,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -53,15 +56,15 @@ class Ranks:
         """`tensor` of the rank `source`, on all; it may be overwritten."""
         return tensor
 
-    def first(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def first(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `step` on the first rank alone: its result, small and plain, or its error, on all."""
         return step(*args, **kwargs)
 
-    def last(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def last(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """As `first`, for the end: what succeeded stays so, even if another rank has died meanwhile."""
         return step(*args, **kwargs)
 
-    def each(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def each(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `step` on every rank, each for its own result; an error of one is an error of all."""
         return step(*args, **kwargs)
 

@@ -21,6 +21,7 @@ from ..checkpoints.checkpoint import Checkpoint
 from ..datasets import Data as DataSet
 from ..errors import RebasinError
 from ..networks.evaluation import Scores
+from ..networks.state import duplicate
 from ..runtime.devices import for_search
 from . import samples
 from .subjects import Data
@@ -77,7 +78,7 @@ def look(
     asked = [model for model in models if not _recorded(model, split) and _has_learned(model)]
     if asked and split.normalization is not None:
         device = for_search(device)  # what is looked at before a search is looked at where it runs
-        own, scores = networks.duplicate(network).to(device), samples.scorer(data, output, device)
+        own, scores = duplicate(network).to(device), samples.scorer(data, output, device)
         for model in asked:
             try:
                 networks.load(own, model)

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -78,7 +78,7 @@ def agreeing(models: Sequence[Checkpoint], say: Callable[[str], None]) -> list[C
     found, told = agreed(models, [str(model.path) for model in models])
     for line in told:
         say(line)
-    return found
+    return cast(list[Checkpoint], found)  # a checkpoint under other names is one
 
 
 def tell_notes(path: Path, model: Checkpoint, say: Callable[[str], None]) -> None:
@@ -308,7 +308,7 @@ def check_tied(model: Checkpoint, fitted: FittedSpec) -> None:
     """Tied tensors must be permuted alike. Raises SpecError where the spec knows nothing of the tie."""
     problems = []
     for group in model.tied:
-        axes: dict[tuple, str] = {}
+        axes: dict[tuple[Any, Any], str] = {}
         for name in group:
             axes.setdefault((fitted.tensors.get(name), fitted.places.get(name)), name)
         if len(axes) > 1:

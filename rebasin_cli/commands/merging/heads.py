@@ -39,9 +39,8 @@ class Heads:
         self, merged: Mapping[str, Tensor], spec: Spec, found: Permutations | None, weights: Any
     ) -> LazyTensors:
         """The merged tensors with the heads of both; the second's in the order of the first's units."""
-        a, b = self.models
-        if found is not None:
-            b = permuted(b, fit(spec, b.shapes), found)
+        a, second = self.models
+        b = second if found is None else permuted(second, fit(spec, second.shapes), found)
         weights = list(weights or (0.5, 0.5))
         made = {}
         for name in self.names:

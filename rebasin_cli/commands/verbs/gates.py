@@ -16,15 +16,16 @@ from ...measure.baseline import Baseline
 from ...registry.results import Result
 from ...reports import Report, _gates, _github, barrier
 from ...reports._as_one import told_as_one
-from ...reports._format import clean, title
+from ...reports._format import title
 from ...reports.formats import json as json_format
 from ...reports.formats import markdown
 from ...reports.formats.json import ODD
-from ...runtime.files import is_missing, meant
+from ...runtime.files import Destinations, is_missing, meant
+from ...runtime.text import clean
 from ...session.listener import Listener
 from ...session.subjects import ACCEPT, REFUSE
 from . import outputs, since
-from .outputs import Destinations, Written, stored_report, write_reports
+from .outputs import Written, stored_report, write_reports
 
 MISSING = (REFUSE, ACCEPT)
 

@@ -140,7 +140,7 @@ def _outputs(proof: Mapping[str, Any]) -> dict[str, str]:
 
 
 def status(proof: Mapping[str, Any]) -> str:
-    return proof["status"] + " (assumed network)" * bool(proof.get("assumed"))
+    return str(proof["status"]) + " (assumed network)" * bool(proof.get("assumed"))
 
 
 def _values(models: Sequence[Checkpoint], key: str) -> set[str | None]:

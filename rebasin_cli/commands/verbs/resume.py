@@ -268,7 +268,7 @@ def _read(path: Path, identity: Mapping[str, str], words: Mapping[str, int], wit
             problems=[f"{key}  was {kept.metadata.get(key)}, now {identity[key]}" for key in other],
             hint="Start anew with --force",
         )
-    sets: dict[int, dict] = {}
+    sets: dict[int, dict[str, torch.Tensor]] = {}
     own: dict[str, torch.Tensor] = {}
     try:
         for name in kept:

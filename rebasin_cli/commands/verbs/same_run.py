@@ -56,5 +56,5 @@ def _sampled(model: Checkpoint) -> str:
         total.update(repr((name, model.dtypes[name], model.shapes[name])).encode())
         step = max(1, tensor.numel() // 16)
         some = tensor.reshape(-1)[::step] if tensor.is_contiguous() else tensor.flatten()[::step]
-        total.update(some.contiguous().view(torch.uint8).numpy())
+        total.update(some.contiguous().view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
