@@ -75,7 +75,7 @@ def _parameter(option: Option) -> Parameter:
     default: Any = Parameter.empty if option.default is REQUIRED else option.default
     if option.count:
         kind = tuple.__class_getitem__((kind,) * option.count)
-    if option.many:
+    elif option.many:
         kind = list.__class_getitem__(kind)
         default = None if default == () else default
     if option.off:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 
@@ -12,44 +13,98 @@ from ..averages.mixing import interpolate
 from ..checkpoints.tensors import replaced
 from ..errors import SpecError, UsageError, unknown
 from ..permutations.permutation import permuted
+from ..registry.options import READS, REQUIRED, again, argument, option
+from ..registry.results import UNSET, Result, Unset
 from ..repair import REPAIRS, repair_merged
 from ..repair.options import SAMPLES
 from ..reports import _accounts as accounts
+from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.session import Session
-from ..session.subjects import ForRepair, Repair
+from ..session.subjects import (
+    Answer,
+    Choosing,
+    DataSet,
+    Loading,
+    Network,
+    OutModel,
+    Repairing,
+    Samples,
+    Screen,
+    Weights,
+)
+from ..session.subjects import Repair as Mending
 from ..spec.spec import FittedSpec
 from .verbs import provenance, repairs
 from .verbs.folders import placed
-from .verbs.outputs import Output, check_outputs, write
+from .verbs.outputs import check_outputs, default_path, output_of, write
 from .verbs.provenance import attested
 
 FAR = 1 / 3  # of the distance between the endpoints: units in another order are farther, repaired ones nearer
 
 
-def repair(
-    path: Path,
-    endpoints: tuple[Path, Path],
-    output: Output,
-    listener: Listener = SILENT,
-    *,
-    share: float = 0.5,
-    perm: Path | None = None,
-    **subjects: Unpack[ForRepair],
-) -> dict[str, Any]:
-    """Repair the merged model in `path`, which lies at λ = `share` between `endpoints`, and write it.
+PANEL = "Align and merge"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repair(Loading, Network, DataSet, Choosing, Repairing, Weights, Screen):
+    """Repair a checkpoint that was merged already: match its channels to those of its endpoints.
+
+    Networks with BatchNorm get their running statistics re-estimated instead (reset). With --repair auto a
+    model that no repair makes better, on held-out training samples, is written as it is.
+
+    Example: rebasin repair merged.safetensors --endpoints a.pt b_aligned.safetensors --data cifar10
+    """
+
+    model: Path = argument("FILE", "What was merged of A and B.", role=READS)
+    endpoints: tuple[Path, Path] = option(
+        REQUIRED, "The two models, B aligned to A (or with --perm).", metavar="A B", role=READS
+    )
+    out: str | None = OutModel.out
+    share: float = option(0.5, "Where FILE lies between A (0) and B (1).", flag="--lambda", metavar="λ")
+    repair: str = again(Mending.repair, "repair")
+    limit: int | None = Samples.limit
+    bake_temperature: bool = Mending.bake_temperature
+    perm: Path | None = option(
+        None, "The permutation of B that FILE was merged with.", metavar="FILE", role=READS
+    )
+    json: bool = Answer.json
+
+
+@dataclass(frozen=True)
+class RepairResult(Result):
+    """What was `written`, the `spec`, which `repair` in how many norms or layers, which were `left` and why.
+
+    And how many channels were dead, `held_out_loss` where a repair was chosen, the `temperature` baked in.
+    """
+
+    written: list[str]
+    spec: Mapping[str, Any]
+    repair: str | Unset = UNSET
+    repaired_norms: int | Unset = UNSET
+    repaired_layers: int | Unset = UNSET
+    dead_channels: int | Unset = UNSET
+    passes: int | Unset = UNSET
+    left: Mapping[str, str] | Unset = UNSET
+    added: list[str] | Unset = UNSET
+    held_out_loss: Mapping[str, float] | Unset = UNSET
+    temperature: Mapping[str, Any] | Unset = UNSET
+
+
+def run(asked: Repair, listener: Listener = SILENT) -> RepairResult:
+    """Repair the merged model, which lies at λ = `share` between its endpoints, and write it.
 
     `perm` brings the second endpoint into the first one's basin, where it is not there yet. Raises SpecError
     where the merged model is not between the endpoints, and as `merge` does. "auto" leaves the model as it is
     where its held-out loss is not less when repaired.
     """
-    output = placed(output, path)
-    repair = subjects.setdefault("repair", Repair(repair="repair"))
-    if repair.repair not in ("auto", *REPAIRS[1:]):
-        raise unknown("repair", repair.repair, ["auto", *REPAIRS[1:]])
+    path, share = asked.model, asked.share
+    output = placed(output_of(asked, default_path(path, "repaired")), path)
+    if asked.repair not in ("auto", *REPAIRS[1:]):
+        raise unknown("repair", asked.repair, ["auto", *REPAIRS[1:]])
     if not 0 < share < 1:
         raise UsageError(f"--lambda {share:g} is not between the endpoints", hint="Choose one in 0–1: 0.5")
-    session = Session("repair", [path, *endpoints], listener, **subjects, perm=perm)
+    session = Session("repair", [path, *asked.endpoints], listener, **subjects_of(asked), perm=asked.perm)
     check_outputs(output, session.reads, as_torch=True)
     plan = repairs.planned(session)
     if plan.how not in SAMPLES and session.asked.data.limit is not None:
@@ -84,8 +139,8 @@ def repair(
         like=session.models,
     )
     written = write(output, tensors, merged, meta, added=options["added"], say=session.say)
-    made = {"written": written, "spec": accounts.describe_spec(session.fitted), **account}
-    return attested(session, output, made)
+    found = {"written": written, "spec": accounts.describe_spec(session.fitted), **account}
+    return RepairResult(**attested(session, output, found))
 
 
 def check_between(
