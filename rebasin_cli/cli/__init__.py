@@ -155,29 +155,30 @@ def execute(arguments: Sequence[str], *, standalone: bool, shown: Sequence[str])
 
 @functools.cache
 def _built(word: str) -> Any:
-    """What typer makes of the command or the group of this name; where there is none, of all of them.
+    """What typer makes of the command or the group of this name; where there is none, of the names of all.
 
     Of all it takes longer than all that a command does before it imports torch.
     """
-    return typer.main.get_command(_of([word]) or whole())
+    return typer.main.get_command(_of([word]) or whole(options="_REBASIN_COMPLETE" in os.environ))
 
 
 @functools.cache
-def whole() -> typer.Typer:
-    """All commands, those of operations, too."""
+def whole(*, options: bool = True) -> typer.Typer:
+    """All commands, in the order of the alphabet; those of operations without their `options` where only
+    their names are asked for."""
     known = map(_name, [*app.registered_commands, *app.registered_groups])
-    every = _of([*known, *operations.words()])
+    every = _of([*known, *operations.words()], options=options)
     assert every is not None
     return every
 
 
-def _of(words: Sequence[str]) -> typer.Typer | None:
+def _of(words: Sequence[str], *, options: bool = True) -> typer.Typer | None:
     """The commands and groups of these names, in the order of the alphabet; None where there are none."""
     one = copy.copy(app)
     one.registered_commands = [each for each in app.registered_commands if _name(each) in words]
     one.registered_groups = [each for each in app.registered_groups if _name(each) in words]
     for word in operations.words().keys() & set(words):
-        builder.add(one, word)
+        builder.add(one, word, options=options)
     one.registered_commands.sort(key=_name)
     one.registered_groups.sort(key=_name)
     return one if one.registered_commands or one.registered_groups else None

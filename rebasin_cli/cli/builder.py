@@ -18,30 +18,31 @@ from ..registry.operations import Operation
 from ..registry.options import REQUIRED, Option
 
 
-def add(app: typer.Typer, word: str) -> None:
-    """The operation of this name, or the group of them, as a command of `app`."""
+def add(app: typer.Typer, word: str, *, options: bool = True) -> None:
+    """The operation of this name, or the group of them, as a command of `app`; without `options` its name."""
     if not operations.words()[word]:
         (one,) = operations.of(word)
-        app.command(word, rich_help_panel=one.panel)(command(one))
+        app.command(word, rich_help_panel=one.panel)(command(one, options=options))
         return
     help, panel = operations.group(word)
     group = typer.Typer(name=word, help=help, no_args_is_help=True)
     for one in operations.of(word):
-        group.command(one.words[-1])(command(one))
+        group.command(one.words[-1])(command(one, options=options))
     app.add_typer(group, rich_help_panel=panel)
 
 
-def command(operation: Operation) -> Callable[..., None]:
+def command(operation: Operation, *, options: bool = True) -> Callable[..., None]:
     """What typer makes a command of: its parameters are the options of the operation."""
+    known = operation.options if options else ()
 
     def call(context: typer.Context, **given: Any) -> None:
         told = {name: value for name, value in given.items() if _is_told(of[name], value)}
         told = {name: tuple(value or ()) if of[name].many else value for name, value in told.items()}
         run(operation, told, shlex.join(["rebasin", *context.find_root().obj]))
 
-    of = {option.parameter: option for option in operation.options}
+    of = {option.parameter: option for option in known}
     context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-    parameters = [context, *map(_parameter, operation.options)]
+    parameters = [context, *map(_parameter, known)]
     call.__name__ = operation.words[-1]
     call.__doc__ = operation.help
     call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
