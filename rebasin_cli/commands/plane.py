@@ -128,14 +128,14 @@ class PlaneResult(Result):
     rebasin: str
     command: str
     seed: int
-    inputs: list[Mapping[str, str]]
+    inputs: Sequence[Mapping[str, str]]
     spec: Mapping[str, Any]
     match: Mapping[str, Any]
     proof: Mapping[str, Any]
     data: Mapping[str, Any]
-    points: list[Mapping[str, Any]]
-    lines: list[Mapping[str, Any]]
-    curves: list[Mapping[str, Any]]
+    points: Sequence[Mapping[str, Any]]
+    lines: Sequence[Mapping[str, Any]]
+    curves: Sequence[Mapping[str, Any]]
     ceiling: float
     x: list[float]
     y: list[float]
