@@ -1,46 +1,74 @@
-"""`rebasin apply` on files: permute a checkpoint by a saved permutation."""
+"""`rebasin apply`: permute a checkpoint by a saved permutation."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..errors import UsageError
 from ..groups import stored
 from ..permutations import permutation
+from ..registry.options import PLAIN, READS, argument, option
+from ..registry.results import UNSET, Result, Unset
+from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.session import Session
-from ..session.subjects import Loading
+from ..session.subjects import Answer, Loading, OutModel, Screen, Weights
 from .verbs import provenance, symmetries
 from .verbs.folders import placed
-from .verbs.outputs import Output, check_outputs, write
+from .verbs.outputs import check_outputs, default_path, output_of, write
 from .verbs.provenance import attested
 
+PANEL = "Align and merge"
 
-def apply(
-    perm: Path,
-    model: Path,
-    output: Output,
-    listener: Listener = SILENT,
-    *,
-    loading: Loading = Loading(),  # noqa: B008 (frozen)
-    invert: bool = False,
-) -> dict[str, Any]:
+
+@dataclass(frozen=True, kw_only=True)
+class Apply(Loading, Weights, Screen):
+    """Permute another checkpoint of the same architecture: EMA weights, optimizer moments by name.
+
+    Elements of groups (--groups all) are for weights alone: folded and turned, moments would mean nothing.
+
+    Example: rebasin apply b_aligned.perm.safetensors b.pt --key ema -o b_ema_aligned.safetensors
+    """
+
+    perm: Path = argument("PERM", "A *.perm.safetensors that align or verify wrote.", role=READS)
+    model: Path = argument("MODEL", "A checkpoint of the same architecture.", role=READS)
+    out: str | None = OutModel.out
+    invert: bool = option(False, "Undo the permutation instead.", role=PLAIN)
+    json: bool = Answer.json
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplyResult(Result):
+    """What was `written`, the model first, by how many `permutations`, and by how many `maps` of elements.
+
+    `inverted`: the permutation was undone.
+    """
+
+    written: list[str]
+    permutations: int
+    maps: int | Unset = UNSET
+    inverted: bool
+
+
+def run(asked: Apply, listener: Listener = SILENT) -> ApplyResult:
     """Permute a checkpoint by a saved permutation: EMA weights, or moments stored by parameter name.
 
     Elements beyond permutations act on the model as its norms are folded, which changes no function. Raises
     SpecError if the permutation was found with another spec, CheckpointError if it does not fit.
     """
-    output = placed(output, model)
-    session = Session("apply", [model], listener, loading=loading, perm=perm, undo=invert)
+    perm, model, invert = asked.perm, asked.model, asked.invert
+    output = placed(output_of(asked, default_path(model, "permuted")), model)
+    session = Session("apply", [model], listener, **subjects_of(asked), perm=perm, undo=invert)
     check_outputs(output, session.reads, as_torch=True)
     if stored.is_stored(perm):
-        if loading.spec is not None:
+        if asked.spec is not None:
             raise UsageError(
-                f"--spec {loading.spec}: {perm} brings the spec that its elements are of",
+                f"--spec {asked.spec}: {perm} brings the spec that its elements are of",
                 hint="Leave --spec out",
             )
-        return attested(session, output, symmetries.apply(session, output, perm, invert=invert))
+        done = symmetries.apply(session, output, perm, invert=invert)
+        return ApplyResult(**attested(session, output, done))
     found, given = session.given
     if found is None:
         raise LookupError("no file of a permutation is named")
@@ -59,4 +87,4 @@ def apply(
         output, permutation.permuted(session.models[0], session.fitted, found), session.models[0], meta
     )
     done = {"written": written, "permutations": len(found), "inverted": invert}
-    return attested(session, output, done)
+    return ApplyResult(**attested(session, output, done))

@@ -1,22 +1,61 @@
-"""`rebasin canon` on files: a checkpoint in canonical form, which computes the same."""
+"""`rebasin canon`: a checkpoint in canonical form, which computes the same."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
 
 import torch
 
 from ..canonical.form import canonical
 from ..groups.folds import Folds
+from ..registry.options import READS, argument
+from ..registry.results import Result
+from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.session import Session
-from ..session.subjects import ForLook, Search
+from ..session.subjects import Answer, DataSet, Loading, Network, OutModel, Screen, Search, Weights
 from .verbs import provenance, symmetries
 from .verbs.folders import placed
-from .verbs.outputs import Output, check_outputs, write
+from .verbs.outputs import check_outputs, default_path, output_of, write
 from .verbs.provenance import attested
+
+PANEL = "Align and merge"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canon(Loading, Network, DataSet, Weights, Screen):
+    """Fold gains and biases of norms into the layers that read them, and balance what may be scaled.
+
+    Key biases become 0, value biases go through the output matrix, what writes to a LayerNorm stream loses
+    its mean; the two sides of every product through invertible or scaled units get the same norms. In this
+    form --groups all compares models. Each step holds by the network's graph, and the outputs are compared
+    in float64 before anything is written.
+
+    Example: rebasin canon vit.safetensors --net net.py:vit -o vit_canon.safetensors
+    """
+
+    model: Path = argument("FILE", "The model; its function stays the same.", role=READS)
+    out: str | None = OutModel.out
+    json: bool = Answer.json
+
+
+@dataclass(frozen=True)
+class CanonResult(Result):
+    """What was `written`; how many of each kind were `folded` away, which words were `balanced`, what was
+    `left` and why.
+
+    `outputs_differ` is how much the network's outputs changed, relative to the largest, in float64 (0–1), and
+    `as_rounded` how much once the numbers are rounded to the file's types.
+    """
+
+    written: list[str]
+    folded: Mapping[str, int]
+    balanced: list[str]
+    left: list[str]
+    outputs_differ: float
+    as_rounded: float
 
 
 def as_written(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
@@ -27,17 +66,17 @@ def as_written(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -
     }
 
 
-def canon(
-    model: Path, output: Output, listener: Listener = SILENT, **subjects: Unpack[ForLook]
-) -> dict[str, Any]:
+def run(asked: Canon, listener: Listener = SILENT) -> CanonResult:
     """Fold a model's norms and biases away and balance it; write it, and say what stayed and why.
 
     Nothing is written unless the network's outputs are what they were, in float64 and before the numbers are
     rounded to the file's types; `as_rounded` is how much they differ after that. Raises NotProven
     otherwise, UsageError where no network is named, NetworkError where it cannot be traced.
     """
-    output = placed(output, model)
-    session = Session("canon", [model], listener, search=Search(groups="all"), **subjects)
+    model, subjects = asked.model, subjects_of(asked)
+    output = placed(output_of(asked, default_path(model, "canon")), model)
+    subjects["search"] = Search(groups="all")
+    session = Session("canon", [model], listener, **subjects)
     check_outputs(output, session.reads, as_torch=True)
     fitted, folds = session.fitted, session.folds or Folds()
     form = canonical(session.models[0], fitted, folds)
@@ -58,4 +97,4 @@ def canon(
         "outputs_differ": change,
         "as_rounded": rounded,
     }
-    return attested(session, output, done)
+    return CanonResult(**attested(session, output, done))

@@ -48,7 +48,7 @@ REFUSED, ACCEPTED = (constant("rebasin_cli.session.subjects", name) for name in 
 # Folders of data: large, and the same under their name; their content is not looked at.
 DATA_FOLDERS = ("data_root",)
 # What `out` of a command ends with, where other steps read it; a step that names none writes NAME with this.
-ENDINGS = dict.fromkeys(("train", "align", "apply", "canon", "merge", "repair"), ".safetensors")
+ENDINGS = dict.fromkeys(("repair",), ".safetensors")
 ENDINGS |= {"curve": ".curve.safetensors", "dream": ".npz"}
 # Texts that may name a file: a spec, a start.
 MAY_NAME_A_FILE = ("spec", "init")
@@ -74,7 +74,7 @@ NAMING_NOTHING = frozenset(
 SAID = frozenset(
     " ".join(
         """
-        align, apply, barrier, canon, card, compare, curve, doctor, dream, eval, gate, inspect, lab
+        align, barrier, card, compare, curve, doctor, dream, eval, gate, inspect, lab
         list, lab run, lab show, merge, plane, promote, repair, signature, spec check, spec explain,
         spec import, spec infer, spec list, spec prove, spec show, train, verify
         """.split()
