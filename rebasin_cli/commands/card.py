@@ -1,48 +1,76 @@
-"""`rebasin card` on files: the model card of a merged model, for its page on the Hugging Face hub."""
+"""`rebasin card`: the model card of a merged model, for its page on the Hugging Face hub."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from ..checkpoints.checkpoint import open_checkpoint
 from ..errors import UsageError
+from ..registry.options import PLAIN, READS, WRITES, argument, option
+from ..registry.results import Result
 from ..reports import Report, _card
 from ..runtime import files
+from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.session import Session
-from ..session.subjects import ForLook, Loading
+from ..session.subjects import Answer, DataSet, Loading, Running, Samples, Screen, Weights
 from .eval import measured as evaluated
 from .verbs import provenance
 from .verbs.outputs import check_files, stored_report, write_files
 
-About = _card.About
+PANEL = "Look"
 LARGEST = 1 << 20  # bytes of a recipe
 MERGED = ("merge", "repair")
 MOVED = ("align", "apply")  # the last of their inputs in another order, and nothing else
 
 
-def card(
-    model: Path,
-    out: Path,
-    about: About,
-    listener: Listener = SILENT,
-    *,
-    report: Path | None = None,
-    recipe: Path | None = None,
-    force: bool = False,
-    **subjects: Unpack[ForLook],
-) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Card(Loading, Running, DataSet, Samples, Screen):
+    """Write the model card of a merged model, for its page on the Hugging Face hub.
+
+    With --data the model is measured, and its results stand in the card's metadata.
+
+    Example: rebasin card merged.safetensors --base-model org/a --base-model org/b --data cifar10
+    """
+
+    model: Path = argument("MODEL", "What rebasin merge wrote.", role=READS)
+    out: Path = option(Path("README.md"), "The card.", also=("-o",), metavar="FILE", role=WRITES)
+    base_model: tuple[str, ...] = option(
+        (), "A parent, as the hub calls it (org/name); repeatable.", metavar="NAME", role=PLAIN
+    )
+    name: str | None = option(None, "The model's name; else its file's.", role=PLAIN)
+    license: str | None = option(None, "As the hub calls it, such as apache-2.0.", metavar="ID", role=PLAIN)
+    library: str | None = option(None, "What loads it, such as transformers.", metavar="NAME", role=PLAIN)
+    barrier: Path | None = option(
+        None, "The report.json of rebasin barrier on its parents.", metavar="FILE", role=READS
+    )
+    recipe: Path | None = option(None, "The recipe that made it, to be shown.", metavar="FILE", role=READS)
+    force: bool = Weights.force
+    json: bool = Answer.json
+
+
+@dataclass(frozen=True)
+class CardResult(Result):
+    """The card that was `written`, the `model` that it is of, its `scores` (`eval`) where data is named."""
+
+    written: list[str]
+    model: str
+    scores: list[Mapping[str, Any]]
+
+
+def run(asked: Card, listener: Listener = SILENT) -> CardResult:
     """Write a README.md: how the model was made by its own record, and what it is worth where data is named.
 
     Raises UsageError for a model without such a record, and for a report that is not of its parents.
     """
+    model, report, recipe = asked.model, asked.barrier, asked.recipe
+    subjects = subjects_of(asked)
     session = Session("card", [model], listener, **subjects)
-    check_files([("card", out)], session.reads.and_files([report, recipe]), force=force)
-    loading = subjects.get("loading", Loading())
-    made = open_checkpoint(model, key=loading.key, unsafe_load=loading.unsafe_load)
+    check_files([("card", asked.out)], session.reads.and_files([report, recipe]), force=asked.force)
+    made = open_checkpoint(model, key=asked.key, unsafe_load=asked.unsafe_load)
     facts = provenance.recorded(made) or {}
     if facts.get("rebasin.command") not in MERGED:
         raise UsageError(
@@ -53,14 +81,12 @@ def card(
         None if report is None else _of_parents(stored_report(report, "--barrier").report, record, report)
     )
     text = None if recipe is None else files.text(recipe, f"--recipe {recipe}", most=LARGEST)
-    data = subjects.get("data")
-    scores = (
-        [evaluated(model, "test", listener, **subjects).values()] if data is not None and data.data else []
-    )
-    about = replace(about, name=about.name or model.stem or str(model))
+    scores = [evaluated(model, "test", listener, **subjects).values()] if asked.data else []
+    name = asked.name or model.stem or str(model)
+    about = _card.About(name, asked.base_model, asked.license, asked.library)
     shown = _card.render(record, about, scores=scores, report=measured, recipe=text)
-    write_files([(out, shown)], force=force)
-    return {"written": [str(out)], "model": str(model), "scores": scores}
+    write_files([(asked.out, shown)], force=asked.force)
+    return CardResult([str(asked.out)], str(model), scores)
 
 
 def _of_parents(report: Report, record: _card.Record, path: Path) -> Report:

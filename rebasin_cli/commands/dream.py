@@ -1,4 +1,4 @@
-"""`rebasin dream` on files: images that models imagine, as a data set for all that would look at data."""
+"""`rebasin dream`: images that models imagine, as a data set for all that would look at data."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import io
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,35 +20,72 @@ from ..datasets import UNIT, Normalization, Samples, form
 from ..datasets._batches import describe
 from ..errors import UsageError
 from ..networks import dreaming
+from ..networks.dreaming import SAMPLES, STEPS
 from ..networks.running import call, evaluating
 from ..networks.state import duplicate
+from ..registry.options import PLAIN, READS, WRITES, argument, option
+from ..registry.results import Result
 from ..runtime.memory import check_memory
+from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.network import need_inputs
 from ..session.samples import data_reference, recorded_normalization
 from ..session.session import Session
-from ..session.subjects import ForLook
+from ..session.subjects import Answer, Loading, Running, Screen, Weights
 from ..version import version
 from .verbs.outputs import check_files, write_files
 
+PANEL = "Align and merge"
 SUFFIX = ".npz"
 TESTED = 10  # of so many images one is a test image
 COPIES = 3  # of all images, in float32: in parts, joined, and as they are written
 FEW = 0.8  # of images that all models see as their class
 
 
-def dream(
-    paths: Sequence[Path],
-    out: Path,
-    listener: Listener = SILENT,
-    *,
-    count: int = dreaming.SAMPLES,
-    steps: int = dreaming.STEPS,
-    pixels: str | None = None,
-    force: bool = False,
-    **subjects: Unpack[ForLook],
-) -> dict[str, Any]:
-    """Write `count` training images that all models see as the class drawn for them, and a tenth as many test
+@dataclass(frozen=True, kw_only=True)
+class Dream(Loading, Running, Screen):
+    """Make images that all models see as a class, for methods that look at data where there are none.
+
+    What is made is a data set for every command: --data npz:FILE. It shows how units work together; what a
+    model is worth is told by real data alone.
+
+    Example: rebasin dream a.safetensors b.safetensors -o dreams.npz
+    """
+
+    models: tuple[Path, ...] = argument("MODEL…", "Of one architecture; all see each image.", role=READS)
+    out: Path = option(
+        Path("dreams.npz"), "The images.", also=("-o",), metavar="FILE", role=WRITES, ending=SUFFIX
+    )
+    images: int = option(SAMPLES, "A tenth as many more are for testing.", min=1)
+    steps: int = option(STEPS, "Of each image towards its class.", min=1)
+    pixels: str | None = option(
+        None,
+        "Of the inputs as the models get them, one each or one a channel; else those of the data "
+        "set that the models record, or 0/1.",
+        metavar="MEAN/STD",
+        role=PLAIN,
+    )
+    force: bool = Weights.force
+    json: bool = Answer.json
+
+
+@dataclass(frozen=True)
+class DreamResult(Result):
+    """The file that was `written`, its images for training and for testing, and of how many `classes`.
+
+    `seen_as_their_class` is the share of images (0–1) that all models see so, `use` the option to read them.
+    """
+
+    written: list[str]
+    images: int
+    test_images: int
+    classes: int
+    seen_as_their_class: float
+    use: str
+
+
+def run(asked: Dream, listener: Listener = SILENT) -> DreamResult:
+    """Write training `images` that all models see as the class drawn for them, and a tenth as many test
     images, as an .npz file that `--data npz:FILE` reads; what was done, with shares in 0–1.
 
     `pixels` (MEAN/STD) are those of what the models get; else, and so is the shape, what the data set that
@@ -55,13 +93,14 @@ def dream(
     not read images, OutputExists, ResourceError for more images than memory holds, and what
     `dreaming.dream` does.
     """
+    out, count = asked.out, asked.images
     if out.suffix != SUFFIX:
         wanted = out.with_suffix(SUFFIX)
         raise UsageError(f"{out}: images are written as {SUFFIX}", hint=f"Name it {wanted}")
-    session = Session("dream", paths, listener, **subjects)
-    check_files([("images", out)], session.reads, force=force)
+    session = Session("dream", asked.models, listener, **subjects_of(asked))
+    check_files([("images", out)], session.reads, force=asked.force)
     network = session.network_alone
-    shape, like = _form(session, network, pixels)
+    shape, like = _form(session, network, asked.pixels)
     own = [networks.load(duplicate(network), model).to(session.device) for model in session.models]
     tested = -(-count // TESTED)
     check_memory("so many images take", COPIES * 4 * (count + tested) * math.prod(shape))
@@ -73,7 +112,7 @@ def dream(
         own,
         shape,
         samples=count + tested,
-        steps=steps,
+        steps=asked.steps,
         seed=session.seed,
         pixels=like,
         output=session.output,
@@ -88,22 +127,22 @@ def dream(
         "made_by": f"rebasin {version()} dream",
         "pixels": str(like),
         "inputs": [model.digest() for model in session.models],
-        "steps": steps,
+        "steps": asked.steps,
         "seed": session.seed,
     }
     wrong = Wrong(tuple(found.inputs.shape))
     wrong.look(found.inputs)
     if told := str(wrong):
         raise refused("the images", told)
-    write_files([(out, _packed(found, count, about))], force=force)
-    return {
-        "written": [str(out)],
-        "images": count,
-        "test_images": tested,
-        "classes": classes,
-        "seen_as_their_class": share,
-        "use": f"--data npz:{out}",
-    }
+    write_files([(out, _packed(found, count, about))], force=asked.force)
+    return DreamResult(
+        written=[str(out)],
+        images=count,
+        test_images=tested,
+        classes=classes,
+        seen_as_their_class=share,
+        use=f"--data npz:{out}",
+    )
 
 
 def _form(session: Session, network: nn.Module, pixels: str | None) -> tuple[tuple[int, ...], Normalization]:

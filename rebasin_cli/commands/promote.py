@@ -1,24 +1,61 @@
-"""`rebasin promote` on files: a report that was good enough becomes the baseline of those that come."""
+"""`rebasin promote`: a report that was good enough becomes the baseline of those that come."""
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..errors import CheckpointError, GateNotMet, OutputExists, RebasinError, UsageError
 from ..measure.baseline import Subject, check_baseline
 from ..measure.gates import contradicted
+from ..registry.options import READS, REPLACES, TRUSTS, again, argument, option
+from ..registry.results import Result
 from ..reports import Report, _gates
 from ..runtime import files
 from ..runtime.files import Inputs, is_missing
+from ..session.listener import SILENT, Listener
+from ..session.subjects import Answer, Scoring, Screen
 from .verbs.gates import sound
 from .verbs.outputs import Stored, stored_report, write_files
 
+PANEL = "Measure"
 
-def promote(
-    report: Path, baseline: Path, *, ungated: bool = False, skip_checks: bool = False
-) -> dict[str, Any]:
+
+@dataclass(frozen=True, kw_only=True)
+class Promote:
+    """Make a report the baseline of those that come. Exit code 1 where one of its gates was not met.
+
+    Never in the run that is held against it. Only a report of the same data and network is replaced.
+
+    Example: rebasin promote out/report/report.json baseline.json
+    """
+
+    report: Path = argument("REPORT", "A report.json of rebasin barrier whose gates were met.", role=READS)
+    baseline: Path = argument("BASELINE", "The file that --baseline names, there or not.", role=REPLACES)
+    ungated: bool = option(False, "Also a report that was held against no gate.", role=TRUSTS)
+    skip_checks: bool = again(
+        Scoring.skip_checks, False, help="Also a report that was measured with --skip-checks.", panel=""
+    )
+    json: bool = Answer.json
+    quiet: bool = Screen.quiet
+
+
+@dataclass(frozen=True)
+class PromoteResult(Result):
+    """The baseline that was `written`, with its `sha256`, and that of the report that it `replaced`.
+
+    `held_against` says what the report was compared with, `gates` whether they were "met", or "none".
+    """
+
+    written: list[str]
+    sha256: str
+    replaced: str | None
+    held_against: str
+    gates: str
+
+
+def run(asked: Promote, listener: Listener = SILENT) -> PromoteResult:
     """Put the report in the place of the baseline, byte by byte and in one step.
 
     Raises GateNotMet where a gate of the report was missed; UsageError for one that was held against none
@@ -26,13 +63,14 @@ def promote(
     for what is no report, or says of its gates what its figures do not. What lies at `baseline` has to be a
     report of the same subject, or nothing.
     """
+    report, baseline = asked.report, asked.baseline
     files.check_output(baseline, Inputs((report,)))
     if baseline.name.endswith(files.WEIGHTS):
         raise UsageError(f"{baseline} would be taken for weights", hint="Name a file such as baseline.json")
     new = stored_report(report, error=CheckpointError)
     with sound(report):
-        _check_passed(new.report, report, ungated=ungated)
-    if _unchecked(new.report) and not skip_checks:
+        _check_passed(new.report, report, ungated=asked.ungated)
+    if _unchecked(new.report) and not asked.skip_checks:
         raise UsageError(
             f"{report} was measured with --skip-checks: nobody looked whether its endpoints are right",
             hint="Measure it without, or give --skip-checks here, too",
@@ -41,13 +79,13 @@ def promote(
     old = _replaced(baseline, new.report)
     if old is None or old.sha256 != new.sha256:
         write_files([(baseline, new.content)], force=True)
-    return {
-        "written": [str(baseline)],
-        "sha256": new.sha256,
-        "replaced": None if old is None or old.sha256 == new.sha256 else old.sha256,
-        "held_against": _held_against(new.report, old),
-        "gates": _gates.verdict(_gates.results(new.report)) or "none",
-    }
+    return PromoteResult(
+        written=[str(baseline)],
+        sha256=new.sha256,
+        replaced=None if old is None or old.sha256 == new.sha256 else old.sha256,
+        held_against=_held_against(new.report, old),
+        gates=_gates.verdict(_gates.results(new.report)) or "none",
+    )
 
 
 def _check_passed(report: Report, path: Path, *, ungated: bool) -> None:

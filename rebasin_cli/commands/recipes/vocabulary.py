@@ -48,8 +48,8 @@ REFUSED, ACCEPTED = (constant("rebasin_cli.session.subjects", name) for name in 
 # Folders of data: large, and the same under their name; their content is not looked at.
 DATA_FOLDERS = ("data_root",)
 # What `out` of a command ends with, where other steps read it; a step that names none writes NAME with this.
-ENDINGS = dict.fromkeys(("repair",), ".safetensors")
-ENDINGS |= {"curve": ".curve.safetensors", "dream": ".npz"}
+ENDINGS = dict.fromkeys(("train", "align", "merge", "repair"), ".safetensors")
+ENDINGS |= {"curve": ".curve.safetensors"}
 # Texts that may name a file: a spec, a start.
 MAY_NAME_A_FILE = ("spec", "init")
 # Texts that may name a file, or code of the user's: a network, a loader, a function.
@@ -74,8 +74,8 @@ NAMING_NOTHING = frozenset(
 SAID = frozenset(
     " ".join(
         """
-        align, barrier, card, compare, curve, doctor, dream, eval, gate, inspect, lab
-        list, lab run, lab show, merge, plane, promote, repair, signature, spec check, spec explain,
+        align, barrier, compare, curve, doctor, eval, gate, inspect, lab
+        list, lab run, lab show, merge, plane, repair, signature, spec check, spec explain,
         spec import, spec infer, spec list, spec prove, spec show, train, verify
         """.split()
     ).split(", ")
