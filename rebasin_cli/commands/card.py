@@ -58,7 +58,7 @@ class CardResult(Result):
 
     written: list[str]
     model: str
-    scores: list[Mapping[str, Any]]
+    scores: list[dict[str, Any]]
 
 
 def run(asked: Card, listener: Listener = SILENT) -> CardResult:
