@@ -354,6 +354,13 @@ def test_sizes_that_no_axis_tells_are_written_down():
     assert found.fitted.within["qkv.dim"].size == 4 and "sizes:" in found.text
 
 
+def test_rows_looked_up_by_one_of_several_results_stay_and_their_columns_move():
+    network = Net(lambda s, x: s.h(torch.relu(s.e.weight[x.sort(dim=0)[0]])), e=nn.Embedding(9, 6),
+                  h=nn.Linear(6, 3))  # fmt: skip
+    lines = lines_of(network, torch.tensor([3, 1, 4, 1, 5]))
+    assert lines["e.weight"] == "9 e" and lines["h.weight"] == "3 e"
+
+
 def test_a_tied_embedding_moves_once_and_its_vocabulary_stays():
     network = Net(lambda s, x: s.h(torch.relu(s.m(s.e(x)))), e=nn.Embedding(11, 6), m=nn.Linear(6, 6),
                   h=nn.Linear(6, 11, bias=False))  # fmt: skip
