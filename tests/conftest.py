@@ -50,3 +50,23 @@ def interruptible():
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@pytest.fixture
+def record(tmp_path):
+    """A checkpoint of a tiny MLP with this metadata."""
+    import torch
+
+    from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+    from rebasin_cli.checkpoints.writing import write_safetensors
+
+    names = iter("abc")
+    shapes = {"layers.0.weight": (3, 4), "layers.0.bias": (3,), "head.weight": (10, 3), "head.bias": (10,)}
+
+    def record(**metadata):
+        path = tmp_path / f"{next(names)}.safetensors"
+        said = {f"rebasin.{key}": value for key, value in metadata.items()}
+        write_safetensors(path, {name: torch.ones(shape) for name, shape in shapes.items()}, metadata=said)
+        return open_checkpoint(path)
+
+    return record

@@ -5,39 +5,14 @@ import pytest
 import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.checkpoints.writing import write_safetensors
-from rebasin_cli.commands.verbs import endpoints, repairs
-from rebasin_cli.commands.verbs.proof import prove
-from rebasin_cli.errors import CheckpointError, DataError, NetworkError, SpecError, UsageError
+from rebasin_cli.errors import CheckpointError, NetworkError, SpecError, UsageError
 from rebasin_cli.matchers import am
-from rebasin_cli.networks.evaluation import Scores
 from rebasin_cli.session import method_options, samples
 from rebasin_cli.session import models as intake
 from rebasin_cli.session import network as running
 from rebasin_cli.session.session import Session
-from rebasin_cli.session.subjects import Data, Loading, Network, Repair, Search
+from rebasin_cli.session.subjects import Data, Loading, Network, Search
 from rebasin_cli.spec import library
-
-
-@pytest.fixture
-def record(tmp_path):
-    """A checkpoint of a tiny MLP with this metadata."""
-    count = iter("abc")
-
-    def record(**metadata):
-        path = tmp_path / f"{next(count)}.safetensors"
-        tensors = {
-            "layers.0.weight": torch.ones(3, 4),
-            "layers.0.bias": torch.ones(3),
-            "head.weight": torch.ones(10, 3),
-            "head.bias": torch.ones(10),
-        }
-        write_safetensors(
-            path, tensors, metadata={f"rebasin.{key}": value for key, value in metadata.items()}
-        )
-        return open_checkpoint(path)
-
-    return record
 
 
 def quiet(text):
@@ -110,29 +85,6 @@ def test_other_data_than_recorded_is_remarked(record):
     assert said[0].startswith("data: digits (the checkpoints record mnist), ")
 
 
-def judge(model, accuracy, *, count=10_000, classes=10, reference="digits", **options):
-    check = endpoints.check_of([model], reference, classes, Data(**options))
-    check({"test": [Scores(1.0, accuracy, count, 0.0)]})
-
-
-def test_endpoints_at_chance_or_below_their_record_stop_the_run(record):
-    model = record(data="digits", test_accuracy="0.9000")
-    judge(model, 0.86)
-    for accuracy, said in ((0.84, "it records 0.9000"), (0.105, "chance is 0.1000")):
-        with pytest.raises(DataError) as caught:
-            judge(model, accuracy)
-        assert said in str(caught.value)
-        judge(model, accuracy, skip_checks=True)
-        judge(model, accuracy, metric="mine.py:metric")
-
-
-def test_small_samples_scatter_and_other_data_is_no_comparison(record):
-    model = record(data="digits", test_accuracy="0.9000")
-    judge(model, 0.80, count=50)
-    judge(model, 0.50, reference="mnist")
-    judge(record(data="digits", test_accuracy="high"), 0.5)
-
-
 def test_names_of_files_stand_in_for_numbers_of_models(record, tmp_path):
     paths = [tmp_path / f"{name}.pt" for name in "abcdefghijk"]
     with pytest.raises(SpecError) as caught, intake.naming(paths):
@@ -164,21 +116,6 @@ def test_tied_tensors_of_a_list_would_part(tmp_path):
     assert "at 0 of experts.{}.up, " in str(caught.value) and "at 1 of experts.{}.up" in str(caught.value)
 
 
-def test_batchnorm_statistics_need_data_or_a_word(tmp_path):
-    fitted = library.find(
-        {
-            "layers.0.weight": (3, 4),
-            "norms.0.weight": (3,),
-            "norms.0.running_mean": (3,),
-            "head.weight": (2, 3),
-        }
-    )
-    assert repairs.decide(fitted, Repair(), has_data=True) == "reset"
-    assert repairs.decide(fitted, Repair(repair="none"), has_data=False) == "none"
-    with pytest.raises(UsageError, match="makes a broken model"):
-        repairs.decide(fitted, Repair(), has_data=False)
-
-
 def test_shapes_are_read_and_checked():
     assert running.parse_shape("1x3×224X224") == (1, 3, 224, 224)
     for text in ("", "x", "1x0", "3,4", "1x-2"):
@@ -193,30 +130,6 @@ def test_a_batch_of_inputs_has_one_size_more_than_an_input():
         with pytest.raises(UsageError, match="is no batch of inputs") as caught:
             running.parse_shape(text, like=like)
         assert "batch first" in caught.value.hint
-
-
-def account_of_proof(models, *, spec=None, net=None):
-    session = Session(
-        "align", [model.path for model in models], loading=Loading(spec=spec), network=Network(net=net)
-    )
-    return prove(session).account
-
-
-def test_a_proof_says_whose_network_it_ran_on(record):
-    plain, trained = record(), record(net="mlp")
-    assumed = account_of_proof([plain, trained])
-    assert assumed["status"] == "proven" and assumed["assumed"]
-    assert assumed["network"] == "rebasin's own MLP, assumed from the tensors' names"
-    assert account_of_proof([plain], spec="mlp")["assumed"]  # a spec tells what is permuted, not computed
-    given = account_of_proof([plain], net="mlp")
-    assert given["network"] == "given with --net" and not given["assumed"]
-    recorded = account_of_proof([trained, trained])
-    assert recorded["network"] == "recorded in the checkpoints" and not recorded["assumed"]
-
-
-def test_a_record_of_another_network_is_no_record_of_this_one(record):
-    for name in ("vgg16", "nonsense"):
-        assert account_of_proof([record(net=name)])["assumed"]
 
 
 def test_max_sweeps_for_a_method_without_sweeps_is_refused():
@@ -278,3 +191,11 @@ def test_options_of_several_methods_go_to_those_that_have_them():
     assert each["am"].method == "am"
     with pytest.raises(UsageError, match="--mix: the method am has no such option"):
         method_options.for_those_that_have_them(Search(options={"mix": 0.5}), ["am", "ste"])
+
+
+def test_what_was_not_asked_for_opens_nothing(tmp_path):
+    """Several processes open files together: one that asks alone would wait for the others."""
+    session = Session("align", [tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
+    assert session.folds is None and not session.unseen
+    with pytest.raises(CheckpointError):
+        session.fitted  # noqa: B018

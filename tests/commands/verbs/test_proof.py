@@ -1,0 +1,29 @@
+"""A proof says whose network it ran on."""
+
+from rebasin_cli.commands.verbs.proof import prove
+from rebasin_cli.session.session import Session
+from rebasin_cli.session.subjects import Loading, Network
+
+
+def account_of_proof(models, *, spec=None, net=None):
+    session = Session(
+        "align", [model.path for model in models], loading=Loading(spec=spec), network=Network(net=net)
+    )
+    return prove(session).account
+
+
+def test_a_proof_says_whose_network_it_ran_on(record):
+    plain, trained = record(), record(net="mlp")
+    assumed = account_of_proof([plain, trained])
+    assert assumed["status"] == "proven" and assumed["assumed"]
+    assert assumed["network"] == "rebasin's own MLP, assumed from the tensors' names"
+    assert account_of_proof([plain], spec="mlp")["assumed"]  # a spec tells what is permuted, not computed
+    given = account_of_proof([plain], net="mlp")
+    assert given["network"] == "given with --net" and not given["assumed"]
+    recorded = account_of_proof([trained, trained])
+    assert recorded["network"] == "recorded in the checkpoints" and not recorded["assumed"]
+
+
+def test_a_record_of_another_network_is_no_record_of_this_one(record):
+    for name in ("vgg16", "nonsense"):
+        assert account_of_proof([record(net=name)])["assumed"]
