@@ -1,7 +1,8 @@
-"""What `inspect` and `list` show a person."""
+"""What `inspect`, `list` and `lab` show a person."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import typer
@@ -54,3 +55,47 @@ def listed(done: Any) -> None:
                 put(f"      {thing['broken']}")
             for line in option_lines(thing.get("options", ())) if done.verbose else ():
                 put(f"      {line}")
+
+
+def experiments(done: Any) -> None:
+    """Every experiment in a line."""
+    for each in done.experiments:
+        put(f"{each['name']:<20} {each['title']} ({each['paper']})")
+
+
+def experiment(done: Any) -> None:
+    """What one does, and its parameters."""
+    put(f"{done.title} ({done.paper})")
+    put(done.about)
+    put("minutes: " + ", ".join(f"{scale} {minutes:g}" for scale, minutes in done.minutes.items()))
+    for row in done.parameters:
+        choices = f" ({', '.join(row['choices'])})" if row.get("choices") else ""
+        put(f"  {row['name']} {row['type']}: {row['help']}{choices}")
+        put(f"      small {_text(row['small'])}; full {_text(row['full'])}")
+
+
+def ran(done: Any) -> None:
+    """The claims of what was run, or the plan."""
+    for each in done.experiments:
+        _made(each) if "claims" in each else _planned(each)
+
+
+def _planned(plan: Mapping[str, Any]) -> None:
+    put(f"── {plan['experiment']}: about {plan['minutes']:g} minutes")
+    for name, value in plan["parameters"].items():
+        put(f"  {name:<18} {_text(value)}")
+
+
+def _made(made: Mapping[str, Any]) -> None:
+    put(f"── {made['name']}: {made['title']}")
+    for claim in made["claims"]:
+        between = claim["interval"]
+        sure = f" ({between[0]:.4g} … {between[1]:.4g})" if between and between[0] != between[1] else ""
+        number = "–" if claim["estimate"] is None else f"{claim['estimate']:.4g}{sure}"
+        put(f"  {claim['verdict']:<10} {claim['source']}: {claim['says']}. {claim['about']}: {number}")
+    for path in made["written"]:
+        put(f"  written    {path}")
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -12,14 +12,17 @@ from ..registry.results import Result
 from . import looks, reports
 from ._show import result, screen
 
-# Results with a way of their own to be shown to a person, by their class; what stands beside JSON.
+# Results with a way of their own to be shown to a person, by their file and class; what stands beside JSON.
 OWN_WAYS: dict[str, Callable[..., None]] = {
-    "InspectResult": looks.inspected,
-    "ListResult": looks.listed,
-    "GateResult": lambda done: reports.brief(done.report),
+    "inspect.InspectResult": looks.inspected,
+    "list.ListResult": looks.listed,
+    "lab.ListResult": looks.experiments,
+    "lab.ShowResult": looks.experiment,
+    "lab.RunResult": looks.ran,
+    "gate.GateResult": lambda done: reports.brief(done.report),
 }
 BESIDE_JSON: dict[str, Callable[..., None]] = dict.fromkeys(
-    ("BarrierResult", "GateResult"), lambda done: reports.beside_json(done.report)
+    ("barrier.BarrierResult", "gate.GateResult"), lambda done: reports.beside_json(done.report)
 )
 
 
@@ -51,7 +54,7 @@ def show(done: Result, asked: Any) -> None:
     """What it found, on stdout: as JSON, or in its own way, or a line a fact."""
     if getattr(asked, "json", False):
         typer.echo(done.json(), nl=False)
-        if (beside := BESIDE_JSON.get(type(done).__name__)) and not getattr(asked, "quiet", False):
+        if (beside := BESIDE_JSON.get(_name(done))) and not getattr(asked, "quiet", False):
             beside(done)
     else:
         show_on_screen(done)
@@ -64,7 +67,11 @@ def show_on_screen(done: Result) -> None:
 
         terminal.show(told)
         return
-    OWN_WAYS.get(type(done).__name__, _lines)(done)
+    OWN_WAYS.get(_name(done), _lines)(done)
+
+
+def _name(done: Result) -> str:
+    return f"{type(done).__module__.rpartition('.')[2]}.{type(done).__name__}"
 
 
 def _lines(done: Result) -> None:

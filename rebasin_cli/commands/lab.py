@@ -17,11 +17,14 @@ from ..checkpoints import destination, writing
 from ..errors import UsageError
 from ..lab import registry
 from ..lab.engine import page, parameters
+from ..registry.options import MAY_RUN, PLAIN, TRUSTS, WRITES, again, argument, option
+from ..registry.results import Result
 from ..reports import pictures
 from ..runtime import files
 from ..runtime.files import NOTHING
 from ..runtime.threads import on_one_thread
 from ..session.listener import SILENT, Listener
+from ..session.subjects import Answer, DataSet, Running, Screen, Weights
 from .verbs import outputs
 
 SCHEMA = "rebasin.lab/1"
@@ -33,56 +36,129 @@ SHOWN = ("claims", "times", "title", "paper", "name", "threads", "faster", "comm
 IDENTITY = ("experiment", "scale", "seed", "parameters", "versions")
 
 
+GROUP = "The papers' experiments: each claim confirmed, refuted or undecided, by its 95 % interval."
+PANEL = "Measure"
+
+
+@dataclass(frozen=True, kw_only=True)
+class List:
+    """List the experiments, those of other packages included, with the papers that they are about.
+
+    Example: rebasin lab list
+    """
+
+    json: bool = Answer.json
+
+
 @dataclass(frozen=True)
-class Asked:
-    """How experiments are run; `assignments` are those of --set, `out` is the folder of pages."""
-
-    scale: str = "small"
-    assignments: Sequence[str] = ()
-    seed: int = 0
-    root: Path | None = None
-    out: Path = Path("lab")
-    force: bool = False
-    resume: bool = False
-    dry_run: bool = False
-
-
-def listed() -> list[dict[str, Any]]:
+class ListResult(Result):
     """Every experiment's "name", "title" and "paper", with the minutes of both scales."""
+
+    experiments: list[dict[str, Any]]
+
+
+def list_(asked: List, listener: Listener = SILENT) -> ListResult:
+    """The experiments in this package and in others."""
     found = []
     for name in registry.names():
         told = {"name": name, "title": registry.summary(name), "paper": registry.constant(name, "PAPER")}
         found.append(told | {"minutes": dict(_declared(name).minutes)})
-    return found
+    return ListResult(found)
 
 
-def shown(name: str) -> dict[str, Any]:
-    """What an experiment is about, and its parameters with both scales. Raises UsageError."""
-    module, declared = registry.get(name), _declared(name)
+@dataclass(frozen=True, kw_only=True)
+class Show:
+    """Show what an experiment does and its parameters, each at both scales.
+
+    Example: rebasin lab show teacher-barrier
+    """
+
+    name: str = argument("NAME", "An experiment (`rebasin lab list`).", role=PLAIN)
+    json: bool = Answer.json
+
+
+@dataclass(frozen=True)
+class ShowResult(Result):
+    """What an experiment is about, its minutes by scale, its parameters with both scales.
+
+    `faster` says what was left out at the small scale.
+    """
+
+    name: str
+    title: str
+    paper: str
+    about: str
+    minutes: Mapping[str, float]
+    parameters: list[dict[str, Any]]
+    faster: str
+
+
+def show(asked: Show, listener: Listener = SILENT) -> ShowResult:
+    """What one experiment does. Raises UsageError for a name that is none."""
+    module, declared = registry.get(asked.name), _declared(asked.name)
     rows = [
         {"name": p.name, "type": p.kind, "small": p.small, "full": p.full, "help": p.option.help}
         | ({"choices": list(p.option.choices)} if p.option.choices else {})
         for p in declared.parameters
     ]
     title, about = _told(module)
-    told = {"name": name, "title": title, "paper": module.PAPER, "about": about}
-    return told | {"minutes": dict(declared.minutes), "parameters": rows, "faster": module.FASTER}
+    return ShowResult(asked.name, title, module.PAPER, about, dict(declared.minutes), rows, module.FASTER)
 
 
-def run(name: str, asked: Asked, listener: Listener = SILENT) -> list[dict[str, Any]]:
+@dataclass(frozen=True, kw_only=True)
+class Run(Screen):
+    """Run an experiment, or all of them, and write a page, a picture and JSON of each.
+
+    A claim that is refuted is a result: the exit code is 0.
+
+    Example: rebasin lab run overlap --set teachers=5,10
+    """
+
+    name: str = argument("NAME", "An experiment, or all.", role=PLAIN)
+    scale: str = option("small", "small: within minutes; full: the paper's own numbers.", role=PLAIN)
+    assign: tuple[str, ...] = option(
+        (),
+        "Another value of a parameter (`rebasin lab show NAME`), lists with commas; repeatable.",
+        flag="--set",
+        metavar="KEY=VALUE",
+        role=MAY_RUN,
+    )
+    out: Path = option(
+        Path("lab"),
+        "Where NAME.md, NAME.png, NAME.json go.",
+        also=("-o",),
+        metavar="FOLDER",
+        role=WRITES,
+    )
+    data_root: Path | None = DataSet.data_root
+    seed: int = again(Running.seed, 0, help="Of all that is drawn.", panel="")
+    resume: bool = option(False, "Keep what is there, go on with what was interrupted.", role=TRUSTS)
+    force: bool = Weights.force
+    dry_run: bool = Answer.dry_run
+    json: bool = Answer.json
+
+
+@dataclass(frozen=True)
+class RunResult(Result):
+    """Of each experiment its title, its claims with their verdicts, and what was written; or the plan."""
+
+    experiments: list[dict[str, Any]]
+
+
+def run(asked: Run, listener: Listener = SILENT) -> RunResult:
     """Run an experiment, or `all`; what was made of each, also in files: NAME.md, NAME.png and NAME.json.
 
     `all` leaves README.md too, with the claims of all. With --resume what is there already is taken as it is,
     and an experiment that was interrupted goes on after its last finished part. Raises UsageError, and
     OutputExists before anything is run.
     """
-    names = registry.names() if name == ALL else [name]
-    if name == ALL and asked.assignments:
+    names = registry.names() if asked.name == ALL else [asked.name]
+    if asked.name == ALL and asked.assign:
         raise UsageError("--set is for one experiment, not for all", hint="rebasin lab run NAME --set …")
     plans = [_plan(each, asked) for each in names]
-    _check(plans, asked, index=name == ALL)
+    _check(plans, asked, index=asked.name == ALL)
     if asked.dry_run:
-        return plans
+        return RunResult(plans)
     made = []
     before = [_done(plan, asked) if asked.resume else None for plan in plans]  # refused before any work
     for number, (plan, done) in enumerate(zip(plans, before, strict=True), start=1):
@@ -91,13 +167,13 @@ def run(name: str, asked: Asked, listener: Listener = SILENT) -> list[dict[str, 
             listener.say(f"{plan['experiment']} ({number} of {len(plans)}, {length})")
             done = _run(plan, asked, listener)
         made.append(done)
-    if name == ALL:
+    if asked.name == ALL:
         minutes = {each: _declared(each).minutes["full"] for each in names}
         text = page.index(made, HEAD, minutes=minutes, others=_others(asked.out))
         head = (asked.out / INDEX, text)
         outputs.write_files([head], force=True)
         made[-1]["written"].append(str(head[0]))
-    return made
+    return RunResult(made)
 
 
 HEAD = """\
@@ -115,15 +191,15 @@ other runs, made with `--out`: `mnist/` at the paper's data as far as two cores 
 """
 
 
-def _plan(name: str, asked: Asked) -> dict[str, Any]:
+def _plan(name: str, asked: Run) -> dict[str, Any]:
     """What identifies a run, and about how long it takes."""
     declared = _declared(name)
-    values = declared.values(asked.scale, asked.assignments)
+    values = declared.values(asked.scale, asked.assign)
     told = {"experiment": name, "scale": asked.scale, "seed": asked.seed, "parameters": values}
     return told | {"versions": _versions(), "minutes": declared.minutes[asked.scale]}
 
 
-def _check(plans: Sequence[Mapping[str, Any]], asked: Asked, *, index: bool) -> None:
+def _check(plans: Sequence[Mapping[str, Any]], asked: Run, *, index: bool) -> None:
     """Whether all that is going to be written may be, before any work."""
     again = asked.force or asked.resume
     pages = [path for plan in plans for path in _files(plan["experiment"], asked.out).values()]
@@ -141,7 +217,7 @@ def _state(name: str, folder: Path) -> Path:
     return folder / f"{name}{STATE}"
 
 
-def _done(plan: Mapping[str, Any], asked: Asked) -> dict[str, Any] | None:
+def _done(plan: Mapping[str, Any], asked: Run) -> dict[str, Any] | None:
     """What this very run has made already, from its file. Raises UsageError where another run made it."""
     files = _files(plan["experiment"], asked.out)
     if not all(path.exists() for path in files.values()):
@@ -158,7 +234,7 @@ def _done(plan: Mapping[str, Any], asked: Asked) -> dict[str, Any] | None:
     return found | {"written": []}
 
 
-def _run(plan: Mapping[str, Any], asked: Asked, listener: Listener) -> dict[str, Any]:
+def _run(plan: Mapping[str, Any], asked: Run, listener: Listener) -> dict[str, Any]:
     from ..lab.engine.bench import Bench
 
     name, began = plan["experiment"], time.monotonic()
@@ -174,7 +250,7 @@ def _run(plan: Mapping[str, Any], asked: Asked, listener: Listener) -> dict[str,
     def step(task: str, done: int, total: int | None, detail: str) -> None:
         listener.step(f"{name}: {task}", done, total, detail)
 
-    bench = Bench(plan["parameters"], plan["seed"], asked.root, step, known, keep)
+    bench = Bench(plan["parameters"], plan["seed"], asked.data_root, step, known, keep)
     try:
         with on_one_thread():  # systems this small are slower on two, and sums would have other last bits
             outcome = module.run(bench)
@@ -198,7 +274,7 @@ def _run(plan: Mapping[str, Any], asked: Asked, listener: Listener) -> dict[str,
     return made | {"written": [str(path) for path in files.values()]}
 
 
-def _kept(plan: Mapping[str, Any], state: Path, asked: Asked) -> tuple[dict[str, Any], float]:
+def _kept(plan: Mapping[str, Any], state: Path, asked: Run) -> tuple[dict[str, Any], float]:
     """Finished parts of an earlier run, and the seconds they took. Raises UsageError where it was another."""
     if not asked.resume or not state.exists():
         return {}, 0.0

@@ -112,10 +112,8 @@ class Operation:
     def run(self) -> Callable[..., Any]:
         """What does it, by its value and a listener."""
         module = importlib.import_module(self.module)
-        for name in ("run", self.kind.lower()):
-            if found := getattr(module, name, None):
-                return cast(Callable[..., Any], found)
-        return cast(Callable[..., Any], getattr(module, f"{self.kind.lower()}_"))
+        name = self.kind.lower() if len(self.words) > 1 else "run"
+        return cast(Callable[..., Any], getattr(module, name, None) or getattr(module, f"{name}_"))
 
     def line(self, asked: Any) -> list[str]:
         """The command line that asks for this value: its arguments, then what is not as it is by itself."""
