@@ -1,48 +1,122 @@
-"""`rebasin curve` on files: train a curve between two models."""
+"""`rebasin curve`: train a curve between two models."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from ..curves import stored, training
 from ..curves.curve import check_families
+from ..curves.stored import SUFFIX
 from ..errors import UsageError
 from ..matchers import Problem, State
 from ..networks.attacks import Attack
 from ..networks.training_setup import check_augmentation
 from ..permutations.permutation import identity, permuted
+from ..registry.options import PLAIN, READS, again, argument, option
+from ..registry.results import Plan, Result
 from ..runtime.seeds import derive
+from ..session.asked import of, subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.samples import loss_of
 from ..session.session import Session
-from ..session.subjects import ForSearch
-from .verbs import plans, provenance, search
-from .verbs.outputs import Output, check_outputs
+from ..session.subjects import (
+    SEARCH,
+    Answer,
+    Data,
+    DataSet,
+    Interruptible,
+    Loading,
+    Method,
+    Network,
+    Output,
+    Proving,
+    Scoring,
+    Screen,
+    Training,
+    Weights,
+)
+from .verbs import outputs, plans, provenance, search
+from .verbs.outputs import check_outputs
 from .verbs.progress import shown
 from .verbs.proof import prove
 
+PANEL = "Align and merge"
+TRAINED = "Training"  # the panel of what is said of the training
 
-def curve(
-    a: Path,
-    b: Path,
-    output: Output,
-    listener: Listener = SILENT,
-    *,
-    how: training.Training = training.Training(),  # noqa: B008 (frozen)
-    perm: Path | None = None,
-    **subjects: Unpack[ForSearch],
-) -> dict[str, Any]:
+
+@dataclass(frozen=True, kw_only=True)
+class Curve(Loading, Network, DataSet, Screen):
+    """Train a curve of low loss from A to B, where the straight line has a barrier.
+
+    `rebasin merge A B --curve FILE --at 0.5` writes a point of it as a checkpoint. Its ends are A, and B
+    with its units permuted (--method none: B as it is).
+
+    Example: rebasin curve a.pt b.pt --data cifar10 --epochs 60 -o ab.curve.safetensors
+    """
+
+    a: Path = argument("A", "One end; the reference.", role=READS)
+    b: Path = argument("B", "The other end, once it is aligned to A.", role=READS)
+    out: Path = again(Output.out, Path("between.curve.safetensors"), ending=SUFFIX, shown=False)
+    kind: str = option(
+        "bezier", "bezier, or chain: straight lines that meet at the bends.", panel=TRAINED, role=PLAIN
+    )
+    bends: int = option(1, "Control points between the ends that are trained.", min=1, max=100, panel=TRAINED)
+    epochs: int = again(Training.epochs, 60)
+    learning_rate: float | None = Training.learning_rate
+    weight_decay: float = again(Training.weight_decay, 0.0)
+    schedule: str = option(
+        "halving",
+        "halving (twelve times over all epochs), cosine or constant.",
+        panel=TRAINED,
+        role=PLAIN,
+    )
+    batch_size: int = again(Training.batch_size, 128)
+    augment: bool | None = Training.augment
+    limit: int | None = Training.limit
+    attack: str | None = Training.attack
+    method: str = again(Method.method, "wm", help="How B is aligned: {methods}, or none.")
+    perm: Path | None = option(None, "Use this permutation of B.", metavar="FILE", panel=SEARCH, role=READS)
+    loss: str | None = Scoring.loss
+    no_prove: bool = Proving.no_prove
+    checkpoint_every: int | None = Interruptible.checkpoint_every
+    log: Path | None = Interruptible.log
+    resume: bool = Interruptible.resume
+    force: bool = Weights.force
+    dry_run: bool = Answer.dry_run
+    json: bool = Answer.json
+
+
+@dataclass(frozen=True)
+class CurveResult(Result):
+    """The curve's file (`written`), how B was aligned, in `times` of seconds, and what was trained.
+
+    `curve` has its "kind", "bends" and "steps", the "loss" of the last epoch, and the "attack", where one was
+    trained under.
+    """
+
+    written: list[str]
+    spec: Mapping[str, Any]
+    match: Mapping[str, Any]
+    proof: Mapping[str, Any]
+    times: Mapping[str, float]
+    curve: Mapping[str, Any]
+
+
+def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
     """Align B to A, train the control points of a curve between them, and write it.
 
-    An interrupted training is kept beside the output, and goes on from there with `output.resume`.
+    An interrupted training is kept beside the output, and goes on from there with `resume`.
     """
-    if not output.path.name.endswith(stored.SUFFIX):
-        raise UsageError(
-            f"{output.path} is no name for a curve", hint=f"Use {output.path.stem}{stored.SUFFIX}"
-        )
-    session = Session("curve", [a, b], listener, **subjects, perm=perm)
+    how, subjects = of(asked, training.Training), subjects_of(asked)
+    subjects["data"] = of(asked, Data, limit=None)  # of what is trained on alone
+    output = outputs.Output(asked.out, asked.force, resume=asked.resume, dry_run=asked.dry_run)
+    if not output.path.name.endswith(SUFFIX):
+        raise UsageError(f"{output.path} is no name for a curve", hint=f"Use {output.path.stem}{SUFFIX}")
+    session = Session("curve", [asked.a, asked.b], listener, **subjects, perm=asked.perm)
     check_outputs(output, session.reads)
     search.check(session, output, or_none=True, steps=True)
     network, fitted, (given, of_given) = session.need_network(), session.fitted, session.given
@@ -52,7 +126,7 @@ def curve(
     if how.augment:
         check_augmentation(data)
     if output.dry_run:
-        return plans.of_search(session) | _plan(session, data, how)
+        return Plan(plans.of_search(session) | _plan(session, data, how))
     inputs, proof = search.inputs(session), prove(session)
     options = {k: v for k, v in dataclasses.asdict(how).items() if k != "attack" or v}
     options |= {"batch_size": session.asked.data.batch_size}
@@ -90,7 +164,8 @@ def curve(
     told |= {"attack": how.attack} if how.attack else {}
     if trained.losses:
         told |= {"loss": trained.losses[-1]}
-    return search.summary(session, found, proof, written=[str(output.path)]) | {"curve": told}
+    done = search.summary(session, found, proof, written=[str(output.path)])
+    return CurveResult(**done, curve=told)
 
 
 def _plan(session: Session, data: Any, how: training.Training) -> dict[str, Any]:

@@ -1,13 +1,14 @@
-"""`rebasin doctor` on files: what to expect of merging two models, before hours are spent."""
+"""`rebasin doctor`: what to expect of merging two models, before hours are spent."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from ..analysis import diagnosis
 from ..analysis.diagnosis import Diagnosis, by_tensors
@@ -15,60 +16,115 @@ from ..analysis.diagnosis.facts import Fact
 from ..checkpoints.checkpoint import Checkpoint
 from ..errors import DataError, NetworkError, NoSpecFits, UsageError
 from ..matchers.search.candidates import candidates
+from ..registry.options import READS, again, argument
+from ..registry.results import Result
 from ..repair import open_to_choice
 from ..reports import _accounts as accounts
 from ..reports import doctor as told
+from ..reports.document import Document
 from ..reports.formats import html
+from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.models import naming
 from ..session.network import begin_alike
 from ..session.session import Session
-from ..session.subjects import Asked, Data, ForLook
+from ..session.subjects import (
+    Answer,
+    Asked,
+    DataSet,
+    Loading,
+    Network,
+    ReportFiles,
+    Samples,
+    Screen,
+    Weights,
+)
 from ..spec.spec import FittedSpec
 from .verbs import outputs
 
+PANEL = "Measure"
+ONLY_LOOKS = True  # of processes that run together the first one writes the page
 LOOK = 2_560  # samples that the doctor runs four networks on
 FEW = 1_000  # samples of a first measurement of what is not promising
 
 
+@dataclass(frozen=True, kw_only=True)
+class Doctor(Loading, Network, DataSet, Samples, Screen):
+    """Look at two models before hours are spent: kin or strangers, and what a merge will need.
+
+    Ends with a verdict and the command to run next. It is advice: the exit code is 0 whatever it says.
+    Without data, or a network to run, it says what it could not look at.
+
+    Example: rebasin doctor a.pt b.pt --data cifar10
+    """
+
+    a: Path = argument("A", role=READS)
+    b: Path = argument("B", role=READS)
+    html: Path | None = again(ReportFiles.html, None, panel="")
+    json: bool = Answer.json
+    force: bool = Weights.force
+
+
 @dataclass(frozen=True)
-class Page:
-    """The HTML file that is written, an existing one only by `force`, and the command line on it."""
+class DoctorResult(Result):
+    """The `verdict` on two files, `advice` in a sentence, and the command to run `next`.
 
-    path: Path
-    force: bool = False
-    command: str = "rebasin doctor"
+    `tries` are the methods that `--method auto` would try, each with "why", and `repairs_tried` its repairs.
+    `facts` stand by their names, each with its "value", what it "says" and whether it "warns". `words` and
+    `tensors` have what was measured of each, `unseen` what was not looked at.
+    """
+
+    files: list[str]
+    spec: Mapping[str, Any] | None
+    verdict: str
+    advice: str
+    next: str
+    tries: list[dict[str, str]]
+    repairs_tried: list[str]
+    facts: Mapping[str, Mapping[str, Any]]
+    words: list[Mapping[str, Any]]
+    tensors: list[Mapping[str, Any]]
+    unseen: list[str]
+
+    def document(self) -> Document:
+        return told.document(self.values())
 
 
-def doctor(
-    a: Path,
-    b: Path,
-    listener: Listener = SILENT,
-    *,
-    page: Page | None = None,
-    **subjects: Unpack[ForLook],
-) -> dict[str, Any]:
-    """Facts about a pair, a verdict and the command to run next, as values for --json.
+def run(asked: Doctor, listener: Listener = SILENT) -> DoctorResult:
+    """Facts about a pair, a verdict and the command to run next; a page where one is asked for.
+
+    Of several processes, which are alike, the first one writes it.
+    """
+    subjects, first = subjects_of(asked), os.environ.get("RANK", "0") in ("", "0")
+    subjects["data"] = dataclasses.replace(subjects["data"], limit=asked.limit or LOOK)
+    session = Session("doctor", [asked.a, asked.b], listener, **subjects)
+    page = asked.html if first else None
+    if page is not None:
+        outputs.check_files([("html", page)], session.reads, force=asked.force)
+    found = _found(session, asked.a, asked.b)
+    if page is not None:
+        shown = told.document(found.values(), listener.command or "rebasin doctor")
+        outputs.write_files([(page, html.page(shown))], force=asked.force)
+    return found
+
+
+def _found(session: Session, a: Path, b: Path) -> DoctorResult:
+    """What is found of the pair.
 
     What lacks a network or data is left out and named; what the user named has to work. Where no spec is
     named and none is found, the tensors alone tell whether the models are kin.
     """
-    asked = subjects.get("data", Data())
-    limited = dataclasses.replace(asked, limit=asked.limit or LOOK)
-    session = Session("doctor", [a, b], listener, **subjects | {"data": limited})
-    if page is not None:
-        outputs.check_files([("html", page.path)], session.reads, force=page.force)
     models = session.models
     try:
         fitted = session.fitted
     except NoSpecFits:
         if session.asked.loading.spec is not None or session.asked.network.net is not None:
             raise
-        return _paged(_by_tensors(session.models, session.asked, a, b), page)
+        return _by_tensors(models, session.asked, a, b)
     network, no_network = _if_there(session.asked.network.net, lambda: session.network)
     data, no_data = None, ""
     if session.has_data:
-        data, no_data = _if_there(asked.data, lambda: session.open_splits("match")["match"])
+        data, no_data = _if_there(session.asked.data.data, lambda: session.open_splits("match")["match"])
     with naming([a, b]):
         one, other = models
         found = diagnosis.doctor(
@@ -77,7 +133,7 @@ def doctor(
             fitted,
             network=network,
             data=data,
-            limit=limited.limit or LOOK,
+            limit=session.asked.data.limit or LOOK,
             output=session.output,
             not_kept=session.asked.network.not_kept,
             seed=session.seed,
@@ -90,32 +146,22 @@ def doctor(
     if data is None:
         unseen.append("Name data with --data NAME")
     able = network is not None and data is not None
-    made = {
-        "files": [str(a), str(b)],
-        "spec": accounts.describe_spec(fitted),
-        "verdict": found.verdict,
-        "advice": found.advice,
-        "next": next_command(found, a, b, fitted, given_options(session.asked), able=able),
-        "tries": [
-            {"method": one.method, "why": one.why} for one in candidates(fitted, len(models), able=able)
-        ],
-        "repairs_tried": list(open_to_choice("auto", statistics=bool(fitted.statistics))) if able else [],
-        "facts": _told(found.facts),
-        "words": list(found.words),
-        "tensors": list(found.tensors),
-        "unseen": unseen,
-    }
-    return _paged(made, page)
+    return DoctorResult(
+        files=[str(a), str(b)],
+        spec=accounts.describe_spec(fitted),
+        verdict=found.verdict,
+        advice=found.advice,
+        next=next_command(found, a, b, fitted, given_options(session.asked), able=able),
+        tries=[{"method": one.method, "why": one.why} for one in candidates(fitted, len(models), able=able)],
+        repairs_tried=list(open_to_choice("auto", statistics=bool(fitted.statistics))) if able else [],
+        facts=_told(found.facts),
+        words=list(found.words),
+        tensors=list(found.tensors),
+        unseen=unseen,
+    )
 
 
-def _paged(made: dict[str, Any], page: Page | None) -> dict[str, Any]:
-    """What was found, written as a page where one is asked for."""
-    if page is not None:
-        outputs.write_files([(page.path, html.page(told.document(made, page.command)))], force=page.force)
-    return made
-
-
-def _by_tensors(models: Sequence[Checkpoint], asked: Asked, a: Path, b: Path) -> dict[str, Any]:
+def _by_tensors(models: Sequence[Checkpoint], asked: Asked, a: Path, b: Path) -> DoctorResult:
     """What the tensors alone tell, where no spec is known."""
     found = by_tensors(*models)
     statistics = any(name.endswith("running_var") for name in models[0].shapes)
@@ -128,19 +174,19 @@ def _by_tensors(models: Sequence[Checkpoint], asked: Asked, a: Path, b: Path) ->
         "strangers": ["align", str(a), str(b), *net],
         "undecided": ["doctor", str(a), str(b), *net],
     }[found.verdict]
-    return {
-        "files": [str(a), str(b)],
-        "spec": None,
-        "verdict": found.verdict,
-        "advice": found.advice,
-        "next": _line(words, given_options(asked), WEIGHTS[1:]),
-        "tries": [],
-        "repairs_tried": [],
-        "facts": _told(found.facts),
-        "words": [],
-        "tensors": list(found.tensors),
-        "unseen": list(found.unseen),
-    }
+    return DoctorResult(
+        files=[str(a), str(b)],
+        spec=None,
+        verdict=found.verdict,
+        advice=found.advice,
+        next=_line(words, given_options(asked), WEIGHTS[1:]),
+        tries=[],
+        repairs_tried=[],
+        facts=_told(found.facts),
+        words=[],
+        tensors=list(found.tensors),
+        unseen=list(found.unseen),
+    )
 
 
 def _told(facts: Sequence[Fact]) -> dict[str, dict[str, Any]]:

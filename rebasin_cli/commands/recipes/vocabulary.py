@@ -47,9 +47,6 @@ MAY_BE_MISSING = {"baseline": "missing_baseline"}
 REFUSED, ACCEPTED = (constant("rebasin_cli.session.subjects", name) for name in ("REFUSE", "ACCEPT"))
 # Folders of data: large, and the same under their name; their content is not looked at.
 DATA_FOLDERS = ("data_root",)
-# What `out` of a command ends with, where other steps read it; a step that names none writes NAME with this.
-ENDINGS = dict.fromkeys(("train", "align", "merge", "repair"), ".safetensors")
-ENDINGS |= {"curve": ".curve.safetensors"}
 # Texts that may name a file: a spec, a start.
 MAY_NAME_A_FILE = ("spec", "init")
 # Texts that may name a file, or code of the user's: a network, a loader, a function.
@@ -74,7 +71,7 @@ NAMING_NOTHING = frozenset(
 SAID = frozenset(
     " ".join(
         """
-        align, barrier, compare, curve, doctor, eval, gate, inspect, lab
+        align, barrier, compare, eval, gate, inspect, lab
         list, lab run, lab show, merge, plane, repair, signature, spec check, spec explain,
         spec import, spec infer, spec list, spec prove, spec show, train, verify
         """.split()
@@ -109,8 +106,8 @@ class Parameter:
     """One option, or one argument (`flag` is ""). `kind` is int, float, bool, str or "path".
 
     `many` takes a list, `count` of them where it is not 0, behind one flag. `off` is the flag that says no.
-    `role` tells what it may name; `default` is of those that are written. A `gate` changes nothing that is
-    measured.
+    `role` tells what it may name; `default` is of those that are written, `ending` how the name of the file
+    ends that a step writes which names none. A `gate` changes nothing that is measured.
     """
 
     key: str
@@ -127,6 +124,7 @@ class Parameter:
     help: str = ""
     default: str | None = None
     gate: bool = False
+    ending: str | None = None
 
     def wrong(self, value: Any) -> str | None:
         """What is wrong with one value; None where it is right."""
@@ -180,6 +178,7 @@ def parameter(option: Option) -> Parameter:
         option.help,
         str(option.default) if written else None,
         option.gate,
+        option.ending,
     )
 
 
@@ -221,10 +220,8 @@ class Command:
 
     @property
     def ending(self) -> str | None:
-        """Of the file that it makes, where that is weights."""
-        if self.operation is not None:
-            return next((one.ending for one in self.operation.options if one.ending), None)
-        return ENDINGS.get(self.name)
+        """How the file ends that other steps read of it; None where it makes none."""
+        return next((p.ending for p in self.parameters if p.ending), None)
 
     @property
     def options(self) -> dict[str, Parameter]:

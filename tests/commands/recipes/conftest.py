@@ -12,7 +12,7 @@ ALIGN = Command(
     (
         Parameter("reference", "path", required=True, role=READS),
         Parameter("model", "path", required=True, role=READS),
-        Parameter("out", "path", "--out", role=WRITES),
+        Parameter("out", "path", "--out", role=WRITES, ending=".safetensors"),
         Parameter("method", str, "--method"),
         Parameter("data", str, "--data", role=MAY_READ),
         Parameter("seed", int, "--seed", min=0, max=9),
@@ -25,7 +25,7 @@ MERGE = Command(
     "Merge.",
     (
         Parameter("models", "path", many=True, required=True, role=READS),
-        Parameter("out", "path", "--out", role=WRITES),
+        Parameter("out", "path", "--out", role=WRITES, ending=".safetensors"),
         Parameter("method", str, "--method"),
         Parameter("repair", str, "--repair"),
         Parameter("interpolation", str, "--interpolation"),
