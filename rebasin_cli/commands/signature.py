@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 
@@ -15,60 +16,125 @@ from ..curves import stored
 from ..datasets._batches import checked
 from ..errors import DataError, UsageError
 from ..permutations.permutation import identity, permuted
+from ..registry.options import PLAIN, READS, WRITES, argument, option
+from ..registry.results import UNSET, Result, Unset
 from ..reports import _accounts as accounts
 from ..reports import pictures
 from ..reports import signature as told
+from ..reports.document import Document
 from ..reports.formats import html
+from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.method_options import check_method
 from ..session.samples import MATCH_SAMPLES
 from ..session.session import Session
-from ..session.subjects import Data, ForSearch, Search
+from ..session.subjects import (
+    Answer,
+    Data,
+    DataSet,
+    Loading,
+    Methods,
+    Network,
+    Samples,
+    Screen,
+    Search,
+    Weights,
+)
 from .verbs import outputs, search
 
 BOUNDED = 1_000  # samples, on 101 networks between two
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """The picture and the page that are written; existing ones only by `force`. `command` is on the page."""
-
-    plot: Path | None = None
-    page: Path | None = None
-    force: bool = False
-    command: str = "rebasin signature"
+PANEL = "Measure"
 
 
-def signature(
-    a: Path,
-    b: Path,
-    listener: Listener = SILENT,
-    *,
-    perm: Path | None = None,
-    counts: Sequence[int] = (),
-    curve: Path | None = None,
-    bounded: bool = False,
-    drawn: Drawn = Drawn(),  # noqa: B008 (frozen)
-    **subjects: Unpack[ForSearch],
-) -> dict[str, Any]:
-    """How alike matched units are, before and after alignment, as values for --json.
+@dataclass(frozen=True, kw_only=True)
+class Signature(Loading, Network, DataSet, Samples, Methods, Screen):
+    """Show how A's units correlate with those of B that they are matched to, before and after alignment.
+
+    Mean and standard deviation over units, a line a permutation; units that are constant on the data are
+    counted, and left out.
+
+    Example: rebasin signature a.pt b.pt --data cifar10 --method am --plot signature.png
+    """
+
+    a: Path = argument("A", "The reference.", role=READS)
+    b: Path = argument("B", "The model that is aligned to it.", role=READS)
+    method: str | None = option(None, "How to align: {methods}, or none (wm).", also=("-m",), role=PLAIN)
+    perm: Path | None = option(None, "Use this permutation of B.", metavar="FILE", role=READS)
+    stability: str | None = option(
+        None,
+        "With am: the share of units that fewer samples match as the most do, such as 2500,5000,10000.",
+        metavar="N,N,…",
+        role=PLAIN,
+    )
+    curve: Path | None = option(
+        None,
+        "Compare A with the middle of this trained curve (rebasin curve), as it is and once its "
+        "units are matched, beside the middle of the straight line and the other end.",
+        metavar="FILE",
+        role=READS,
+    )
+    bounds: bool = option(
+        False,
+        "Also how far networks between A and B can be from both, by Neuron Alignment's Theorem 3.1 "
+        "(mlp, ReLU, no norms).",
+        role=PLAIN,
+    )
+    plot: Path | None = option(None, "Draw mean ± std a layer, as PNG.", metavar="FILE", role=WRITES)
+    html: Path | None = option(None, "Write it as one HTML file.", metavar="FILE", role=WRITES)
+    json: bool = Answer.json
+    force: bool = Weights.force
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignatureResult(Result):
+    """How alike matched units are: a row a word in `signature`, with mean and deviation "before" and "after".
+
+    `stability` is of several counts of samples, `curve` and `bounds` where they were asked for.
+    """
+
+    files: tuple[Path, ...] = ()  # the two models, as they were named: not in JSON
+    spec: Mapping[str, Any]
+    match: Mapping[str, Any]
+    data: str
+    samples: int
+    signature: list[Mapping[str, Any]]
+    stability: Mapping[str, Any] | None
+    written: list[str] | None
+    times: Mapping[str, float]
+    curve: Mapping[str, Any] | Unset = UNSET
+    bounds: Mapping[str, Any] | Unset = UNSET
+
+    def values(self) -> dict[str, Any]:
+        return {name: value for name, value in super().values().items() if name != "files"}
+
+    def document(self) -> Document:
+        return told.document(self.values(), self.files or ())
+
+
+def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
+    """How alike matched units are, before and after alignment.
 
     B is aligned with the method of the search, or `perm`. With a trained `curve` from A to B, it is A and the
-    curve's middle that are compared (`signatures.along`). `bounded` adds the bounds of a theorem
-    (`analysis.bounds`). `counts` of samples ask how stable activation matching is, and take the place of the
-    limit.
+    curve's middle that are compared (`signatures.along`). `bounds` are those of a theorem
+    (`analysis.bounds`). Counts of samples (`stability`) ask how stable activation matching is, and take the
+    place of the limit.
     """
-    asked = [(name, path) for name, path in (("png", drawn.plot), ("html", drawn.page)) if path is not None]
-    asked_of, data = subjects.get("search", Search()), subjects.get("data", Data())
+    method = asked.method or ("wm" if asked.curve is None else "none")
+    subjects = subjects_of(dataclasses.replace(asked, method=method))
+    counts, perm, curve, bounded = _counts(asked.stability), asked.perm, asked.curve, asked.bounds
+    files = [(name, path) for name, path in (("png", asked.plot), ("html", asked.html)) if path is not None]
+    asked_of, data = subjects["search"], subjects["data"]
     check_method(asked_of, or_none=True)
     session = Session(
         "signature",
-        [a, b],
+        [asked.a, asked.b],
         listener,
         **subjects | {"data": _samples(data, asked_of, counts, perm)},
         perm=perm,
     )
-    outputs.check_files(asked, session.reads.and_files([curve]), force=drawn.force)
+    outputs.check_files(files, session.reads.and_files([curve]), force=asked.force)
     search.check(session, or_none=True)
     if curve is not None and (session.moved or counts):
         what = "--stability" if counts else "--perm" if perm else f"--method {session.method}"
@@ -134,23 +200,36 @@ def signature(
             others = {"unaligned": second, "aligned": permuted(second, fitted, permutations)}
             more = {"bounds": bounds.account(network, first, others, *_some(samples))}
     match = {"method": "am"} if stable else accounts.describe_match(found, given=perm is not None)
-    made = {
-        "spec": accounts.describe_spec(fitted),
-        "match": match,
-        "data": samples.name,
-        "samples": stable.samples[-1] if stable else samples.samples,
-        "signature": list(rows),
-        "stability": None if stable is None else _described(stable),
-        "written": [str(path) for _, path in asked] or None,
-        "times": accounts.times(found),
-    } | more
-    document = told.document(made, (a, b), drawn.command)
+    made = SignatureResult(
+        files=(asked.a, asked.b),
+        spec=accounts.describe_spec(fitted),
+        match=match,
+        data=samples.name,
+        samples=stable.samples[-1] if stable else samples.samples,
+        signature=list(rows),
+        stability=None if stable is None else _described(stable),
+        written=[str(path) for _, path in files] or None,
+        times=accounts.times(found),
+        **more,
+    )
+    document = told.document(made.values(), made.files, listener.command or "rebasin signature")
     render: dict[str, Callable[[], str | bytes]] = {
         "png": lambda: pictures.png(document),
         "html": lambda: html.page(document),
     }
-    outputs.write_files([(path, render[name]()) for name, path in asked], force=drawn.force)
+    outputs.write_files([(path, render[name]()) for name, path in files], force=asked.force)
     return made
+
+
+def _counts(text: str | None) -> list[int]:
+    if text is None:
+        return []
+    parts = [part.strip() for part in text.split(",")]
+    if len(set(parts)) < 2 or not all(re.fullmatch("0*[1-9][0-9]{0,9}", part) for part in parts):
+        raise UsageError(
+            f"--stability {text!r} is not two counts of samples or more", hint="Write 2500,5000,10000"
+        )
+    return [int(part) for part in parts]
 
 
 def _some(samples: Any) -> tuple[Any, Any]:

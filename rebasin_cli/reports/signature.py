@@ -81,7 +81,7 @@ def document(found: Mapping[str, Any], files: Sequence[Any], line: str = "") -> 
         if curved
         else found["match"]["method"]
     )
-    title = f"Signature of {' and '.join(map(str, files))}"
+    title = f"Signature of {' and '.join(map(str, files))}" if files else "Signature"
     table = Table("Correlation of matched units", [Column("word", Kind.TEXT), *map(Column, names)], rows)
     written: list[tuple[str, Inline]] = [("written", str(path)) for path in found.get("written") or ()]
     return Document(
