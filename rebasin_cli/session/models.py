@@ -68,9 +68,11 @@ def as_opened(
     return agreeing(opened, say)
 
 
-def open_model(path: Path, loading: Loading, say: Callable[[str], None]) -> Checkpoint:
-    """One model beside those of the session, such as whose tensors are copied."""
-    return as_opened([path], open_models([path], loading, say), say)[0]
+def open_beside(first: Checkpoint, path: Path, loading: Loading, say: Callable[[str], None]) -> Checkpoint:
+    """A model beside those of the session, such as whose tensors are copied, under the names of the first."""
+    (model,) = open_models([path], loading, say)
+    tell_notes(path, model, say)
+    return agreeing([first, model], say)[1]
 
 
 def agreeing(models: Sequence[Checkpoint], say: Callable[[str], None]) -> list[Checkpoint]:

@@ -69,8 +69,10 @@ class Session:
         return other
 
     def over(self, models: Sequence[Checkpoint], asked: Asked) -> Session:
-        """The same command on other tensors of these files, before anything else of them was opened."""
+        """The same command on other tensors of these files: what was opened of theirs is opened anew."""
         other = copy.copy(self)
+        for name in ("symmetries", "given", "network", "network_alone", "has_data"):
+            other.__dict__.pop(name, None)
         other.__dict__["models"], other.asked = list(models), asked
         return other
 

@@ -23,7 +23,7 @@ from ...checkpoints.tensors import CHUNK, LazyTensors
 from ...errors import SpecError
 from ...runtime.text import some
 from ...session.listener import Listener
-from ...session.models import agreeing, as_opened, naming, open_model
+from ...session.models import as_opened, naming, open_beside
 from ...session.samples import data_reference, recorded_vocabulary
 from ...session.session import Session
 from ...spec import library
@@ -72,10 +72,8 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     paths, asked, listener = session.paths, session.asked, session.listener
     models = as_opened(paths, session.opened, listener.say)
     recorded_vocabulary(models)  # of texts of different characters there is no mean
-    source = None
-    if mean.copy_from is not None:
-        source = open_model(mean.copy_from, asked.loading, listener.say)
-        source = agreeing([models[0], source], listener.say)[1]
+    copied = mean.copy_from
+    source = None if copied is None else open_beside(models[0], copied, asked.loading, listener.say)
     with naming(paths):
         parts = parts_of(models, ignore=mean.ignore, source=source, heads=mean.heads, extra=mean.extra)
     if parts.statistics and asked.repair.repair != "none":

@@ -16,7 +16,7 @@ from ...checkpoints.tensors import LazyTensors, replaced
 from ...networks.evaluation import Scores
 from ...repair import reset
 from ...session.listener import SILENT
-from ...session.models import agreeing, naming, open_model
+from ...session.models import naming, open_beside
 from ...session.samples import Splits
 from ...session.session import Session
 from ..verbs import endpoints, provenance, repairs, search, strangers
@@ -34,8 +34,8 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     mean.check_nothing_kept(output)
     paths = session.paths
     with naming(paths):
-        source = open_model(mean.copy_from, session.asked.loading, session.say) if mean.copy_from else None
-        source = source and agreeing([session.models[0], source], session.say)[1]
+        first, copied = session.models[0], mean.copy_from
+        source = None if copied is None else open_beside(first, copied, session.asked.loading, session.say)
         parts = parts_of(session.models, ignore=mean.ignore, source=source)
     network = _network(session)
     resets = repairs.resets(session.asked.repair, network)
