@@ -5,11 +5,14 @@ several processes does without.
 """
 
 import gc
+import os
 import signal
 
 import pytest
 
 from tests.processor import Processor
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for what tests start, too
 
 
 def pytest_addoption(parser):
