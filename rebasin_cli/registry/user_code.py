@@ -23,7 +23,19 @@ OURS = str(Path(__file__).parents[1]) + os.sep
 PYTHON = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 # The packages that rebasin itself imports (pyproject.toml): one that fails is no code of the user's.
 REQUIRED = frozenset(
-    ("torch", "numpy", "scipy", "safetensors", "typer", "rich", "yaml", "matplotlib", "PIL", "filelock")
+    (
+        "torch",
+        "numpy",
+        "scipy",
+        "safetensors",
+        "typer",
+        "rich",
+        "yaml",
+        "matplotlib",
+        "PIL",
+        "filelock",
+        "jinja2",
+    )
 )
 INSTALLED = re.compile(r"[\\/](site|dist)-packages[\\/]")
 TORCH = re.compile(r"[\\/]torch[\\/]")

@@ -521,7 +521,7 @@ def test_a_distillation_is_tried_once_in_the_end_with_the_best_if_there_is_time(
     assert "begins with a refit" in hasty.done[0].lacking["distill"]
 
 
-@pytest.mark.parametrize("counts", [True, False])
+@pytest.mark.parametrize("counts", [True, pytest.param(False, marks=pytest.mark.sweep)])
 def test_a_distillation_reads_more_samples_where_there_is_time_and_they_are_there(
     problem, monkeypatch, counts
 ):

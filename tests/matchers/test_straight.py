@@ -335,7 +335,7 @@ def test_fewer_permutations_a_step_are_all_solved_in_turn():
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-@pytest.mark.parametrize("share", [1.0, 0.3])
+@pytest.mark.parametrize("share", [pytest.param(1.0, marks=pytest.mark.sweep), 0.3])
 def test_a_search_goes_on_from_any_step_to_the_same_bits(optimizer, share):
     options = ste_mm.Options(epochs=3, optimizer=optimizer, share=share, learning_rate=0.1)
     kept, whole = states_of(ste_mm, problem(3), options)

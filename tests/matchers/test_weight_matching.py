@@ -451,7 +451,7 @@ def test_a_soft_start_gains_on_narrow_networks(monkeypatch):
 
 
 @pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("net", ["mlp", "tinyten"])
+@pytest.mark.parametrize("net", ["mlp", pytest.param("tinyten", marks=pytest.mark.sweep)])
 def test_a_search_interrupted_anywhere_goes_on_to_the_same_result(net, wide, kicking, monkeypatch):
     monkeypatch.setattr(wm, "WIDE", 1 if wide else 10**9)
     monkeypatch.setattr(wm, "ROUGH", 2e-3)  # much is left to polish

@@ -53,7 +53,14 @@ def outputs(network: nn.Module, tensors=None, *, shape=None) -> torch.Tensor:
 # ------------------------------------------------------------------------------- reading tensors back
 
 
-@pytest.mark.parametrize("name", [name for name in VARIANTS if name not in TRANSFORMERS])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.sweep if name in ("resnet101", "resnet152") else ())
+        for name in VARIANTS
+        if name not in TRANSFORMERS
+    ],
+)
 def test_from_shapes_has_exactly_the_tensors_it_was_given(name):
     settings = [
         {"width": 0.25, "classes": 7, "input_shape": (1, 64, 64)},
