@@ -3,9 +3,10 @@
     python docs/generate.py            # write it
     python docs/generate.py --check    # exit 1 with a diff where something is not current
 
-docs/cli.md is the help of every command, 100 columns wide, whatever the terminal and its environment;
-recipe.schema.json is the schema of recipes; the table in errors.md is of rebasin_cli/errors.py. Other pages
-show files of docs/examples/: a line that is only a link to one is followed by a block with its text.
+docs/cli.md is the whole help of every command (`--help-all`), 100 columns wide, whatever the terminal and its
+environment, and what `rebasin list` says of options that are told once; recipe.schema.json is the schema of
+recipes; the table in errors.md is of rebasin_cli/errors.py. Other pages show files of docs/examples/: a line
+that is only a link to one is followed by a block with its text.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import inspect
 import io
 import re
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,8 +27,11 @@ import typer
 from typer import rich_utils
 
 from rebasin_cli import errors
+from rebasin_cli.cli import help as helping
 from rebasin_cli.cli import whole
 from rebasin_cli.cli._vocabulary import vocabulary
+from rebasin_cli.commands.list import List, option_lines
+from rebasin_cli.commands.list import run as listed
 from rebasin_cli.commands.run import schema_text
 from rebasin_cli.runtime import broken
 
@@ -43,8 +48,20 @@ LEFT = ("all was done, but the reader of stdout left before it had all, such as 
 HEAD = """\
 # Commands
 
-Generated from the program by `make docs`; edit the commands in `rebasin_cli/cli/`, not this page.
-Exit codes and messages: [errors.md](errors.md).
+Generated from the program by `make docs`; edit the commands in `rebasin_cli/commands/`, not this page.
+Exit codes and messages: [errors.md](errors.md). `--help` shows what most people use of the larger commands,
+`--help-all` what stands here. Two kinds of options are told once, at the end:
+[those that mean the same everywhere](#options-of-every-command), and [those of methods](#options-of-methods).
+"""
+EVERYWHERE = """\
+## Options of every command
+
+What these mean does not hang on the command that takes them. Also: `rebasin list options`.
+"""
+OF_METHODS = """\
+## Options of methods
+
+Of any command that takes the method, as flags. Also: `rebasin list methods NAME`.
 """
 
 
@@ -53,13 +70,42 @@ def commands() -> str:
     with mock.patch.multiple(rich_utils, MAX_WIDTH=WIDTH, COLOR_SYSTEM=None, FORCE_TERMINAL=False):
         found = list(helps(typer.main.get_command(whole())))
     sections = [f"## {path}\n\n```text\n{text}\n```\n" for path, text in found]
-    return "\n".join([HEAD, *sections])
+    return "\n".join([HEAD, *sections, EVERYWHERE, told_once(), OF_METHODS, options_of_methods()])
+
+
+def told_once() -> str:
+    """The options that mean the same everywhere, as a block."""
+    things = listed(List(kind="options")).kinds["options"]
+    wide = max(len(thing["name"]) for thing in things)
+    return block(f"{thing['name']:<{wide}}  {thing['summary']}" for thing in things)
+
+
+def options_of_methods() -> str:
+    """Every method of ours with its options, a block each."""
+    things = listed(List(kind="methods")).kinds["methods"]
+    return "\n".join(
+        f"### {thing['name']}\n\n{block(option_lines(thing['options']))}"
+        for thing in things
+        if thing["options"]
+    )
+
+
+def block(lines: Iterable[str]) -> str:
+    """Lines as a block of code, none of them wider than the page."""
+    told = [
+        textwrap.fill(line, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+        if len(line) > WIDTH
+        else line
+        for line in lines
+    ]
+    return "\n".join(["```text", *told, "```", ""])
 
 
 def helps(command: Any, path: str = "rebasin", parent: Any = None) -> Iterator[tuple[str, str]]:
     """(`rebasin align`, its help) for a command and all below it, in the order of its help."""
     name = path.rpartition(" ")[2]
     context = command.make_context(name, [], parent=parent, resilient_parsing=True, terminal_width=WIDTH)
+    context.meta[helping.ALL] = True
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         text = command.get_help(context)  # typer prints it; plain click returns it

@@ -16,18 +16,19 @@ import typer
 from ..registry import operations
 from ..registry.operations import Operation
 from ..registry.options import REQUIRED, Option
+from . import help as helping
 
 
 def add(app: typer.Typer, word: str, *, options: bool = True) -> None:
     """The operation of this name, or the group of them, as a command of `app`; without `options` its name."""
     if not operations.words()[word]:
         (one,) = operations.of(word)
-        app.command(word, rich_help_panel=one.panel)(command(one, options=options))
+        app.command(word, rich_help_panel=one.panel, cls=helping.of(one))(command(one, options=options))
         return
     help, panel = operations.group(word)
     group = typer.Typer(name=word, help=help, no_args_is_help=True)
     for one in operations.of(word):
-        group.command(one.words[-1])(command(one, options=options))
+        group.command(one.words[-1], cls=helping.of(one))(command(one, options=options))
     app.add_typer(group, rich_help_panel=panel)
 
 
@@ -35,16 +36,16 @@ def command(operation: Operation, *, options: bool = True) -> Callable[..., None
     """What typer makes a command of: its parameters are the options of the operation."""
     known = operation.options if options else ()
 
-    def call(context: typer.Context, **given: Any) -> None:
+    def call(context: typer.Context, help_all: bool, **given: Any) -> None:
         told = {name: value for name, value in given.items() if _is_told(of[name], value)}
         told = {name: tuple(value or ()) if of[name].many else value for name, value in told.items()}
         run(operation, told, shlex.join(["rebasin", *context.find_root().obj]))
 
     of = {option.parameter: option for option in known}
     context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-    parameters = [context, *map(_parameter, known)]
+    parameters = [context, *map(_parameter, known), _help_all(hidden=not (options and operation.common))]
     call.__name__ = operation.words[-1]
-    call.__doc__ = operation.help
+    call.__doc__ = "\n\n".join(" ".join(part.split()) for part in operation.help.split("\n\n"))
     call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
@@ -87,6 +88,12 @@ def _parameter(option: Option) -> Parameter:
     return Parameter(
         option.parameter, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, info]
     )
+
+
+def _help_all(*, hidden: bool) -> Parameter:
+    told = "Show all options of this command and exit."
+    info = typer.Option("--help-all", is_eager=True, callback=helping.show_all, help=told, hidden=hidden)
+    return Parameter("help_all", Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, info])
 
 
 def _spelt(option: Option) -> list[str]:

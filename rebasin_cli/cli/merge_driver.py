@@ -66,7 +66,7 @@ def _value(flag: str, text: str) -> str:
     return text
 
 
-@app.command(rich_help_panel="Align and merge", cls=_AsGitCalls)
+@app.command(cls=_AsGitCalls, hidden=True)
 @g.shared(g.SCREEN)
 def merge_driver(
     base: Annotated[Path, typer.Argument(metavar="BASE", help="%O: the common ancestor; empty for none.")],

@@ -52,6 +52,20 @@ class Align(Loading, Network, DataSet, Samples, Methods, Grouping, Polishing, In
     Example: rebasin align a.pt b.pt --method wm -o b_aligned.safetensors
     """
 
+    COMMON = (
+        "out",
+        "method",
+        "data",
+        "net",
+        "spec",
+        "groups",
+        "polish",
+        "resume",
+        "dry_run",
+        "json",
+        "force",
+    )
+
     reference: Path = argument("A", "The model that stays.", role=READS)
     model: Path = argument("B", "The model that is permuted.", role=READS)
     out: str | None = OutModel.out

@@ -108,6 +108,20 @@ class Barrier(
     Example: rebasin barrier a.pt b.pt --data cifar10 --report report/ --max-barrier 0.05
     """
 
+    COMMON = (
+        "method",
+        "repair",
+        "data",
+        "net",
+        "spec",
+        "report",
+        "max_barrier",
+        "gate",
+        "baseline",
+        "dry_run",
+        "json",
+    )
+
     a: Path = argument("A", "The reference.", role=READS)
     b: Path = argument("B", "The model that is aligned to it.", role=READS)
     method: str | None = BestMethod.method

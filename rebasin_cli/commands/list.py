@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import RebasinError, unknown
-from ..registry import Option, Registry
+from ..registry import Option, Registry, operations
 from ..registry.options import PLAIN, argument, option
 from ..registry.results import Result
 from ..session.listener import SILENT, Listener
@@ -29,17 +29,24 @@ KINDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     ],
     "data": lambda: _things(Registry("datasets", "data set")),
     "reports": lambda: _things(Registry("reports", "report format")),
+    "options": lambda: [_everywhere(option) for option in operations.everywhere().values()],
 }
+ONE_OF = dict(zip(KINDS, ("method", "spec", "net", "data set", "report format", "option"), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
 class List:
     """List methods, specs, nets, data sets and report formats, those of other packages included.
 
-    Example: rebasin list methods --verbose
+    Of one method its options are shown; of options those that mean the same in every command.
+
+    Example: rebasin list methods wm
     """
 
-    kind: str | None = argument("[KIND]", "methods, specs, nets, data, reports.", default=None, role=PLAIN)
+    kind: str | None = argument(
+        "[KIND]", "methods, specs, nets, data, reports, options.", default=None, role=PLAIN
+    )
+    name: str | None = argument("[NAME]", "The only one to show.", default=None, role=PLAIN)
     verbose: bool = option(False, "The options of every method, too.", also=("-v",), role=PLAIN)
     json: bool = Answer.json
 
@@ -59,11 +66,17 @@ class ListResult(Result):
 
 
 def run(asked: List, listener: Listener = SILENT) -> ListResult:
-    """Read lists off sources. Raises UsageError for an unknown kind."""
+    """Read lists off sources. Raises UsageError for an unknown kind, or name of one."""
     if asked.kind is not None and asked.kind not in KINDS:
         raise unknown("kind", asked.kind, KINDS)
     wanted = [asked.kind] if asked.kind else KINDS
-    return ListResult({name: KINDS[name]() for name in wanted}, asked.verbose)
+    found = {kind: KINDS[kind]() for kind in wanted}
+    if asked.kind is not None and asked.name is not None:
+        named = {thing["name"].removeprefix("--"): thing for thing in found[asked.kind]}
+        if asked.name not in named:
+            raise unknown(ONE_OF[asked.kind], asked.name, named)
+        found = {asked.kind: [named[asked.name]]}
+    return ListResult(found, asked.verbose or asked.name is not None)
 
 
 def _specs() -> list[dict[str, Any]]:
@@ -87,6 +100,11 @@ def _method(name: str) -> dict[str, Any]:
         return found | {"options": [_option(option) for option in METHODS.options(name)]}
     except RebasinError as error:
         return found | {"options": [], "broken": error.message}
+
+
+def _everywhere(option: Option) -> dict[str, Any]:
+    more = ", ".join(filter(None, [*option.also, "" if option.many else option.shown_default]))
+    return _thing(option.flag, option.help.removesuffix(".") + (f" ({more})." if more else "."))
 
 
 def _option(option: Option) -> dict[str, Any]:

@@ -72,6 +72,19 @@ class Merge(
     Example: rebasin merge a.pt b.pt c.pt --method merge-many -o merged.safetensors
     """
 
+    COMMON = (
+        "out",
+        "method",
+        "repair",
+        "data",
+        "net",
+        "spec",
+        "weights",
+        "dry_run",
+        "json",
+        "force",
+    )
+
     models: tuple[Path, ...] = argument(
         "A B …", "Two models or more; the first is the reference.", role=READS
     )

@@ -33,6 +33,7 @@ from .results import UNSET, Plan
 PACKAGE = "rebasin_cli.commands"
 FOLDER = Path(__file__).parents[1] / "commands"
 METHODS, FORMATS = Registry("matchers", "method"), Registry("reports", "report format")
+UNNAMED = ("wm", "auto")  # what may be meant where no method is named
 # What stands for names in a sentence of help: those that are there, of other packages too.
 NAMED = {"{methods}": METHODS, "{data sets}": Registry("datasets", "data set")}
 
@@ -53,6 +54,11 @@ class Operation:
     def help(self) -> str:
         """What it does: the first line alone, and then more."""
         return source.documentation(self.module, self.kind)
+
+    @cached_property
+    def common(self) -> tuple[str, ...]:
+        """The fields that its help shows where it has a COMMON; else it shows all of its own."""
+        return tuple(source.stated(self.module, self.kind, "COMMON") or ())
 
     @property
     def panel(self) -> str | None:
@@ -186,6 +192,12 @@ def of(word: str) -> tuple[Operation, ...]:
 def every() -> dict[str, Operation]:
     """All operations by their names."""
     return {one.name: one for word in words() for one in of(word)}
+
+
+def everywhere() -> dict[str, Option]:
+    """The options that mean the same in every command that takes them, by their flags."""
+    found = (option for one in every().values() for option in one.options if option.everywhere)
+    return {option.flag: option for option in sorted(found, key=lambda option: option.flag)}
 
 
 def of_value(asked: Any) -> Operation:

@@ -50,7 +50,8 @@ class Option:
     agree on it; one that only says how long to search ("length") is recorded; one that changes "nothing" but
     time, memory and what is told is neither. `role` says what its value may bring about in a recipe
     (`READS` …); without one numbers and choices are `PLAIN`, files `READS`, and anything else is refused in a
-    stranger's recipe. A `gate` changes nothing that is measured.
+    stranger's recipe. A `gate` changes nothing that is measured. What is `everywhere` means the same in every
+    command that takes it, so that it is told once (`rebasin list options`) and not in the help of each.
 
     Help shows it in `panel`, with its default where that is `shown`. Of a file that is written, `ending` is
     how its name ends where a recipe leaves that out. `within` is the field that holds it, where that is a
@@ -77,6 +78,7 @@ class Option:
     shown: bool = True
     role: str = ""
     gate: bool = False
+    everywhere: bool = False
     ending: str | None = None
     within: str = ""
 
@@ -149,6 +151,7 @@ def option(
     shown: bool = True,
     role: str = "",
     gate: bool = False,
+    everywhere: bool = False,
     ending: str | None = None,
 ) -> Any:
     """A dataclass field that is an option; see `Option`. `flag` is by default the field's name.

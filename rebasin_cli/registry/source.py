@@ -75,7 +75,7 @@ def fields(module: str, name: str, *, own_first: bool = False) -> dict[str, Opti
         above = fields(*_class(place, base))
         inherited |= {key: one for key, one in above.items() if not (own_first and key in inherited)}
     own: dict[str, Option | str] = {}
-    panel = _stated(place, node, "PANEL")
+    panel = str(_stated(place, node, "PANEL") or "")
     for line in node.body:
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
             found = _field(place, line.target.id, line, panel)
@@ -125,12 +125,17 @@ def _text(annotation: ast.expr) -> str:
     return ast.unparse(annotation).strip("'\"")
 
 
-def _stated(module: str, node: ast.ClassDef, name: str) -> str:
-    """A constant of a class's own body."""
+def stated(module: str, name: str, constant: str) -> Any:
+    """A constant that a class states in its own body, None where it does not."""
+    place, node = _find(module, name)
+    return _stated(place, node, constant) if isinstance(node, ast.ClassDef) else None
+
+
+def _stated(module: str, node: ast.ClassDef, name: str) -> Any:
     for line in node.body:
         if isinstance(line, ast.Assign) and any(_is(target, name) for target in line.targets):
-            return str(_value(module, line.value))
-    return ""
+            return _value(module, line.value)
+    return None
 
 
 def _class(module: str, node: ast.expr) -> tuple[str, str]:

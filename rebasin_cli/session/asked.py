@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from ..checkpoints.writing import parse_size
 from ..errors import UsageError
 from ..matchers import registry
+from ..registry.operations import UNNAMED
 from .subjects import Data, ForMerge, Loading, Network, Repair, Search
 
-UNNAMED = ("wm", "auto")  # what is meant where no method is named
 T = TypeVar("T")
 
 

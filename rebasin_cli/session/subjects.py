@@ -46,9 +46,13 @@ class Loading:
         None,
         "Which weights of a torch file with several, such as ema.shadow, or generator,critic for two.",
         role=PLAIN,
+        everywhere=True,
     )
     unsafe_load: bool = option(
-        False, "Unpickle torch files that need it. This runs code from the file.", role=TRUSTS
+        False,
+        "Unpickle torch files that need it. This runs code from the file.",
+        role=TRUSTS,
+        everywhere=True,
     )
 
 
@@ -64,17 +68,24 @@ class Running:
         metavar="REF",
         role=MAY_RUN,
     )
-    trust_code: bool = option(False, "Let a spec's own `net:` import code from outside rebasin.", role=TRUSTS)
+    trust_code: bool = option(
+        False, "Let a spec's own `net:` import code from outside rebasin.", role=TRUSTS, everywhere=True
+    )
     input: str | None = option(
         None,
         "Inputs for the proof, batch first: 1x3x224x224, or ids=2x16:int99,mask=2x16:bool.",
         metavar="[NAME=]SHAPE[:KIND],…",
         role=PLAIN,
+        everywhere=True,
     )
     output: str | None = option(
-        None, "Which of several outputs is measured: the logits.", metavar="KEY|INDEX", role=PLAIN
+        None,
+        "Which of several outputs is measured: the logits.",
+        metavar="KEY|INDEX",
+        role=PLAIN,
+        everywhere=True,
     )
-    device: str = option("auto", "auto, cpu, cuda, cuda:1 … or mps.", role=PLAIN)
+    device: str = option("auto", "auto, cpu, cuda, cuda:1 … or mps.", role=PLAIN, everywhere=True)
     seed: int = option(
         0, "Orders the layers and draws subsets.", metavar="N", min=0, max=LARGEST_SEED, panel=SEARCH
     )
@@ -92,6 +103,7 @@ class Network(Running):
         "and attentions may: key, attribute, index or dotted way; repeatable.",
         metavar="NAME",
         role=PLAIN,
+        everywhere=True,
     )
 
     @property
@@ -114,7 +126,7 @@ class DataSet:
         role=MAY_RUN,
     )
     data_root: Path | None = option(
-        None, "Where data files are; else REBASIN_DATA.", metavar="DIR", role=DATA
+        None, "Where data files are; else REBASIN_DATA.", metavar="DIR", role=DATA, everywhere=True
     )
     normalize: str | None = option(
         None,
@@ -122,6 +134,7 @@ class DataSet:
         "MEAN,…/STD,…; else as the checkpoints record, else what rebasin list data says.",
         metavar="HOW",
         role=PLAIN,
+        everywhere=True,
     )
 
 
@@ -138,7 +151,7 @@ class Samples:
         min=1,
         max=MOST,
     )
-    batch_size: int = option(500, "Samples a batch.", min=1, max=MOST)
+    batch_size: int = option(500, "Samples a batch.", min=1, max=MOST, everywhere=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -459,8 +472,8 @@ class Screen:
 
     PANEL = OUT
 
-    quiet: bool = option(False, "Only results and errors.", also=("-q",), role=PLAIN)
-    verbose: bool = option(False, "A line for every step.", also=("-v",), role=PLAIN)
+    quiet: bool = option(False, "Only results and errors.", also=("-q",), role=PLAIN, everywhere=True)
+    verbose: bool = option(False, "A line for every step.", also=("-v",), role=PLAIN, everywhere=True)
 
 
 @dataclass(frozen=True, kw_only=True)

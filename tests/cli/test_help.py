@@ -1,0 +1,74 @@
+"""What help shows of a command with many options, where the rest is told, and what completion offers."""
+
+import pytest
+
+from rebasin_cli.cli import help as helping
+from rebasin_cli.registry import operations
+
+EVERY = operations.every()
+
+
+@pytest.fixture(autouse=True)
+def at_a_hundred_columns(monkeypatch):
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 100)
+
+
+@pytest.mark.parametrize("command", ["merge", "align", "barrier"])
+def test_help_is_what_most_people_use(done, command):
+    short, whole = done(command, "--help").out, done(command, "--help-all").out
+    assert len(short.splitlines()) <= 60
+    assert f"rebasin {command} --help-all" in short and "rebasin list methods NAME" in short
+    assert f"Example: rebasin {command}" in short and "--effort" in short and "--max-sweeps" not in whole
+    for one in EVERY[command].options:
+        has_a_row = any(row.startswith(f"│ {one.flag} ") for row in whole.splitlines())
+        elsewhere = one.everywhere or one.within == helping.OF_METHODS
+        assert one.positional or has_a_row != elsewhere, one.flag
+        assert not one.everywhere or one.flag in whole.splitlines()[-2] + whole.splitlines()[-3]
+
+
+def test_what_is_common_is_an_option_of_the_command():
+    for operation in EVERY.values():
+        names = {one.name for one in operation.options if not one.everywhere and not one.positional}
+        assert set(operation.common) <= names, operation.name
+
+
+def test_what_is_everywhere_means_the_same_in_every_command():
+    for flag, told in operations.everywhere().items():
+        having = {name: one for name, of in EVERY.items() for one in of.options if one.flag == flag}
+        meant = {name: (one.help, one.default) for name, one in having.items() if one.everywhere}
+        assert set(meant.values()) == {(told.help, told.default)}, (flag, meant)
+
+
+def test_a_method_and_an_option_are_told_by_their_names(done, refused):
+    assert "--effort      fast|normal|high (normal)" in done("list", "methods", "wm").out
+    assert "--as-published" not in done("list", "methods", "wm").out
+    assert "--device" in done("list", "options").out and "auto, cpu" in done("list", "options", "device").out
+    assert list(done("list", "methods", "wm", "--json").json()) == ["methods"]
+    refused(2, "list", "methods", "wn", says="Did you mean wm?")
+
+
+def test_completion_offers_the_options_of_the_method_that_is_named(completed):
+    offered = completed("rebasin align a b --method ste --")
+    assert {"--epochs", "--mixture", "--device", "--groups"} <= offered and "--effort" not in offered
+    assert "--effort" in completed("rebasin merge a b --eff")  # it may be wm that is meant
+
+
+@pytest.fixture
+def completed(monkeypatch, capsys):
+    def completed(line):
+        from rebasin_cli.cli import execute
+
+        words = line.split(" ")
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+        monkeypatch.setenv("_REBASIN_COMPLETE", "complete_bash")
+        with pytest.raises(SystemExit):
+            execute([], standalone=True, shown=[])
+        return set(capsys.readouterr().out.split())
+
+    return completed
+
+
+def test_git_s_own_command_is_there_and_not_listed(done):
+    assert "merge-driver" not in done("--help").out
+    assert "BASE" in done("merge-driver", "--help").out
