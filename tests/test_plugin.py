@@ -142,9 +142,12 @@ def test_its_report_its_spec_and_its_network_work(rebasin, environment):
     assert "one_layer, 1 permutation" in rebasin("merge", *MODELS, "--repair", "none")
 
 
+LINE = "rebasin align --method restarts --st"
+
+
 def test_its_options_are_completed(environment):
     folder, python = environment
-    words = {"_REBASIN_COMPLETE": "complete_bash", "COMP_WORDS": "rebasin align --st", "COMP_CWORD": "2"}
+    words = {"_REBASIN_COMPLETE": "complete_bash", "COMP_WORDS": LINE, "COMP_CWORD": "4"}
     command = [str(python), "-m", "rebasin_cli"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=os.environ | words)
     assert "--starts" in done.stdout.split(), done

@@ -53,7 +53,7 @@ class OperationCommand(TyperCommand):
         """Those that most people use, in the order of COMMON, in one panel."""
         place = {name: number for number, name in enumerate(self.operation.common)}
         arguments = [one.name for one in self.operation.options if one.positional]
-        others = [copy.copy(p) for p in self.params if p.name not in arguments]
+        others: list[Any] = [copy.copy(p) for p in self.params if p.name not in arguments]
         for param in others:
             param.rich_help_panel = None
         few = sorted((p for p in others if p.name in place), key=lambda p: place[p.name])

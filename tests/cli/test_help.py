@@ -1,8 +1,10 @@
 """What help shows of a command with many options, where the rest is told, and what completion offers."""
 
 import pytest
+import typer
 
 from rebasin_cli.cli import help as helping
+from rebasin_cli.cli import whole
 from rebasin_cli.registry import operations
 
 EVERY = operations.every()
@@ -56,14 +58,12 @@ def test_completion_offers_the_options_of_the_method_that_is_named(completed):
 @pytest.fixture
 def completed(monkeypatch, capsys):
     def completed(line):
-        from rebasin_cli.cli import execute
-
         words = line.split(" ")
         monkeypatch.setenv("COMP_WORDS", line)
         monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
         monkeypatch.setenv("_REBASIN_COMPLETE", "complete_bash")
         with pytest.raises(SystemExit):
-            execute([], standalone=True, shown=[])
+            typer.main.get_command(whole())(args=[], prog_name="rebasin")
         return set(capsys.readouterr().out.split())
 
     return completed

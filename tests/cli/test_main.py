@@ -196,7 +196,7 @@ def test_errors_and_results_go_to_their_streams(tmp_path):
 def test_a_terminal_that_knows_no_arrows(tmp_path):
     """In a process, whose streams get their encoding when it starts."""
     ran = _process(
-        "from rebasin_cli.__main__ import main; main(['barrier', '--help'])",
+        "from rebasin_cli.__main__ import main; main(['barrier', '--help-all'])",
         PYTHONIOENCODING="ascii",
     )
     assert ran.returncode == 0 and "\\u03bb = \\xbd" in ran.stdout, ran.stderr
