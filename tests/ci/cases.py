@@ -61,7 +61,6 @@ class Case:
     anew: bool = False
     rebasin: str = ""
     head: str = HERE
-    quick: bool = False
     before: Case | None = None
     several: int = 1
     baseline: bool = False
@@ -94,7 +93,7 @@ def _worse(merge: Path) -> None:
 
 
 CASES = (
-    Case("first run, no baseline yet", anew=True, quick=True),
+    Case("first run, no baseline yet", anew=True),
     Case("passed again, nothing changed"),
     Case("passed, not worse than the baseline", baseline=True),
     Case("an input is another one", change=_other),
@@ -117,7 +116,7 @@ CASES = (
     Case("`kill -9`, as without memory", LOADED, {}, loader(SLOW), slow(kill)),
     Case("a fork's recipe, of models alone", anew=True, head="stranger/models"),
     Case("a fork's recipe that runs code", change=_fork, anew=True, head="stranger/models"),
-    Case("the installation is broken", rebasin="broken", quick=True),
+    Case("the installation is broken", rebasin="broken"),
 )
 
 

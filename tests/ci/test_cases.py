@@ -1,6 +1,7 @@
 """Every way to end: what a job leaves is this job's, in its place, and the page says so.
 
-A case is a process or two; those that are quick are in `make test`, the others are sweeps.
+A case is a process or two, so all of them are sweeps; `make test` plays the workflows with a stub, in
+`test_servers.py`.
 """
 
 import json
@@ -12,7 +13,6 @@ import pytest
 from . import cases, junit, page
 from .cases import CASES
 
-SWEEP = [case if case.quick else pytest.param(case, marks=pytest.mark.sweep) for case in CASES[1:]]
 ENDS = {0: "done", 1: "gate not met", 6: "failed", 124: "timed out", 130: "interrupted", 143: "interrupted"}
 
 
@@ -47,13 +47,15 @@ def check(case, job, before=()):
         assert not names.startswith(".rebasin-"), "a temporary file is left"
 
 
-@pytest.mark.parametrize("case", SWEEP, ids=lambda case: case.name)
+@pytest.mark.sweep
+@pytest.mark.parametrize("case", CASES[1:], ids=lambda case: case.name)
 def test_what_a_job_leaves_is_its_own(case, passed, repository, tmp_path):
     job = cases.play(case, tmp_path, repository, passed.server)
     check(case, job)
     page.check(case, job)
 
 
+@pytest.mark.sweep
 def test_the_first_run_passes_and_says_so(passed):
     check(CASES[0], passed)
     page.check(CASES[0], passed)

@@ -170,7 +170,12 @@ def test_many_models_are_merged_through_the_universe(models, done):
     done("apply", "u.perm.safetensors", models[1], "-o", "again.safetensors")
     for name, tensor in tensors("u.safetensors").items():
         assert torch.allclose(tensor, tensors("again.safetensors")[name], atol=1e-6), name
-    three = ("merge", *models, "al.safetensors", *line[2:], "--repair", "none", "-o", "m.safetensors")
+
+
+@pytest.mark.sweep
+def test_three_models_are_merged_through_the_universe(models, done):
+    line = (*NET, "--groups", "all", "--method", "universe")
+    three = ("merge", *models, "al.safetensors", *line, "--repair", "none", "-o", "m.safetensors")
     assert done(*three, "--json").json()["models"] == 3
 
 
