@@ -59,6 +59,7 @@ class Session:
         self.seed, self.output = self.asked.network.seed, self.asked.network.output
         self.outputs, self.say = self.asked.network.outputs, listener.say
         self.splits: Splits = {}  # those that were opened
+        self.nets: set[str] = set()  # that the spec names; `by` and `over` share it
         self.better: tuple[doubts.Better, ...] | None = None  # than its inputs; None: nobody looked yet
 
     def by(self, search: Search) -> Session:
@@ -147,6 +148,8 @@ class Session:
         plain = self.ranks.each(
             lambda: fit_spec(models, asked.loading, asked.network, asked.data, self.say, averaged=averaged)
         )
+        if plain.spec.net is not None:
+            self.nets.add(plain.spec.net)
         if asked.search.groups == "permutations":
             return plain.ordered, None
         return self.ranks.each(with_groups, plain, models, asked, self.say)

@@ -19,7 +19,6 @@ from ...runtime.text import many
 from ...session import inputs, method_options
 from ...session.held_out import HeldOut
 from ...session.session import Session
-from ...spec import library
 from ...spec.spec import FittedSpec
 from ...version import version
 from . import attestation
@@ -283,7 +282,7 @@ def parents(session: Session, output: Output, source: Path | None = None) -> lis
     starts = (session.perm, method_options.start_file(asked.search))
     found += [path for path in starts if path is not None]
     found += inputs.of_spec(asked.loading.spec) + inputs.of_code(asked)
-    if asked.loading.spec is not None and asked.network.net is None and asked.network.trust_code:
-        found += references.files_of(library.load(asked.loading.spec).net or "")  # it named the network
+    if asked.network.net is None and asked.network.trust_code:
+        found += [file for net in sorted(session.nets) for file in references.files_of(net)]
     data = references.named_in(asked.data.data or "")
     return [*found, *([data] if data is not None and data.is_file() else [])]
