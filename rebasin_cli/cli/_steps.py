@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ import typer
 from . import reports
 from ._show import numbers, put, result
 from .perform import show_on_screen
-
-MEASURE = ("doctor", "eval", "inspect", "plane", "signature")  # a step of these is there for its figures
 
 
 def tell(outcome: Any, *, recipe: Path, stdout: Any, as_json: bool, quiet: bool) -> None:
@@ -37,20 +34,14 @@ def _show(outcome: Any, *, brief: bool = False) -> None:
     Of a report that is shown in brief, or that nothing was measured anew for, the figures and gates alone.
     """
     put(f"── {outcome.step.name}: {outcome.status}")
-    command, unchanged = outcome.step.command.name, outcome.status == "unchanged"
+    operation, unchanged = outcome.step.command.operation, outcome.status == "unchanged"
     if (report := outcome.report) is not None:
         if brief or unchanged:
             reports.brief(report)
         else:
             reports.whole(report)
-    elif command in MEASURE and outcome.result and (operation := outcome.step.command.operation):
+    elif outcome.result and operation is not None and operation.figures:
         show_on_screen(operation.result(numbers(outcome.result)))
-    elif command in MEASURE and outcome.result:
-        models = [Path(name) for name in outcome.step.arguments] if command == "signature" else None
-        told = import_module(f"..reports.{command}", __package__)
-        terminal = import_module("..reports.formats.terminal", __package__)
-        known = numbers(outcome.result)
-        terminal.show(told.document(known, models) if models else told.document(known))
     elif unchanged:
         result({"written": list(outcome.outputs) or None}, False)
     elif outcome.result:

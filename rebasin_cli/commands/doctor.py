@@ -43,6 +43,7 @@ from ..spec.spec import FittedSpec
 from .verbs import outputs
 
 PANEL = "Measure"
+FIGURES = True
 ONLY_LOOKS = True  # of processes that run together the first one writes the page
 LOOK = 2_560  # samples that the doctor runs four networks on
 FEW = 1_000  # samples of a first measurement of what is not promising

@@ -33,6 +33,7 @@ from ..session.subjects import (
 from .verbs import endpoints
 
 PANEL = "Measure"
+FIGURES = True
 
 
 @dataclass(frozen=True, kw_only=True)

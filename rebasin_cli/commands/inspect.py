@@ -22,6 +22,7 @@ from ..spec import library
 from .verbs import provenance
 
 PANEL = "Look"
+FIGURES = True
 ONLY_LOOKS = True
 
 

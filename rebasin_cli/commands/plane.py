@@ -64,6 +64,7 @@ SPLITS = ("test", "train")
 
 
 PANEL = "Measure"
+FIGURES = True
 
 
 @dataclass(frozen=True, kw_only=True)

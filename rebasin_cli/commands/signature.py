@@ -46,6 +46,7 @@ BOUNDED = 1_000  # samples, on 101 networks between two
 
 
 PANEL = "Measure"
+FIGURES = True
 
 
 @dataclass(frozen=True, kw_only=True)

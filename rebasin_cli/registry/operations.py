@@ -75,6 +75,11 @@ class Operation:
         """Whether it writes nothing, so that each of several processes may run it by itself."""
         return bool(source.constant(self.module, "ONLY_LOOKS"))
 
+    @property
+    def figures(self) -> bool:
+        """Whether it is asked for its figures: a run of a recipe shows them each time."""
+        return bool(source.constant(self.module, "FIGURES"))
+
     @cached_property
     def options(self) -> tuple[Option, ...]:
         """Its own options first, then those of its subjects; last those that methods and formats declare.

@@ -525,7 +525,7 @@ def test_the_log_and_the_summary_of_a_job_that_passes_hold_its_figures(gated, do
         summary = (tmp_path / "s.md").read_text()
         assert summary.startswith("## rebasin run r.yaml: 1 gate met\n") and summary.count("## rebasin") == 1
         assert summary.count("| path | --max-barrier 99 | ✓ met |") == 1
-        assert summary.count("| **test** 100 samples |") == 1 and "**naive: test barrier" in summary
+        assert summary.count("| **test** 100 samples |") == 1 and "\nnaive: test barrier" in summary
         (tmp_path / "s.md").unlink()
     shown = done("run", gated).out
     assert "── path: unchanged" in shown and "✓ met  --max-barrier 99: naive, test: loss barrier" in shown
