@@ -90,7 +90,7 @@ app = typer.Typer(
 )
 
 
-_together: set[str] = {"spec"}  # commands that several processes may run at once
+_together: set[str] = set()  # commands that several processes may run at once
 
 
 def together(command: Callable[..., Any]) -> Callable[..., Any]:

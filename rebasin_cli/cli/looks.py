@@ -1,4 +1,4 @@
-"""What `inspect`, `list` and `lab` show a person."""
+"""What `inspect`, `list`, `lab` and `spec` show a person."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from ..runtime.text import many
-from ._show import put
+from ._show import put, result
 
 
 def inspected(done: Any) -> None:
@@ -99,3 +99,44 @@ def _made(made: Mapping[str, Any]) -> None:
 
 def _text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def specs(done: Any) -> None:
+    """Every built-in spec in a line."""
+    for each in done.specs:
+        also = f"  also: {', '.join(each['names'])}" if each["names"] else ""
+        put(f"{each['name']:<22} {each['description']}{also}")
+
+
+def spec_shown(done: Any) -> None:
+    """A spec, a tensor a line."""
+    for line in done.lines:
+        put(line)
+
+
+def spec_proven(done: Any) -> None:
+    """The proof, and each word by itself."""
+    result({name: value for name, value in done.values().items() if name != "differences"}, False)
+    put("largest difference when one word alone is permuted, relative to the outputs:")
+    for word, difference in done.differences.items():
+        put(f"  {word:<32} {difference:.1e}")
+
+
+def spec_written(done: Any) -> None:
+    """The text of a spec, or what was written."""
+    if done.written:
+        result(done.values(), False)
+    else:
+        typer.echo(done.text, nl=False)
+
+
+def spec_explained(done: Any) -> None:
+    """Why each axis stays, or where another spec differs."""
+    from ..inference import explaining
+
+    result({name: done.told[name] for name in ("spec", "inferred", "outputs") if name in done.told}, False)
+    typer.echo()
+    told = done.told
+    shown = explaining.comparison(told) if done.compared else explaining.lines(told, tensors=done.tensors)
+    for line in shown:
+        put(line)

@@ -10,7 +10,7 @@ import typer
 from ..registry.operations import Operation
 from ..registry.results import Result
 from . import looks, reports
-from ._show import result, screen
+from ._show import put, result, screen
 
 # Results with a way of their own to be shown to a person, by their file and class; what stands beside JSON.
 OWN_WAYS: dict[str, Callable[..., None]] = {
@@ -19,6 +19,13 @@ OWN_WAYS: dict[str, Callable[..., None]] = {
     "lab.ListResult": looks.experiments,
     "lab.ShowResult": looks.experiment,
     "lab.RunResult": looks.ran,
+    "spec.ListResult": looks.specs,
+    "spec.ShowResult": looks.spec_shown,
+    "spec.CheckResult": lambda done: put(done.text),
+    "spec.ProveResult": looks.spec_proven,
+    "spec.InferResult": looks.spec_written,
+    "spec.ExplainResult": looks.spec_explained,
+    "spec.ImportResult": looks.spec_written,
     "gate.GateResult": lambda done: reports.brief(done.report),
 }
 BESIDE_JSON: dict[str, Callable[..., None]] = dict.fromkeys(

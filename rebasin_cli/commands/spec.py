@@ -1,8 +1,12 @@
-"""A spec for a person to read: fitted to a checkpoint, or to a fresh network of the name it goes by."""
+"""`rebasin spec`: specs listed, shown, checked, proven, inferred, explained and imported.
+
+One that is shown is fitted to a checkpoint, or to a fresh network of the name it goes by.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +15,29 @@ import torch
 from .. import nets, networks
 from ..checkpoints import writing
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
-from ..errors import SpecError, UsageError
+from ..errors import RebasinError, SpecError, UsageError
 from ..inference import explaining
 from ..inference import prove as proving
 from ..registry import user_code
+from ..registry.options import (
+    MAY_READ,
+    MAY_RUN,
+    PLAIN,
+    READS,
+    REQUIRED,
+    WRITES,
+    argument,
+    option,
+)
+from ..registry.results import UNSET, Result, Unset
 from ..reports._accounts import describe_kept, describe_proof, kept_in_words
+from ..session.asked import of
 from ..session.inputs import inputs_of
+from ..session.listener import SILENT, Listener
 from ..session.method_options import GROUPS, check_groups
 from ..session.models import infer_spec, naming
 from ..session.network import find_network, need_inputs, none_named, origin, parse_shape
-from ..session.subjects import Asked, Loading, Network
+from ..session.subjects import MOST, Answer, Asked, Grouping, Loading, Network, Proving, Screen, Weights
 from ..spec import library
 from ..spec.fitting import fit
 from ..spec.parsing import parse
@@ -28,9 +45,382 @@ from ..spec.spec import FittedSpec
 from ..types import Shapes
 from .verbs.outputs import check_files
 
+GROUP = "Permutation specs: list, show, check, prove, infer, explain, import."
+PANEL = "Look"
+ONLY_LOOKS = True
+
 LARGE, SMALL, DIGIT = (3, 224, 224), (3, 32, 32), (1, 28, 28)
 FLATTENING = ("mlp", "two_layer")  # take inputs of any shape
 INPUTS = {"mlp": DIGIT, "two_layer": DIGIT, "vgg": LARGE, "resnet": LARGE, "googlenet": LARGE}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fresh:
+    """A spec, and of what sizes the network is that it is shown on."""
+
+    spec: str = argument("SPEC", "A built-in name or a YAML file.", role=MAY_READ)
+    width: float | None = option(
+        None, "Without a checkpoint: width of the spec's own network.", min=0, max=1e6
+    )
+    depth: int | None = option(None, "Without a checkpoint: hidden layers of an mlp.", min=0, max=10_000)
+    shape: str | None = option(
+        None,
+        "Without a checkpoint: input, batch first: 1x3x224x224.",
+        flag="--input",
+        metavar="SHAPE",
+        role=PLAIN,
+    )
+    classes: int | None = option(None, "Without a checkpoint: number of classes.", min=1, max=MOST)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """A network of one's own, and what it is to hold."""
+
+    net: str = option(
+        REQUIRED, "Network: file.py:factory, package.module:factory.", metavar="REF", role=MAY_RUN
+    )
+    checkpoint: Path | None = option(
+        None, "What the network is to hold: its shapes are given to it.", metavar="FILE", role=READS
+    )
+    out: Path | None = option(
+        None, "Write it here; else it is printed.", also=("-o",), metavar="FILE", role=WRITES
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class List:
+    """List the built-in specs and the names that find them."""
+
+
+@dataclass(frozen=True)
+class ListResult(Result):
+    """Of every built-in spec its "name", "description" and further "names"."""
+
+    specs: list[Mapping[str, Any]]
+
+
+def list_(asked: List, listener: Listener = SILENT) -> ListResult:
+    """The specs that are shipped."""
+    known = library.builtin().items()
+    return ListResult(
+        [{"name": name, "description": it.description, "names": list(it.names)} for name, it in known]
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Show:
+    """Show every tensor's axes, the permutations with their sizes, and the number of symmetries.
+
+    Example: rebasin spec show resnet20 --width 4
+    """
+
+    spec: str = Fresh.spec
+    checkpoint: Path | None = argument("CHECKPOINT", "Fit it to this file.", default=None, role=READS)
+    width: float | None = Fresh.width
+    depth: int | None = Fresh.depth
+    input: str | None = Fresh.shape
+    classes: int | None = Fresh.classes
+    json: bool = Answer.json
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowResult(Result):
+    """A spec by the tensors that it fits: sizes of its words, the share of parameters that move (0–1), and
+    the axes of each tensor. `lines` are the same for a person, not in JSON.
+    """
+
+    lines: tuple[str, ...] = ()
+    spec: str
+    source: str
+    net: str | None
+    words: Mapping[str, Any]
+    log10_symmetries: float
+    moved_share: float
+    tensors: Mapping[str, str]
+    statistics: list[str]
+    ignored: list[str]
+
+    def values(self) -> dict[str, Any]:
+        return {name: value for name, value in super().values().items() if name != "lines"}
+
+
+def show(asked: Show, listener: Listener = SILENT) -> ShowResult:
+    """A spec as it fits a checkpoint or a fresh network. Raises UsageError, SpecError."""
+    fitted = fit_named(
+        asked.spec,
+        asked.checkpoint,
+        width=asked.width,
+        depth=asked.depth,
+        input=asked.input,
+        classes=asked.classes,
+    )
+    return ShowResult(lines=tuple(lines(fitted)), **describe(fitted))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """Check whether a spec covers a checkpoint, and say everything that does not fit.
+
+    Example: rebasin spec check my.yaml b.safetensors
+    """
+
+    spec: str = Fresh.spec
+    checkpoint: Path = argument("CHECKPOINT", role=READS)
+    key: str | None = Loading.key
+    unsafe_load: bool = Loading.unsafe_load
+
+
+@dataclass(frozen=True)
+class CheckResult(Result):
+    """That it fits, in a sentence: what does not ends with an error."""
+
+    text: str
+
+
+def check(asked: Check, listener: Listener = SILENT) -> CheckResult:
+    """Whether a spec covers a checkpoint. Raises SpecError that tells of all that does not fit."""
+    try:
+        fitted = fit_named(asked.spec, asked.checkpoint, key=asked.key, unsafe_load=asked.unsafe_load)
+    except RebasinError as error:
+        error.whole = True
+        raise
+    return CheckResult(f"{fitted.spec.source} fits {asked.checkpoint}: {headline(fitted)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prove:
+    """Prove that a spec preserves the network's function: permute at random, compare outputs in float64.
+
+    All words together, and each by itself.
+
+    Example: rebasin spec prove resnet20 a.safetensors
+    """
+
+    spec: str = Fresh.spec
+    checkpoint: Path | None = argument("CHECKPOINT", default=None, role=READS)
+    net: str | None = Network.net
+    trust_code: bool = Network.trust_code
+    input: str | None = Network.input
+    output: str | None = Network.output
+    not_kept: tuple[str, ...] = Network.not_kept
+    width: float | None = Fresh.width
+    depth: int | None = Fresh.depth
+    key: str | None = Loading.key
+    unsafe_load: bool = Loading.unsafe_load
+    seed: int = Network.seed
+    json: bool = Answer.json
+
+
+@dataclass(frozen=True)
+class ProveResult(Result):
+    """The proof; how many words; and the largest difference of the outputs, relative, when one word alone is
+    permuted (`differences`, the largest first).
+    """
+
+    spec: str
+    proof: Mapping[str, Any]
+    words: int
+    differences: Mapping[str, float]
+
+
+def prove(asked: Prove, listener: Listener = SILENT) -> ProveResult:
+    """The proof, word by word. Raises NotProven, NetworkError, UsageError without inputs."""
+    loading, network = Loading(key=asked.key, unsafe_load=asked.unsafe_load), of(asked, Network)
+    fitted = fit_named(
+        asked.spec,
+        asked.checkpoint,
+        key=asked.key,
+        unsafe_load=asked.unsafe_load,
+        width=asked.width,
+        depth=asked.depth,
+        net=asked.net,
+    )
+    if (module := find_network(fitted, network, listener.say)) is None:
+        raise none_named(fitted)
+    batch = need_inputs(module, network)
+    found = proving.prove(module, fitted, batch, seed=network.seed, each_word=True, **network.outputs)
+    models = [] if asked.checkpoint is None else [_opened(asked.checkpoint, loading)]
+    return ProveResult(
+        spec=fitted.spec.name,
+        proof=describe_proof(found) | origin(module, fitted, models, network),
+        words=len(found.words),
+        differences=dict(sorted(found.words.items(), key=lambda item: -item[1])),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Infer:
+    """Infer a spec from a network: follow its units through the graph, and prove what was found.
+
+    Units that stay are named with the reason. The result is an ordinary spec, to read and to edit.
+
+    Example: rebasin spec infer --net model.py:build --input 1x3x224x224 -o spec.yaml
+    """
+
+    net: str = Own.net
+    checkpoint: Path | None = Own.checkpoint
+    input: str | None = Network.input
+    output: str | None = Network.output
+    not_kept: tuple[str, ...] = Network.not_kept
+    groups: str = Grouping.groups
+    no_prove: bool = Proving.no_prove
+    out: Path | None = Own.out
+    seed: int = Network.seed
+    force: bool = Weights.force
+    quiet: bool = Screen.quiet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written(Result):
+    """A spec's `text`, or where it was `written`."""
+
+    written: list[str] | Unset = UNSET
+    text: str | Unset = UNSET
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferResult(Written):
+    """The spec that was inferred: its text or file, how many permutations it has, and the proof."""
+
+    permutations: int
+    spec: str
+    proof: Mapping[str, Any]
+
+
+def infer(asked: Infer, listener: Listener = SILENT) -> InferResult:
+    """The spec of a network, its text and what it permutes; written to `out`, where that is given.
+
+    Raises NotProven where the proof refuses a part of it, SpecError where nothing may move, OutputExists,
+    UsageError, NetworkError, ResourceError.
+    """
+    network = of(asked, Network)
+    if asked.out is not None:
+        inputs = inputs_of([asked.checkpoint] if asked.checkpoint else [], Asked(network=network))
+        check_files([("spec", asked.out)], inputs, force=asked.force)
+    shapes = _shapes(asked.checkpoint, Loading())
+    check_groups(asked.groups)
+    how = {"prove": not asked.no_prove, "groups": asked.groups != GROUPS[0]}
+    found = infer_spec(shapes, network, None, listener.say, **how)
+    skipped = {"status": "skipped", "reason": "--no-prove"} | describe_kept(found.kept, found.not_kept)
+    return InferResult(
+        **_delivered(found.text, asked.out, asked.force),
+        permutations=len(found.fitted.words),
+        spec=headline(found.fitted),
+        proof=skipped if asked.no_prove else describe_proof(found.proof),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explain:
+    """Explain what inference finds: each word with its axes, and for each axis that stays why it does.
+
+    With --spec: where that spec has the same freedom, where less, and where it moves what inference keeps.
+
+    Example: rebasin spec explain --net model.py:build --input 1x3x224x224
+    """
+
+    net: str = Own.net
+    checkpoint: Path | None = Own.checkpoint
+    input: str | None = Network.input
+    output: str | None = Network.output
+    not_kept: tuple[str, ...] = Network.not_kept
+    groups: str = Grouping.groups
+    spec: str | None = option(
+        None, "Compare this spec with what the network allows.", metavar="NAME|FILE", role=MAY_READ
+    )
+    tensors: bool = option(False, "Every tensor too, axis by axis.", role=PLAIN)
+    key: str | None = Loading.key
+    unsafe_load: bool = Loading.unsafe_load
+    seed: int = Network.seed
+    json: bool = Answer.json
+
+
+@dataclass(frozen=True)
+class ExplainResult(Result):
+    """Why each axis may move or stays (`inference.explaining`); `compared` with a spec, where it differs.
+
+    On a screen axis by axis, too, where `tensors` were asked for.
+    """
+
+    told: Mapping[str, Any]
+    tensors: bool = False
+    compared: bool = False
+
+    def values(self) -> dict[str, Any]:
+        return dict(self.told)
+
+
+def explain(asked: Explain, listener: Listener = SILENT) -> ExplainResult:
+    """Why every axis of a network may move or stays; with a spec, where that spec differs.
+
+    Raises UsageError, NetworkError, SpecError, CheckpointError.
+    """
+    network, loading = of(asked, Network), of(asked, Loading)
+    given = None if loading.spec is None else library.load(loading.spec)
+    shapes = _shapes(asked.checkpoint, loading)
+    check_groups(asked.groups)
+    how = {"strict": False, "groups": asked.groups != GROUPS[0]}
+    found = infer_spec(shapes, network, None, lambda _: None, **how)
+    inferred = {"inferred": headline(found.fitted)}
+    if told := kept_in_words(found.kept, found.not_kept):
+        inferred["outputs"] = told
+    if given is None:
+        return ExplainResult(inferred | explaining.explain(found), asked.tensors)
+    with naming([asked.checkpoint or Path(network.net or "")]):
+        fitted = fit(given, found.fitted.shapes)
+    named = {"spec": f"{given.source}: {headline(fitted)}"}
+    return ExplainResult(named | inferred | explaining.compare(fitted, found), compared=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Import:
+    """Import a git-re-basin style dictionary: tensor → a word or null for each axis, or word → places.
+
+    Names of tensors and the order of their axes are kept as they are.
+
+    Example: rebasin spec import axes.json --checkpoint a.safetensors -o own.yaml
+    """
+
+    file: Path = argument("FILE", "A dictionary of axes, JSON or YAML.", role=READS)
+    checkpoint: Path | None = option(
+        None, "Check it against these tensors, and write families.", metavar="CKPT", role=READS
+    )
+    out: Path | None = Own.out
+    key: str | None = Loading.key
+    unsafe_load: bool = Loading.unsafe_load
+    force: bool = Weights.force
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportResult(Written):
+    """The spec that was imported: its text or file, and what it permutes where it was checked."""
+
+    spec: str | Unset = UNSET
+
+
+def import_(asked: Import, listener: Listener = SILENT) -> ImportResult:
+    """The text of our spec for a dictionary of axes in a file; written to `out`, where that is given.
+
+    Raises UsageError, SpecError, CheckpointError, OutputExists, ResourceError.
+    """
+    from ..inference import importing  # with all of inference, which takes a second
+
+    file, checkpoint, loading = asked.file, asked.checkpoint, of(asked, Loading)
+    if asked.out is not None:
+        inputs = inputs_of([checkpoint] if checkpoint else [], Asked(loading), [file])
+        check_files([("spec", asked.out)], inputs, force=asked.force)
+    mapping = importing.read(file)
+    shapes = _shapes(checkpoint, loading)
+    try:
+        text = importing.from_axes(mapping, shapes, description=f"imported from {file.name}")
+    except (SpecError, UsageError) as error:
+        message = f"{file}: {error.message}"
+        if error.message.endswith("does not fit"):
+            message = f"{file} does not fit {checkpoint}"
+        raise type(error)(message, problems=error.problems, hint=error.hint) from None
+    told = UNSET if shapes is None else headline(fit(parse(text, name=file.stem), shapes))
+    return ImportResult(**_delivered(text, asked.out, asked.force), spec=told)
 
 
 def fit_named(
@@ -130,116 +520,6 @@ def lines(fitted: FittedSpec) -> Iterator[str]:
         yield f"  {name:<44} ignored"
 
 
-def prove(
-    fitted: FittedSpec,
-    say: Callable[[str], None],
-    *,
-    checkpoint: Path | None = None,
-    loading: Loading = Loading(),  # noqa: B008 (frozen)
-    network: Network = Network(),  # noqa: B008
-) -> dict[str, Any]:
-    """The proof, word by word, as values; `checkpoint` is what the spec was fitted to.
-
-    Raises NotProven, NetworkError, UsageError without inputs.
-    """
-    if (module := find_network(fitted, network, say)) is None:
-        raise none_named(fitted)
-    batch = need_inputs(module, network)
-    found = proving.prove(module, fitted, batch, seed=network.seed, each_word=True, **network.outputs)
-    models = []
-    if checkpoint is not None:
-        models = [_opened(checkpoint, loading)]
-    return {
-        "spec": fitted.spec.name,
-        "proof": describe_proof(found) | origin(module, fitted, models, network),
-        "words": len(found.words),
-        "differences": dict(sorted(found.words.items(), key=lambda item: -item[1])),
-    }
-
-
-def infer(
-    network: Network,
-    say: Callable[[str], None],
-    *,
-    checkpoint: Path | None = None,
-    groups: str = GROUPS[0],
-    prove: bool = True,
-    out: Path | None = None,
-    force: bool = False,
-) -> dict[str, Any]:
-    """The spec of `--net`, its text and what it permutes; written to `out`, where that is given.
-
-    Raises NotProven where the proof refuses a part of it, SpecError where nothing may move, OutputExists,
-    UsageError, NetworkError, ResourceError.
-    """
-    if out is not None:
-        inputs = inputs_of([checkpoint] if checkpoint else [], Asked(network=network))
-        check_files([("spec", out)], inputs, force=force)
-    shapes = _shapes(checkpoint, Loading())
-    check_groups(groups)
-    found = infer_spec(shapes, network, None, say, prove=prove, groups=groups != GROUPS[0])
-    done = _delivered(found.text, out, force)
-    done |= {"permutations": len(found.fitted.words), "spec": headline(found.fitted)}
-    done |= {"missed": explaining.forgone(found)}
-    skipped = {"status": "skipped", "reason": "--no-prove"} | describe_kept(found.kept, found.not_kept)
-    return done | {"proof": describe_proof(found.proof) if prove else skipped}
-
-
-def explain(
-    network: Network,
-    *,
-    checkpoint: Path | None = None,
-    loading: Loading = Loading(),  # noqa: B008 (frozen)
-    groups: str = GROUPS[0],
-) -> dict[str, Any]:
-    """Why every axis of `--net` may move or stays; with a spec in `loading`, where that spec differs.
-
-    Raises UsageError, NetworkError, SpecError, CheckpointError.
-    """
-    given = None if loading.spec is None else library.load(loading.spec)
-    shapes = _shapes(checkpoint, loading)
-    check_groups(groups)
-    found = infer_spec(shapes, network, None, lambda _: None, strict=False, groups=groups != GROUPS[0])
-    inferred = {"inferred": headline(found.fitted)}
-    if told := kept_in_words(found.kept, found.not_kept):
-        inferred["outputs"] = told
-    if given is None:
-        return inferred | explaining.explain(found)
-    with naming([checkpoint or Path(network.net or "")]):
-        fitted = fit(given, found.fitted.shapes)
-    return {"spec": f"{given.source}: {headline(fitted)}"} | inferred | explaining.compare(fitted, found)
-
-
-def import_axes(
-    file: Path,
-    *,
-    checkpoint: Path | None = None,
-    loading: Loading = Loading(),  # noqa: B008 (frozen)
-    out: Path | None = None,
-    force: bool = False,
-) -> dict[str, Any]:
-    """The text of our spec for a dictionary of axes in a file; written to `out`, where that is given.
-
-    Raises UsageError, SpecError, CheckpointError, OutputExists, ResourceError.
-    """
-    from ..inference import importing  # with all of inference, which takes a second
-
-    if out is not None:
-        inputs = inputs_of([checkpoint] if checkpoint else [], Asked(loading), [file])
-        check_files([("spec", out)], inputs, force=force)
-    mapping = importing.read(file)
-    shapes = _shapes(checkpoint, loading)
-    try:
-        text = importing.from_axes(mapping, shapes, description=f"imported from {file.name}")
-    except (SpecError, UsageError) as error:
-        message = f"{file}: {error.message}"
-        if error.message.endswith("does not fit"):
-            message = f"{file} does not fit {checkpoint}"
-        raise type(error)(message, problems=error.problems, hint=error.hint) from None
-    told = {} if shapes is None else {"spec": headline(fit(parse(text, name=file.stem), shapes))}
-    return _delivered(text, out, force) | told
-
-
 def _shapes(checkpoint: Path | None, loading: Loading) -> Shapes | None:
     """What the network is to hold; None where no checkpoint says it."""
     return None if checkpoint is None else _opened(checkpoint, loading).shapes
@@ -251,5 +531,6 @@ def _opened(checkpoint: Path, loading: Loading) -> Checkpoint:
 
 def _delivered(text: str, out: Path | None, force: bool) -> dict[str, Any]:
     """A spec's text, written to a file where one is named."""
-    written = {} if out is None else {"written": [str(writing.write_text_atomic(out, text, force=force))]}
-    return written | {"text": text}
+    if out is None:
+        return {"text": text}
+    return {"written": [str(writing.write_text_atomic(out, text, force=force))]}
