@@ -56,17 +56,15 @@ INPUTS = {"mlp": DIGIT, "two_layer": DIGIT, "vgg": LARGE, "resnet": LARGE, "goog
 
 @dataclass(frozen=True, kw_only=True)
 class Fresh:
-    """A spec, and of what sizes the network is that it is shown on."""
+    """Of what sizes the network is that a spec is shown on."""
 
-    spec: str = argument("SPEC", "A built-in name or a YAML file.", role=MAY_READ)
     width: float | None = option(
         None, "Without a checkpoint: width of the spec's own network.", min=0, max=1e6
     )
     depth: int | None = option(None, "Without a checkpoint: hidden layers of an mlp.", min=0, max=10_000)
-    shape: str | None = option(
+    input: str | None = option(
         None,
         "Without a checkpoint: input, batch first: 1x3x224x224.",
-        flag="--input",
         metavar="SHAPE",
         role=PLAIN,
     )
@@ -77,9 +75,6 @@ class Fresh:
 class Own:
     """A network of one's own, and what it is to hold."""
 
-    net: str = option(
-        REQUIRED, "Network: file.py:factory, package.module:factory.", metavar="REF", role=MAY_RUN
-    )
     checkpoint: Path | None = option(
         None, "What the network is to hold: its shapes are given to it.", metavar="FILE", role=READS
     )
@@ -115,11 +110,11 @@ class Show:
     Example: rebasin spec show resnet20 --width 4
     """
 
-    spec: str = Fresh.spec
+    spec: str = argument("SPEC", "A built-in name or a YAML file.", role=MAY_READ)
     checkpoint: Path | None = argument("CHECKPOINT", "Fit it to this file.", default=None, role=READS)
     width: float | None = Fresh.width
     depth: int | None = Fresh.depth
-    input: str | None = Fresh.shape
+    input: str | None = Fresh.input
     classes: int | None = Fresh.classes
     json: bool = Answer.json
 
@@ -165,7 +160,7 @@ class Check:
     Example: rebasin spec check my.yaml b.safetensors
     """
 
-    spec: str = Fresh.spec
+    spec: str = argument("SPEC", "A built-in name or a YAML file.", role=MAY_READ)
     checkpoint: Path = argument("CHECKPOINT", role=READS)
     key: str | None = Loading.key
     unsafe_load: bool = Loading.unsafe_load
@@ -197,7 +192,7 @@ class Prove:
     Example: rebasin spec prove resnet20 a.safetensors
     """
 
-    spec: str = Fresh.spec
+    spec: str = argument("SPEC", "A built-in name or a YAML file.", role=MAY_READ)
     checkpoint: Path | None = argument("CHECKPOINT", default=None, role=READS)
     net: str | None = Network.net
     trust_code: bool = Network.trust_code
@@ -258,7 +253,9 @@ class Infer:
     Example: rebasin spec infer --net model.py:build --input 1x3x224x224 -o spec.yaml
     """
 
-    net: str = Own.net
+    net: str = option(
+        REQUIRED, "Network: file.py:factory, package.module:factory.", metavar="REF", role=MAY_RUN
+    )
     checkpoint: Path | None = Own.checkpoint
     input: str | None = Network.input
     output: str | None = Network.output
@@ -320,7 +317,9 @@ class Explain:
     Example: rebasin spec explain --net model.py:build --input 1x3x224x224
     """
 
-    net: str = Own.net
+    net: str = option(
+        REQUIRED, "Network: file.py:factory, package.module:factory.", metavar="REF", role=MAY_RUN
+    )
     checkpoint: Path | None = Own.checkpoint
     input: str | None = Network.input
     output: str | None = Network.output
