@@ -1,4 +1,4 @@
-"""What `inspect`, `list`, `lab` and `spec` show a person."""
+"""What `inspect`, `list`, `lab`, `spec` and `demo` show a person."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from ..runtime.text import many
+from . import reports
 from ._show import put, result
 
 
@@ -78,6 +79,14 @@ def ran(done: Any) -> None:
     """The claims of what was run, or the plan."""
     for each in done.experiments:
         _made(each) if "claims" in each else _planned(each)
+
+
+def toured(done: Any) -> None:
+    """What was measured, where it is written, and what to try next."""
+    reports.whole(done.measured.report)
+    typer.echo()
+    put(f"The report is in {done.report}: open {done.report / 'report.html'}")
+    put("Try next:", *(f"  {command}" for command in done.next))
 
 
 def _planned(plan: Mapping[str, Any]) -> None:

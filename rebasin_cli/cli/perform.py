@@ -26,6 +26,7 @@ OWN_WAYS: dict[str, Callable[..., None]] = {
     "spec.InferResult": looks.spec_written,
     "spec.ExplainResult": looks.spec_explained,
     "spec.ImportResult": looks.spec_written,
+    "demo.DemoResult": looks.toured,
     "gate.GateResult": lambda done: reports.brief(done.report),
 }
 BESIDE_JSON: dict[str, Callable[..., None]] = dict.fromkeys(

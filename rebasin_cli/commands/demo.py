@@ -1,16 +1,23 @@
-"""`rebasin demo`: the whole story in under a minute, on data that is shipped with the package."""
+"""`rebasin demo`: the whole story in under a minute, on data that is shipped with the package.
+
+No recipe does it: a run of one keeps its cache in the folder that it is called in, and what steps before a
+failure made. A tour leaves what it tells of, in the one folder that it is given, or nothing.
+"""
 
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..checkpoints import destination, writing
 from ..networks import training
 from ..permutations import permutation
-from ..session.listener import Listener
+from ..registry.options import WRITES, option
+from ..registry.results import Result
+from ..session.listener import SILENT, Listener
+from ..session.subjects import Screen, Weights
 from . import align, barrier, merge
 from .verbs.outputs import Written, removed_on_failure
 from .verbs.resume import state_path
@@ -18,13 +25,35 @@ from .verbs.resume import state_path
 SEEDS = (1, 2)
 EPOCHS, WIDTH = 40, 128
 
+PANEL = "Make models"
 
-def demo(folder: Path, listener: Listener, *, force: bool = False) -> tuple[Any, list[str]]:
-    """Train two MLPs on `digits`, align, merge, measure; the report, and commands to try next.
 
-    Writes a.safetensors, b.safetensors, b_aligned.safetensors, merged.safetensors and report/ into
-    `folder`. Raises OutputExists where they are there already.
+@dataclass(frozen=True, kw_only=True)
+class Demo(Screen):
+    """Train two MLPs on digits from different seeds, align, merge and measure them. Under a minute."""
+
+    out: Path = option(
+        Path("rebasin-demo"), "Where everything is written.", also=("-o",), metavar="DIR", role=WRITES
+    )
+    force: bool = Weights.force
+
+
+@dataclass(frozen=True)
+class DemoResult(Result):
+    """What was `measured` between the two models, the folder of its `report`, and commands to try `next`."""
+
+    measured: barrier.BarrierResult
+    report: Path
+    next: tuple[str, ...]
+
+
+def run(asked: Demo, listener: Listener = SILENT) -> DemoResult:
+    """Train two MLPs on `digits`, align, merge, measure.
+
+    Writes a.safetensors, b.safetensors, b_aligned.safetensors, merged.safetensors and report/ into the
+    folder. Raises OutputExists where they are there already.
     """
+    folder = asked.out
     destination.check_report_folder(folder)
     models = [folder / "a.safetensors", folder / "b.safetensors"]
     aligned, merged, report = (
@@ -34,10 +63,10 @@ def demo(folder: Path, listener: Listener, *, force: bool = False) -> tuple[Any,
     )
     weights = (*models, aligned, permutation.beside(aligned), merged)
     for path in weights if folder.exists() else ():
-        destination.check_output(path, force=force)
-    Written(report, force=force).destinations()
+        destination.check_output(path, force=asked.force)
+    Written(report, force=asked.force).destinations()
     with removed_on_failure(*weights, *map(state_path, weights)):
-        return _tell(folder, models, aligned, merged, report, listener, force=force)
+        return _tell(folder, models, aligned, merged, report, listener, force=asked.force)
 
 
 def _tell(
@@ -49,7 +78,7 @@ def _tell(
     listener: Listener,
     *,
     force: bool,
-) -> tuple[Any, list[str]]:
+) -> DemoResult:
     destination.make_folder(folder)
     for path, seed in zip(models, SEEDS, strict=True):
         listener.say(f"training an MLP on digits with seed {seed} → {path}")
@@ -72,11 +101,12 @@ def _tell(
     told = replace(listener, command=command)
     measured = barrier.run(barrier.Barrier(a=one, b=other, report=report, **shared), told)
     assert isinstance(measured, barrier.BarrierResult)
-    return measured.report, [
+    suggested = (
         f"rebasin inspect {shlex.quote(str(merged))}",
         f"rebasin eval {shlex.quote(str(merged))}",
         f"rebasin verify {b} {shlex.quote(str(aligned))}",
         f"rebasin barrier {a} {b} --max-barrier 0.1",
         "rebasin spec show mlp",
         "rebasin train mlp --data mnist --seed 1 -o mnist1.safetensors",
-    ]
+    )
+    return DemoResult(measured, report, suggested)
