@@ -87,6 +87,11 @@ def test_a_step_of_a_recipe_is_the_value_of_its_operation(name):
     assert command.made(arguments, said) == wanted
 
 
+def test_what_a_step_writes_that_names_no_file_ends_as_its_command_says():
+    ends = {"canon": ".safetensors", "curve": ".curve.safetensors", "dream": ".npz", "doctor": None}
+    assert {name: Command.of(EVERY[name]).ending for name in ends} == ends
+
+
 def test_help_and_names_are_read_without_importing_the_command():
     merge = EVERY["merge"]
     options = {option.name: option for option in merge.options}

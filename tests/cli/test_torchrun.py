@@ -141,6 +141,6 @@ def test_other_commands_run_in_one_process(pair, refused, monkeypatch, command):
 def test_harmless_commands_do_not_care(done, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "wm" in done("list", "methods").out
-    assert "--device" in done("align", "--help").out
+    assert "--device" in done("align", "--help-all").out
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert "runs in one process" not in done("merge", "--help").out
