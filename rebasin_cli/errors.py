@@ -161,7 +161,7 @@ class NoSpecFits(SpecError):
 
     Example: no built-in spec fits these … tensors
     Next: `--net file.py:factory`, and one is inferred; or write one (docs/specs.md); copies of one model
-    need none: `merge --method none`.
+    need none: `rebasin average`.
     """
 
 

@@ -8,6 +8,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from ..commands.recipes import moved
 from ..errors import UsageError
 from ..runtime.text import line
 from ._show import put
@@ -51,7 +52,9 @@ def warn(found: Sequence[Any], recipe: Path | None = None) -> None:
 
 
 def refuse_gone(arguments: Sequence[str]) -> None:
-    """Raise UsageError with the line to type for limits that had options of their own, and are gates now."""
+    """Raise UsageError with the line to type for options that are gone, and are told elsewhere."""
+    if other := moved.line(arguments):
+        raise UsageError(other)
     if arguments[:1] not in (["barrier"], ["gate"]):
         return
     from ..measure import thresholds

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from ..averages.weights import parse
 from ..registry.options import READS, again, argument
@@ -18,6 +18,7 @@ from ..session.subjects import (
     BestMethod,
     Choosing,
     DataSet,
+    ForMerge,
     Grouping,
     Interruptible,
     Loading,
@@ -34,7 +35,7 @@ from ..session.subjects import (
     Weights,
 )
 from .merging import aligned, curved, plain, soups
-from .merging.average import Average, Averaging
+from .merging.average import Average, Averaging, Mean
 from .verbs import search
 from .verbs.outputs import Output, check_outputs, output_of
 from .verbs.provenance import attested
@@ -63,11 +64,10 @@ class Merge(
     """Align models to the first (or to one another: --method merge-many, universe) and average them.
 
     Networks with BatchNorm need data: their running statistics are re-estimated on training samples.
-    Others may gain from repair, which gives every channel the mean and spread of the endpoints': with data
-    and a known network, --repair auto measures both on held-out training samples and takes the better.
+    Others may gain from a repair: with data and a known network, --repair auto takes what lowers the loss.
+    With data, --method ste-mm learns all permutations together, by the loss of mixtures; it takes longest.
 
-    With data, --method ste-mm learns the permutations of all models together, by the loss of their mixtures,
-    which takes longest; statistics are then re-estimated on one epoch.
+    --method none averages models as they are, as rebasin average does, which has more for that.
 
     Example: rebasin merge a.pt b.pt c.pt --method merge-many -o merged.safetensors
     """
@@ -151,18 +151,24 @@ class MergeResult(Result):
 
 def run(asked: Merge, listener: Listener = SILENT) -> MergeResult | Plan:
     """Merge models in the way that fits what was asked for, and write one model."""
-    subjects = subjects_of(asked)
-    paths, mean = of(asked, Average, weights=parse(asked.weights)).in_order(asked.models)
+    return merged(asked.models, asked, output_of(asked), listener, **subjects_of(asked))
+
+
+def merged(
+    models: Sequence[Path], asked: Mean, output: Output, listener: Listener, **subjects: Unpack[ForMerge]
+) -> MergeResult | Plan:
+    """One model of several. Of models as they are it is the same file whichever command makes it."""
+    paths, mean = of(asked, Average, weights=parse(asked.weights)).in_order(models)
     mean.check(len(paths))
     curved.check(mean, subjects["search"], len(paths))
-    output = mean.placed(output_of(asked), paths)
+    output = mean.placed(output, paths)
     session = Session("merge", paths, listener, **subjects, perm=mean.perm)
     reads = session.reads.and_files([mean.curve, *mean.sources()])
     check_outputs(output, reads, as_torch=True)
     search.check(session, output, or_none=True)
     done = _way(session, mean)(session, output, mean)
     done = attested(session, output, done, copied=mean.copy_from)
-    return Plan(done) if asked.dry_run else MergeResult(**done)
+    return Plan(done) if output.dry_run else MergeResult(**done)
 
 
 def _way(session: Session, mean: Average) -> Way:

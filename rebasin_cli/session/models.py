@@ -162,7 +162,7 @@ def _wants_network(error: NoSpecFits, models: Sequence[Checkpoint]) -> NoSpecFit
             error.message.partition("; the nearest is")[0],
             hint=f"The models are kin (cosine {min(each.cosine for each in found):.2g}), as copies that were "
             "fine-tuned are: average them as they are, which takes no spec: "
-            f"rebasin merge {files} --method none. To align them all the same, give the network: "
+            f"rebasin average {files}. To align them all the same, give the network: "
             "--net file.py:factory",
         )
     was = f"They record a spec named {recorded.pop()}, which is not built in. " if len(recorded) == 1 else ""

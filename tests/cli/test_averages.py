@@ -1,9 +1,10 @@
-"""rebasin merge --method none: plain averages, soups, folders of shards, heads that differ."""
+"""rebasin average, or merge --method none: plain averages, soups, folders of shards, heads that differ."""
 
 import itertools
 import json
 import shlex
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -131,7 +132,7 @@ def test_a_disk_without_room_is_refused_before_the_models_are_read(run_of_three,
 def test_what_is_ignored_is_copied_from_a_file_of_ones_choice(run_of_three, done):
     a, b, c = run_of_three
     choice = ("--ignore", "*.norm.*", "--ignore", "blocks.0.*", "--copy-from", c)
-    outcome = done("merge", a, b, "--method", "none", *choice)
+    outcome = done("average", a, b, *choice)
     merged, source = tensors("merged.safetensors"), strange(2)
     for name in ("blocks.0.gate.weight", "blocks.2.norm.weight", "steps"):
         assert torch.equal(merged[name], source[name])
@@ -165,7 +166,7 @@ def test_quantised_weights_are_copied_where_they_are_equal_and_else_refused(tmp_
     write_safetensors(paths[1], packed | {"q.weight": torch.zeros(4, 4, dtype=torch.int8)}, force=True)
     says = ("quantised tensors differ", "q.weight", "--ignore GLOB")
     refused(4, "merge", *paths, "--method", "none", "-o", "out.safetensors", says=says)
-    done("merge", *paths, "--method", "none", "--ignore", "q.weight", "-o", "out.safetensors")
+    done("average", *paths, "--ignore", "q.weight", "-o", "out.safetensors")
 
 
 def norms(seed):
@@ -180,7 +181,7 @@ def test_running_statistics_are_refused_without_a_spec_too(tmp_path, refused, do
     says = ("averaging them makes a broken model", "--repair none")
     refused(2, "merge", *paths, "--method", "none", says=says)
     done("merge", *paths, "--method", "none", "--repair", "none")
-    done("merge", *paths, "--method", "none", "--ignore", "*.running_*", "-o", "kept.safetensors")
+    done("average", *paths, "--ignore", "*.running_*", "-o", "kept.safetensors")
 
 
 def test_data_and_specs_still_repair_what_is_averaged_unaligned(resnets, done):
@@ -380,7 +381,22 @@ def test_heads_that_differ_are_refused_unless_one_says_how(two_heads, refused, d
 
 @pytest.mark.parametrize("option", [["--ignore", "x"], ["--extra", "keep"], ["--copy-from", "a"]])
 def test_options_of_plain_averages_are_not_silently_ignored(pair, refused, option):
-    refused(2, "merge", *pair, *option, says=f"{option[0]} is for plain averages")
+    refused(2, "average", *pair, *option, "--data", "digits", says=f"{option[0]} is for plain averages")
+
+
+def test_an_average_is_the_file_that_merge_writes_by_no_method(run_of_three, done):
+    done("average", *run_of_three, "--weights", "0.5,0.25,0.25", "-q")
+    none = ("--method", "none", "--weights", "0.5,0.25,0.25", "-o", "none.safetensors", "-q")
+    done("merge", *run_of_three, *none)
+    assert Path("none.safetensors").read_bytes() == Path("merged.safetensors").read_bytes()
+
+
+def test_what_only_averages_have_is_told_as_the_line_to_type(run_of_three, refused, done):
+    asked = ("merge", *run_of_three, "-m", "none", "--ignore", "*.norm.*", "--extra=keep")
+    error = refused(2, *asked, says="--ignore and --extra: of rebasin average now").err
+    line = shlex.split(error.partition("Type: ")[2])
+    assert line[:2] == ["rebasin", "average"] and "none" not in line
+    done(*line[1:])
 
 
 # --------------------------------------------------------------------------------------------- greedy soups
@@ -429,7 +445,7 @@ def test_options_that_a_soup_or_an_average_has_no_use_for_are_refused(kin, refus
     refused(2, "merge", *kin, *none, "--repair", "none", "--log", "x.jsonl", says="takes no steps")
     soup = (*none, "--soup", "greedy", "--data", "digits")
     refused(2, "merge", *kin, *soup, "--resume", says="a soup keeps no state")
-    refused(2, "merge", *kin, *soup, "--extra", "keep", says="without --heads, --extra")
+    refused(2, "average", *kin, *soup[2:], "--extra", "keep", says="without --heads, --extra")
     refused(2, "merge", *kin, *soup, "--repair", "repair", says="--repair repair of its own")
 
 
@@ -477,7 +493,7 @@ def test_copies_of_one_model_without_a_spec_are_sent_to_the_plain_average(comman
         write_safetensors(tmp_path / f"{name}.safetensors", tuned)
     strangers = {n: torch.randn(t.shape, generator=rng) for n, t in base.items()}
     write_safetensors(tmp_path / "d.safetensors", strangers)
-    line = "rebasin merge 'a b.safetensors' c.safetensors --method none"
+    line = "rebasin average 'a b.safetensors' c.safetensors"
     says = refused(4, command, "a b.safetensors", "c.safetensors", says=("The models are kin", line)).err
     assert len(says.splitlines()) == 2 and "nearest" not in says
     done(*shlex.split(line)[1:], "-o", "mean.safetensors")

@@ -214,7 +214,7 @@ def sources(path):
         ["merge", "a.safetensors", "b.safetensors", "--perm", "p.perm.safetensors", "--repair", "none"],
         ["merge", "a.safetensors", "b.safetensors", "--init", "p.perm.safetensors", "--repair", "none",
          "--method", "ste-mm", "--data", "digits", "--epochs", "1", "--limit", "50"],
-        ["merge", "a.safetensors", "b.safetensors", "--method", "none", "--copy-from", "c.safetensors"],
+        ["average", "a.safetensors", "b.safetensors", "--copy-from", "c.safetensors"],
         ["align", "a.safetensors", "b.safetensors", "--spec", "./s.yaml", "--net", "net.py:made"],
         ["apply", "p.perm.safetensors", "b.safetensors", "--spec", "./s.yaml"],
         ["repair", "m.safetensors", "--endpoints", "a.safetensors", "b.safetensors", "--perm",

@@ -200,11 +200,6 @@ def test_other_models_and_other_files_are_refused(trained, curve, refused, pair)
             "--weights makes no sense",
         ),
         (("--curve", "ab.curve.safetensors", "--at", 0.5, "--repair", "repair"), "--repair repair is for"),
-        (("--curve", "ab.curve.safetensors", "--at", 0.5, "--ignore", "*"), "--ignore makes no sense"),
-        (
-            ("--curve", "ab.curve.safetensors", "--at", 0.5, "--copy-from", "x.pt"),
-            "--copy-from makes no sense",
-        ),
         (("--curve", "ab.curve.safetensors", "--at", 0.5, "--polish", "1steps"), "--polish makes no sense"),
         (("--curve", "ab.curve.safetensors", "--at", 0.5, "--method", "am"), "--method am makes no sense"),
         (("--curve", "ab.curve.safetensors", "--at", 0.5, "--max-sweeps", 3), "--max-sweeps makes no sense"),

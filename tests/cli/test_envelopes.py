@@ -34,6 +34,7 @@ def mean_of(*seeds):
 
 
 MERGE = ("merge", "a.pt", "b.pt", "--method", "none", "-o")
+AVERAGE = ("average", "a.pt", "b.pt", "-o")
 
 
 def test_an_output_called_pth_is_the_first_file_with_new_weights(done):
@@ -137,10 +138,10 @@ def test_where_an_envelope_has_no_place_for_a_tensor_all_are_bare_and_it_is_told
     one = {"gen": {"w": torch.ones(2, 2)}, "critic": {"v": torch.ones(2, 3)}, "epoch": 3}
     torch.save(one, "a.pt")
     torch.save(one | {"third": {"w": torch.zeros(2, 2)}}, "b.pt")
-    told = done(*MERGE, "m.pth", "--extra", "keep").err
+    told = done(*AVERAGE, "m.pth", "--extra", "keep").err
     assert "m.pth holds tensors under their names alone" in told and "no place for third.w" in told
     assert {*torch.load("m.pth", weights_only=True)} == {"gen.w", "critic.v", "third.w"}
-    assert "alone" not in done(*MERGE, "n.pth", "--extra", "drop").err
+    assert "alone" not in done(*AVERAGE, "n.pth", "--extra", "drop").err
 
 
 def test_no_number_that_was_measured_of_other_weights_is_in_the_envelope(done):
@@ -177,7 +178,7 @@ def test_tensors_that_only_one_model_has_get_their_place_in_the_envelope(done, p
         state = torch.load(name, weights_only=False)
         state["state_dict"] |= more
         torch.save(state, name)
-    done(*MERGE, "m.pth", "--extra", "keep")
+    done(*AVERAGE, "m.pth", "--extra", "keep")
     found = torch.load("m.pth", weights_only=True)
     assert found["epoch"] == 3 and torch.equal(found["state_dict"]["module.head.w"], torch.ones(2))
     a, b = map(load_file, pair)

@@ -12,7 +12,7 @@ def lines(x, spec):
     """Command lines that would read `x`."""
     yield "merge", x, TWO[1], "-o", "m.safetensors"
     yield "merge", *TWO, "--perm", x, "-o", "m.safetensors"
-    yield "merge", *TWO, "--method", "none", "-o", "m/", "--copy-files", "--copy-from", x
+    yield "average", *TWO, "-o", "m/", "--copy-files", "--copy-from", x
     yield "align", *TWO, "--spec", spec, "-o", "m.safetensors"
     yield "align", *TWO, "--net", f"{x}.py:build", "-o", "m.safetensors"
     yield "apply", x, TWO[0], "-o", "m.safetensors"

@@ -20,8 +20,8 @@ SOUPS = ("greedy",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Averaging:
-    """How models are averaged, as it is typed."""
+class Mean:
+    """What any average of models takes, as it is typed."""
 
     reference: Path | None = option(
         None,
@@ -38,18 +38,6 @@ class Averaging:
         role=PLAIN,
     )
     interpolation: str = Interpolation.interpolation
-    perm: Path | None = option(
-        None, "Use this permutation for the second of two models.", metavar="FILE", role=READS
-    )
-    ignore: tuple[str, ...] = option(
-        (), "Copy these tensors instead of averaging them; may be repeated.", metavar="GLOB", role=PLAIN
-    )
-    copy_from: Path | None = option(
-        None,
-        "Whose integers and ignored tensors are copied; else the first's.",
-        metavar="FILE",
-        role=READS,
-    )
     copy_files: bool = option(False, "Copy configuration and tokenizer, too, into -o DIR/.", role=PLAIN)
     heads: str | None = option(
         None,
@@ -58,14 +46,20 @@ class Averaging:
         metavar="HOW",
         role=PLAIN,
     )
-    extra: str = option(
-        "error", "Tensors that not all have: error, keep-a, keep or drop.", metavar="HOW", role=PLAIN
-    )
     soup: str | None = option(
         None,
         "Average only models by which the loss on test samples falls.",
         metavar="greedy",
         role=PLAIN,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaging(Mean):
+    """How models are averaged that are aligned before, or joined by a curve."""
+
+    perm: Path | None = option(
+        None, "Use this permutation for the second of two models.", metavar="FILE", role=READS
     )
     curve: Path | None = option(
         None,
@@ -77,8 +71,26 @@ class Averaging:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Average(Averaging):
-    """The same, with weights as numbers: one a model, adding up to 1 (None: equal; or a schedule's name)."""
+class AsTheyAre(Mean):
+    """How models are averaged tensor by tensor: what is copied, and what not all have."""
+
+    ignore: tuple[str, ...] = option(
+        (), "Copy these tensors instead of averaging them; may be repeated.", metavar="GLOB", role=PLAIN
+    )
+    copy_from: Path | None = option(
+        None,
+        "Whose integers and ignored tensors are copied; else the first's.",
+        metavar="FILE",
+        role=READS,
+    )
+    extra: str = option(
+        "error", "Tensors that not all have: error, keep-a, keep or drop.", metavar="HOW", role=PLAIN
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Average(Averaging, AsTheyAre):
+    """All of these, with weights as numbers: one a model, adding up to 1; None: equal; or a schedule."""
 
     weights: Sequence[float] | str | None = None  # type: ignore[assignment]
     schedule: str | None = None  # the name that `weights` were made of
@@ -130,7 +142,9 @@ class Average(Averaging):
     def check(self, models: int) -> None:
         """Raise UsageError for what so many models cannot be averaged like."""
         if models < 2:
-            raise UsageError("merging takes at least two models", hint="rebasin merge A B …")
+            raise UsageError(
+                "merging takes at least two models", hint="rebasin merge A B … or rebasin average A B …"
+            )
         check_interpolation(self.interpolation, models)
         if self.perm and models != 2:
             raise UsageError(
@@ -177,7 +191,7 @@ class Average(Averaging):
         for given in self.for_plain_only():
             raise UsageError(
                 f"{given} is for plain averages",
-                hint="Use it with --method none, and without --spec, --net, --data and repairs",
+                hint="Leave --spec, --net, --data and repairs out",
             )
 
     def sources(self) -> list[Path]:

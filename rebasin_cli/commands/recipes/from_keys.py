@@ -20,7 +20,7 @@ from .inputs import ELSEWHERE, Fetch, Files, find
 from .limits import Limits
 from .reading import Problems, Value
 from .steps import Step
-from .vocabulary import ACCEPTED, MAY_BE_MISSING, MODELS, Command, Parameter
+from .vocabulary import ACCEPTED, MAY_BE_MISSING, MERGES, MODELS, Command, Parameter
 
 
 @dataclass
@@ -151,7 +151,7 @@ class Maker:
             if key in body:
                 self.problems.add(value, f"stands here and as {body[key].path.rpartition('.')[2]!r}")
             body[key] = value
-        if self.command.name == "merge":
+        if self.command.name in MERGES:
             body = familiar.merge_options(body, self.problems)
         body = parts.parted(body, self.problems)
         known = self.command.keys()

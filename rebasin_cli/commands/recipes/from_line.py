@@ -11,6 +11,7 @@ import yaml
 from ...errors import UsageError, near
 from ...measure.thresholds import gone
 from ...registry.options import READS
+from . import moved
 from .inputs import ELSEWHERE
 from .vocabulary import MODELS, OF_THE_RUN, Command, Parameter
 
@@ -67,6 +68,8 @@ def _read(command: Command, words: Sequence[str]) -> tuple[list[str], dict[str, 
         flag, attached, more = _flag(word, {**flags, **short})
         option = flags.get(flag) or short.get(flag)
         if option is None and command.has("gate") and (told := gone(flag, more or "".join(rest[:1]))):
+            raise UsageError(told)
+        if told := moved.line([command.name, *words]):
             raise UsageError(told)
         if option is None:
             raise UsageError(f"`rebasin {command.name}` has no {flag}", hint=near(flag, flags).capitalize())

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...errors import near
 from ...measure.thresholds import instead
+from . import moved
 from .reading import OF_A_STEP, Problems, Value
 from .vocabulary import Command
 
@@ -21,6 +22,8 @@ def unknown_option(key: str, command: Command, value: Any = None) -> str:
     """Of a key among the options of a command."""
     if command.has("gate") and (gate := instead(key, value)):
         return _as_gate(key, gate)
+    if told := moved.key(command.name, key):
+        return told
     if key in OF_A_STEP:
         return (
             f"`{key}` ({OF_A_STEP[key]}) is of the step, not an option of `{command.name}`: it stands beside "

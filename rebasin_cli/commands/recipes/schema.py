@@ -9,7 +9,7 @@ from ...registry.options import READS
 from .familiar import METHODS
 from .reading import OF_A_STEP
 from .recipe import TOP
-from .vocabulary import MODELS, OF_THE_RUN, PARTS, Command, Parameter
+from .vocabulary import MERGES, MODELS, OF_THE_RUN, PARTS, Command, Parameter
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", "path": "string"}
@@ -85,7 +85,7 @@ def _command(command: Command) -> dict[str, Any]:
         properties |= {argument.key: _value(argument, {}) for argument in command.arguments}
     own = {key: option for key, option in command.options.items() if key not in OF_THE_RUN}
     properties |= {key: _value(option, own) for key, option in own.items()}
-    if command.name == "merge":
+    if command.name in MERGES:
         properties |= {
             "merge_method": {
                 "enum": list(METHODS),
@@ -104,7 +104,7 @@ def _command(command: Command) -> dict[str, Any]:
 
 
 def _models(command: Command) -> dict[str, Any]:
-    if command.name != "merge":
+    if command.name not in MERGES:
         return dict(_FILES)
     weight = {"type": "number"}
     weighted = {

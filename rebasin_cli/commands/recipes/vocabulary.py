@@ -182,6 +182,9 @@ def parameter(option: Option) -> Parameter:
     )
 
 
+MERGES = ("merge", "average")  # several models into one; mergekit's words mean something there
+
+
 @dataclass(frozen=True)
 class Command:
     """A command that a step may run: `words` as typed, such as ("spec", "infer").
@@ -238,7 +241,7 @@ class Command:
     def counts(self) -> tuple[int, int | None]:
         """How few and how many models it takes at most; None is any number."""
         few = sum(p.required for p in self.arguments)
-        few += self.name == "merge"  # of one there is nothing to do
+        few += self.name in MERGES  # of one there is nothing to do
         return few, None if any(p.many for p in self.arguments) else len(self.arguments)
 
     def made(self, arguments: Sequence[str], options: Mapping[str, Any]) -> Any:

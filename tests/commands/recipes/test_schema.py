@@ -25,7 +25,7 @@ LINES = [
     "rebasin train mlp --data digits -o a.safetensors --no-augment --width 16",
     "rebasin spec infer --net net.py:make --input 1x3x8x8 -o s.yaml",
     "rebasin align a.pt b.pt --weights-prior uniforms --memory 2GB --seed=4",
-    "rebasin merge 'x${HOME}.pt' merge.pt --copy-from merge --method none",
+    "rebasin average 'x${HOME}.pt' merge.pt --copy-from merge",
     "rebasin merge a.pt '$${b}.pt' --out='-${x}.safetensors'",
     "rebasin repair repair.pt --endpoints='x${HOME}.pt' b.pt --repair bias",
     "rebasin train 'net.py:${x}' --data digits -oa.safetensors --lr 0.1",

@@ -1,0 +1,77 @@
+"""`rebasin average`: models as they are, tensor by tensor, without a spec and without a search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..registry.options import READS, again, argument
+from ..registry.results import Plan
+from ..session.asked import of, subjects_of
+from ..session.listener import SILENT, Listener
+from ..session.subjects import (
+    Answer,
+    DataSet,
+    Loading,
+    OutModel,
+    Repair,
+    Running,
+    Samples,
+    Scoring,
+    Screen,
+    Search,
+    Weights,
+)
+from .merge import MergeResult, merged
+from .merging.average import AsTheyAre, Mean
+from .verbs.outputs import output_of
+
+PANEL = "Align and merge"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Average(AsTheyAre, Loading, Running, DataSet, Samples, Weights, Screen):
+    """Average models as they are, tensor by tensor: fine-tunes of one model, checkpoints of one run.
+
+    Needs no spec, no network and no data; models of independent seeds have to be aligned, by rebasin merge.
+    With a network and data, --soup greedy takes only models that lower the loss. Running statistics
+    (BatchNorm) are re-estimated on data, or averaged, too, by --repair none.
+
+    Example: rebasin average run/checkpoint-1000 run/checkpoint-2000 -o merged/ --copy-files
+    """
+
+    COMMON = (
+        "out",
+        "weights",
+        "ignore",
+        "heads",
+        "extra",
+        "soup",
+        "data",
+        "net",
+        "repair",
+        "dry_run",
+        "force",
+    )
+
+    models: tuple[Path, ...] = argument(
+        "A B …", "Two models or more; what is not averaged is copied from the first.", role=READS
+    )
+    out: str = again(
+        OutModel.out,
+        "merged.safetensors",
+        help="Where to write, as safetensors; into a folder in the shards of the first model.",
+    )
+    reference: Path | None = again(Mean.reference, None, help="Which of the models comes first.")
+    repair: str = Repair.repair
+    loss: str | None = Scoring.loss
+    skip_checks: bool = Scoring.skip_checks
+    dry_run: bool = Answer.dry_run
+    json: bool = Answer.json
+
+
+def run(asked: Average, listener: Listener = SILENT) -> MergeResult | Plan:
+    """Average models and write one; what `merge` writes by the method "none"."""
+    subjects = subjects_of(asked)
+    subjects["search"] = of(asked, Search, method="none")
+    return merged(asked.models, asked, output_of(asked), listener, **subjects)
