@@ -1,0 +1,28 @@
+"""Options that another command has now: recipes and lines that have them are told what to write."""
+
+import shlex
+
+import pytest
+
+from rebasin_cli.commands.recipes import moved
+
+
+def test_a_key_that_went_is_told_with_its_command(recipe):
+    _, problems = recipe("steps:\n  - merge: {models: [a.safetensors, b.safetensors], ignore: '*.bias'}")
+    assert len(problems) == 1 and "'ignore' is of `average` now" in str(problems[0])
+    assert moved.key("align", "ignore") is None and moved.key("merge", "weights") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "typed"),
+    [
+        ("merge a b --method none --ignore '*.x' -o c", "average a b --ignore '*.x' -o c"),
+        ("merge -mnone a b --extra=keep", "average a b --extra=keep"),
+        ("merge a b --method=none --copy-from none", "average a b --copy-from none"),
+        ("merge a b --weights 1,0", None),
+        ("average a b --ignore x", None),
+    ],
+)
+def test_a_line_is_told_as_the_line_to_type(line, typed):
+    told = moved.line(shlex.split(line))
+    assert told is None if typed is None else told.endswith(f"Type: rebasin {typed}")
