@@ -37,7 +37,7 @@ NOT_STEPS = ("demo", "run", "list", "merge-driver")
 def vocabulary() -> dict[str, Command]:
     """The commands that a step may run, by their words."""
     found = {command.name: command for command in commands_of(app)}
-    found |= {name: Command.of(one) for name, one in operations.every().items()}
+    found |= {name: Command.of(one) for name, one in operations.every().items() if one.is_step}
     return {name: command for name, command in sorted(found.items()) if name not in NOT_STEPS}
 
 

@@ -23,7 +23,8 @@ def add(app: typer.Typer, word: str, *, options: bool = True) -> None:
     """The operation of this name, or the group of them, as a command of `app`; without `options` its name."""
     if not operations.words()[word]:
         (one,) = operations.of(word)
-        app.command(word, rich_help_panel=one.panel, cls=helping.of(one))(command(one, options=options))
+        how: dict[str, Any] = {"rich_help_panel": one.panel, "cls": helping.of(one), "hidden": one.hidden}
+        app.command(word, **how)(command(one, options=options))
         return
     help, panel = operations.group(word)
     group = typer.Typer(name=word, help=help, no_args_is_help=True)

@@ -13,14 +13,18 @@ import typer
 from typer.core import TyperCommand
 
 from ..registry.operations import METHODS, UNNAMED, Operation
+from .git_line import AsGitCalls
 
+READ_ANOTHER_WAY: dict[str, type[TyperCommand]] = {"merge-driver": AsGitCalls}  # lines that are
 ALL = "rebasin.all"  # whether the help of a context is of all options
 OF_METHODS = "options"  # the field that holds them
 
 
 def of(operation: Operation) -> type[TyperCommand]:
     """The class of the command that this operation becomes."""
-    return type("OperationCommand", (OperationCommand,), {"operation": operation})
+    read = READ_ANOTHER_WAY.get(operation.name)
+    kinds = (OperationCommand,) if read is None else (read, OperationCommand)
+    return type("OperationCommand", kinds, {"operation": operation})
 
 
 def show_all(context: typer.Context, value: bool) -> None:

@@ -26,6 +26,7 @@ SEEDS = (1, 2)
 EPOCHS, WIDTH = 40, 128
 
 PANEL = "Make models"
+STEP = False  # a tour
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from ..session.listener import SILENT, Listener
 from ..session.subjects import Answer
 
 PANEL = "Look"
+STEP = False
 ONLY_LOOKS = True
 
 # Of the folders, and not of the packages in them, which import torch: a list is read off sources.

@@ -8,8 +8,8 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -17,9 +17,12 @@ from ..averages.threeway import WEIGHTS, ThreeWay, merged_text, mixed, three_way
 from ..checkpoints.checkpoint import open_checkpoint
 from ..checkpoints.writing import write_safetensors
 from ..errors import CheckpointError, MergeConflict, OutputExists, UsageError
+from ..registry.options import PLAIN, READS, REPLACES, WRITES, argument, option
+from ..registry.results import UNSET, Result, Unset
 from ..runtime import files
 from ..runtime.files import Inputs
 from ..session.listener import SILENT, Listener
+from ..session.subjects import Answer, Screen
 from .merging.plain import looked_at
 from .verbs import provenance
 
@@ -27,25 +30,81 @@ POINTER = b"version https://git-lfs"
 NO_ANCESTOR: Mapping[str, Tensor] = {}
 
 
-def merge_driver(
-    base: Path,
-    ours: Path,
-    theirs: Path,
-    listener: Listener = SILENT,
-    *,
-    path: str | None = None,
-    both: str | None = None,
-    repair: str = "auto",
-    output: Path | None = None,
-) -> dict[str, Any]:
-    """Merge `theirs` into `ours` by their ancestor `base`; the result replaces `ours`, or is `output`.
+PANEL = "Align and merge"
+HIDDEN = True  # git calls it
+STEP = False
+_NUMBER = re.compile("[0-9]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeDriver(Screen):
+    """Three-way merge of a checkpoint in git: what one side changed is taken, what both changed is mixed.
+
+    Exits with 1 where there is a conflict, and leaves OURS as it is. docs/git.md tells how to set it up.
+
+    Example: rebasin merge-driver base.safetensors ours.safetensors theirs.safetensors -o merged.safetensors
+    """
+
+    base: Path = argument("BASE", "%O: the common ancestor; empty for none.", role=READS)
+    ours: Path = argument("OURS", "%A: ours, which becomes the result.", role=REPLACES)
+    theirs: Path = argument("THEIRS", "%B: theirs.", role=READS)
+    marker: str | None = argument(
+        "MARKER", "%L: the size of conflict markers; not used.", default=None, role=PLAIN
+    )
+    path: str | None = argument("PATH", "%P: the file's name in git.", default=None, role=PLAIN)
+    both: str | None = option(
+        None,
+        "What both changed: average, sum (both changes in full), ours, theirs or conflict; average "
+        "if left out, conflict without an ancestor.",
+        metavar="HOW",
+        role=PLAIN,
+    )
+    repair: str = option(
+        "auto",
+        "none mixes running statistics; else that is a conflict.",
+        metavar="auto|none",
+        role=PLAIN,
+    )
+    out: Path | None = option(
+        None,
+        "Write here, where nothing is, instead of to OURS; without PATH.",
+        also=("-o",),
+        metavar="FILE",
+        role=WRITES,
+    )
+    json: bool = Answer.json
+
+
+@dataclass(frozen=True)
+class MergeDriverResult(Result):
+    """Where the result was `written`, of how many `tensors` whose version was taken; which were `removed`."""
+
+    written: str
+    tensors: Mapping[str, int]
+    removed: list[str] | Unset = UNSET
+
+
+def run(asked: MergeDriver, listener: Listener = SILENT) -> MergeDriverResult:
+    """Merge `theirs` into `ours` by their ancestor `base`; the result replaces `ours`, or is `out`.
 
     `path` is what git calls the file, and nothing is written there. An empty `base` is no ancestor. Raises
     MergeConflict, and what keeps the files from being read; `ours` is then as it was.
     """
+    base, ours, theirs, path, both, repair = (
+        asked.base,
+        asked.ours,
+        asked.theirs,
+        asked.path,
+        asked.both,
+        asked.repair,
+    )
+    if repair not in ("auto", "none"):
+        raise UsageError(f"--repair {repair}: a merge in git has no data", hint="Choose auto or none")
+    if path is None and asked.marker is not None and not _NUMBER.fullmatch(asked.marker):
+        path = asked.marker  # a line without %L
     name = str(ours) if path is None else path
     versions = {"the ancestor": base, "ours": ours, "theirs": theirs}
-    written = _written(versions, path, output)
+    written = _written(versions, path, asked.out)
     empty = _check_kind(name, versions)
     with _called(name, versions):
         models = {role: open_checkpoint(file) for role, file in versions.items() if role not in empty}
@@ -75,9 +134,8 @@ def merge_driver(
         write_safetensors(written, tensors, metadata=meta, force=True, any_name=True)
     counts = Counter(found.taken.values())
     listener.say(f"{name}: {_in_words(counts, found)}")
-    return {"written": str(written), "tensors": dict(sorted(counts.items()))} | (
-        {"removed": list(found.removed)} if found.removed else {}
-    )
+    removed = list(found.removed) if found.removed else UNSET
+    return MergeDriverResult(str(written), dict(sorted(counts.items())), removed)
 
 
 def _written(versions: Mapping[str, Path], path: str | None, output: Path | None) -> Path:

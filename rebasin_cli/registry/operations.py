@@ -76,6 +76,16 @@ class Operation:
         return bool(source.constant(self.module, "ONLY_LOOKS"))
 
     @property
+    def hidden(self) -> bool:
+        """Whether the list of commands leaves it out: no person types it."""
+        return bool(source.constant(self.module, "HIDDEN"))
+
+    @property
+    def is_step(self) -> bool:
+        """Whether a recipe may have it as a step."""
+        return source.constant(self.module, "STEP") is not False
+
+    @property
     def figures(self) -> bool:
         """Whether it is asked for its figures: a run of a recipe shows them each time."""
         return bool(source.constant(self.module, "FIGURES"))
