@@ -24,7 +24,8 @@ from ..registry.numbers import is_number
 from ..registry.user_code import outermost
 from ..runtime.signals import ending, stoppable
 from ..runtime.text import line
-from . import builder
+from . import builder, run
+from ._show import ClickException
 
 
 class _Interruptible(TyperGroup):
@@ -54,10 +55,6 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
                 f"{what}: {' '.join(['rebasin', *arguments[: number - 1]])} …",
                 hint="Is a variable unset that it was made from? Leave the option out if it is not meant.",
             )
-
-
-# typer's base of all that is wrong with arguments: click's, or a copy of it within typer.
-ClickException = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
 @contextmanager
@@ -140,7 +137,7 @@ def execute(arguments: Sequence[str], *, standalone: bool, shown: Sequence[str])
         _refuse_odd_numbers(arguments)
     except UsageError as error:
         if arguments[0] == "run":  # which leaves what it is asked for at every end
-            importlib.import_module(f"{__name__}.run").refused(arguments[1:], error)
+            run.refused(_built("run").commands["run"], arguments[1:], error)
         raise
     command = _built(arguments[0] if arguments else "")
     try:

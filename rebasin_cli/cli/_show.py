@@ -16,6 +16,9 @@ from ..errors import RebasinError
 from ..registry.results import plain
 from ..runtime.text import line, many
 
+# typer's base of all that is wrong with arguments: click's, or a copy of it within typer.
+ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
 
 class LogLines(logging.Handler):
     """What the library logs, for a person: a download begins."""

@@ -17,6 +17,10 @@ from ..registry import operations
 from ..registry.operations import Operation
 from ..registry.options import REQUIRED, Option
 from . import help as helping
+from . import run as recipes
+
+# What uses the screen all the while it runs, and says when what is imported.
+PERFORMED_ALONE: dict[str, Callable[[dict[str, Any]], None]] = {"run": recipes.perform}
 
 
 def add(app: typer.Typer, word: str, *, options: bool = True) -> None:
@@ -57,6 +61,9 @@ def run(operation: Operation, given: dict[str, Any], command: str) -> None:
     from .perform import perform, show
     from .reports import warn
 
+    if (own := PERFORMED_ALONE.get(operation.name)) is not None:
+        own(given)
+        return
     asked = operation.made(given)
     done = perform(operation, asked, command)
     if done is None:

@@ -14,8 +14,9 @@ from typer.core import TyperCommand
 
 from ..registry.operations import METHODS, UNNAMED, Operation
 from .git_line import AsGitCalls
+from .run import LeavesDocuments
 
-READ_ANOTHER_WAY: dict[str, type[TyperCommand]] = {"merge-driver": AsGitCalls}  # lines that are
+READ_ANOTHER_WAY: dict[str, type[TyperCommand]] = {"merge-driver": AsGitCalls, "run": LeavesDocuments}
 ALL = "rebasin.all"  # whether the help of a context is of all options
 OF_METHODS = "options"  # the field that holds them
 

@@ -7,21 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
 from ..errors import UsageError
-from . import ClickException, _steps, app
-from . import _options as o
+from . import _steps
 from ._last_lines import of_recipe
-from ._show import result, screen
+from ._show import ClickException, result, screen
 
 NONE = Path("RECIPE")  # where none is named
 
 
-class _Run(TyperCommand):
+class LeavesDocuments(TyperCommand):
     """Also a command line that cannot be read leaves its documents, and none of an earlier run."""
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **more: Any) -> Any:
@@ -30,134 +29,56 @@ class _Run(TyperCommand):
             return super().make_context(info_name, args, parent, **more)
         except ClickException as error:
             if not more.get("resilient_parsing"):
-                refused(given, UsageError(error.format_message()))
+                refused(self, given, UsageError(error.format_message()))
             raise
 
 
-@app.command(cls=_Run, rich_help_panel="Align and merge")
-def run(
-    context: typer.Context,
-    recipe: Annotated[
-        Path | None, typer.Argument(metavar="RECIPE", help="A YAML file (docs/recipes.md), or mergekit's.")
-    ] = None,
-    assign: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            show_default=False,
-            help="Another value, such as steps.merge.method=ste-mm or defaults.seed=3; repeatable.",
-        ),
-    ] = None,
-    cache: Annotated[
-        Path, typer.Option("--cache", metavar="DIR", help="Where it is kept what steps have made.")
-    ] = Path(".rebasin"),
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Run every step again, also those that nothing changed for.")
-    ] = False,
-    keep_going: Annotated[
-        bool,
-        typer.Option("--keep-going", help="After a gate that is not met, run what does not need that step."),
-    ] = False,
-    download: Annotated[
-        bool, typer.Option("--download", help="Fetch the pinned files of hf: and https:, also for --dry-run.")
-    ] = False,
-    untrusted: Annotated[
-        bool,
-        typer.Option("--untrusted", help="The recipe is a stranger's: no code of files, nothing outside."),
-    ] = False,
-    allow_env: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-env",
-            metavar="NAME",
-            show_default=False,
-            help="A variable that a stranger's recipe may read; repeatable.",
-        ),
-    ] = None,
-    from_command: Annotated[
-        str | None,
-        typer.Option(
-            "--from-command",
-            metavar="LINE",
-            show_default=False,
-            help="Print the recipe that equals this command line.",
-        ),
-    ] = None,
-    schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of recipes, for editors.")
-    ] = False,
-    key: Annotated[
-        bool,
-        typer.Option("--key", help="Print the key of a CI server's cache for this run, and run nothing."),
-    ] = False,
-    junit: Annotated[
-        Path | None,
-        o.report("--junit", metavar="FILE", help="Write what became of the steps and gates as JUnit."),
-    ] = None,
-    step_summary: o.StepSummary = None,
-    result_file: Annotated[
-        Path | None,
-        o.report("--result", metavar="FILE", help="Write what became of every step as JSON."),
-    ] = None,
-    time_limit: Annotated[
-        str | None,
-        typer.Option(
-            "--time-limit",
-            metavar="TIME",
-            show_default=False,
-            help="End the run after so long (90s, 20m, 2h) with exit code 124; what it has found is kept.",
-        ),
-    ] = None,
-    force: o.Force = False,
-    dry_run: o.DryRun = False,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
-) -> None:
-    """Run the commands of a recipe in their order, those again whose files, options or program changed.
+def perform(given: Mapping[str, Any]) -> None:
+    """Run a recipe as it was asked for (`commands.run.Run`).
 
-    All of it is checked before anything runs. Exit code 1 where a gate of a step is not met.
-
-    Example: rebasin run merge.yaml --set defaults.seed=3
+    What an earlier run left is gone before anything heavy is imported, and the screen is used all the while.
     """
     from ._vocabulary import perform, vocabulary
 
-    if schema or from_command is not None:
+    if given["schema"] or given["from_command"] is not None:
         from ..commands import run as running
 
         words = vocabulary()
-        text = running.schema_text(words) if schema else running.recipe_of(from_command, words, _remark)
+        text = (
+            running.schema_text(words)
+            if given["schema"]
+            else running.recipe_of(given["from_command"], words, _remark)
+        )
         typer.echo(text, nl=False)
         return
     from ..commands.recipes.cache import of_run
     from ..commands.recipes.limits import Limits
     from ..runtime.watching import Watch
 
-    given, path, stdout = context.params, recipe or NONE, sys.stdout
-    limits = Limits(frozenset(allow_env or ()), download) if untrusted else None
+    path, stdout, quiet = given["recipe"] or NONE, sys.stdout, given["quiet"]
+    limits = Limits(frozenset(given["allow_env"]), given["download"]) if given["untrusted"] else None
     variables: dict[str, str] = {}
     with (
         of_recipe(path, _again(given), variables),
-        screen(quiet, verbose) as listener,
-        of_run(cache, listener.say, stranger=untrusted) as records,
+        screen(quiet, given["verbose"]) as listener,
+        of_run(given["cache"], listener.say, stranger=given["untrusted"]) as records,
         limits.second_lock() if limits is not None else nullcontext(),
     ):
         documents = _documents(given, records, listener.say, stdout)
         documents.variables, watch = variables, Watch(documents.finish)
-        with watch.on(), documents.at_every_end(), watch.within(time_limit):
+        with watch.on(), documents.at_every_end(), watch.within(given["time_limit"]):
             _check(given)
             from ..commands import run as running  # heavy: what an earlier run left is gone by now
 
-            asked, words = running.Asked(download, dry_run, limits), vocabulary()
-            if key:
+            asked, words = running.Asked(given["download"], given["dry_run"], limits), vocabulary()
+            if given["key"]:
                 told = running.key(documents, words, limits)
             else:
-                show = partial(_steps.tell, recipe=path, stdout=stdout, as_json=json, quiet=quiet)
+                show = partial(_steps.tell, recipe=path, stdout=stdout, as_json=given["json"], quiet=quiet)
                 told = running.run(documents, words, perform, asked, listener, watch, show=show)
-    if key:
+    if given["key"]:
         typer.echo(told)
-    elif dry_run and not json:
+    elif given["dry_run"] and not given["json"]:
         _steps.show_plan(told)
 
 
@@ -191,11 +112,10 @@ def _check(given: Mapping[str, Any]) -> None:
         raise UsageError(f"--time-limit {limit!r} is no time", hint="Write it like 90s, 20m or 2h")
 
 
-def refused(arguments: Sequence[str], error: UsageError) -> None:
+def refused(command: TyperCommand, arguments: Sequence[str], error: UsageError) -> None:
     """What a run leaves whose command line cannot be read, as far as it can."""
     from ..commands.recipes.cache import of_run
 
-    command = typer.main.get_command(app).commands["run"]
     lenient = {"resilient_parsing": True, "ignore_unknown_options": True, "allow_extra_args": True}
     given = command.make_context("run", list(arguments), **lenient).params
     if given["recipe"] is None or given["schema"] or given["from_command"]:

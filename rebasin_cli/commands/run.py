@@ -7,15 +7,18 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..checkpoints.digests import of_file
 from ..errors import UsageError
+from ..registry.options import PLAIN, READS, TRUSTS, WRITES, argument, option
 from ..reports._as_one import as_one
 from ..runtime import files
 from ..runtime.files import Inputs
 from ..runtime.watching import Watch
 from ..session.listener import SILENT, Listener
+from ..session.subjects import REPORT, Answer, Screen, Summary, Weights
 from .recipes import familiar, judging, keys, reading, running, schema
 from .recipes.cache import Cache
 from .recipes.documents import Documents
@@ -30,6 +33,79 @@ from .recipes.variables import Had
 from .recipes.vocabulary import Command
 
 __all__ = ["Asked", "read", "recipe_of", "run", "schema_text"]
+
+
+PANEL = "Align and merge"
+STEP = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Screen):
+    """Run the commands of a recipe in their order, those again whose files, options or program changed.
+
+    All of it is checked before anything runs. Exit code 1 where a gate of a step is not met.
+
+    Example: rebasin run merge.yaml --set defaults.seed=3
+    """
+
+    recipe: Path | None = argument(
+        "RECIPE", "A YAML file (docs/recipes.md), or mergekit's.", default=None, role=READS
+    )
+    assign: tuple[str, ...] = option(
+        (),
+        "Another value, such as steps.merge.method=ste-mm or defaults.seed=3; repeatable.",
+        flag="--set",
+        metavar="KEY=VALUE",
+        role=PLAIN,
+    )
+    cache: Path = option(
+        Path(".rebasin"), "Where it is kept what steps have made.", metavar="DIR", role=WRITES
+    )
+    no_cache: bool = option(False, "Run every step again, also those that nothing changed for.", role=PLAIN)
+    keep_going: bool = option(
+        False, "After a gate that is not met, run what does not need that step.", role=PLAIN
+    )
+    download: bool = option(
+        False, "Fetch the pinned files of hf: and https:, also for --dry-run.", role=TRUSTS
+    )
+    untrusted: bool = option(
+        False, "The recipe is a stranger's: no code of files, nothing outside.", role=PLAIN
+    )
+    allow_env: tuple[str, ...] = option(
+        (), "A variable that a stranger's recipe may read; repeatable.", metavar="NAME", role=TRUSTS
+    )
+    from_command: str | None = option(
+        None, "Print the recipe that equals this command line.", metavar="LINE", role=PLAIN
+    )
+    schema: bool = option(False, "Print the JSON Schema of recipes, for editors.", role=PLAIN)
+    key: bool = option(
+        False, "Print the key of a CI server's cache for this run, and run nothing.", role=PLAIN
+    )
+    junit: Path | None = option(
+        None,
+        "Write what became of the steps and gates as JUnit.",
+        metavar="FILE",
+        panel=REPORT,
+        role=WRITES,
+    )
+    step_summary: Path | None = Summary.step_summary
+    result_file: Path | None = option(
+        None,
+        "Write what became of every step as JSON.",
+        flag="--result",
+        metavar="FILE",
+        panel=REPORT,
+        role=WRITES,
+    )
+    time_limit: str | None = option(
+        None,
+        "End the run after so long (90s, 20m, 2h) with exit code 124; what it has found is kept.",
+        metavar="TIME",
+        role=PLAIN,
+    )
+    force: bool = Weights.force
+    dry_run: bool = Answer.dry_run
+    json: bool = Answer.json
 
 
 @dataclass(frozen=True)
