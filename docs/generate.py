@@ -29,9 +29,9 @@ from typer import rich_utils
 from rebasin_cli import errors
 from rebasin_cli.cli import help as helping
 from rebasin_cli.cli import whole
-from rebasin_cli.cli._vocabulary import vocabulary
 from rebasin_cli.commands.list import List, option_lines
 from rebasin_cli.commands.list import run as listed
+from rebasin_cli.commands.recipes.vocabulary import vocabulary
 from rebasin_cli.commands.run import schema_text
 from rebasin_cli.runtime import broken
 

@@ -7,7 +7,7 @@ import doctest
 import pytest
 
 from rebasin_cli import errors
-from rebasin_cli.cli._show import screen
+from rebasin_cli.cli.screen import screen
 from rebasin_cli.errors import FEW, MOST, SpecError, gathered, near
 
 LAYERS = [

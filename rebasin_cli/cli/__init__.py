@@ -1,18 +1,15 @@
-"""The command line: built from the operations of `commands/` (`builder`), shown on the screen.
+"""The command line: built from the operations of `commands/` (`builder`), their results shown on the screen.
 
-Other commands are files in this folder: there is no list of them. Nothing heavy is imported here: a command
-imports what it needs when it runs.
+Nothing heavy is imported here: an operation is imported when it runs.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-import importlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -24,8 +21,8 @@ from ..registry.numbers import is_number
 from ..registry.user_code import outermost
 from ..runtime.signals import ending, stoppable
 from ..runtime.text import line
-from . import builder, run
-from ._show import ClickException
+from . import builder, reports, run
+from .screen import ClickException
 
 
 class _Interruptible(TyperGroup):
@@ -87,15 +84,6 @@ app = typer.Typer(
 )
 
 
-_together: set[str] = set()  # commands that several processes may run at once
-
-
-def together(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a command that processes may run together: they share its work, or it writes nothing."""
-    _together.add(command.__name__.strip("_"))
-    return command
-
-
 def _show_version(value: bool) -> None:
     if value:
         from ..version import version
@@ -122,18 +110,14 @@ def _main(
 
 def _runs_together(context: typer.Context) -> bool:
     word = context.invoked_subcommand or ""
-    return word in _together or any(one.together or one.only_looks for one in operations.of(word))
-
-
-for _path in sorted(Path(__file__).parent.glob("[!_]*.py")):
-    importlib.import_module(f"{__name__}.{_path.stem}")
+    return any(one.together or one.only_looks for one in operations.of(word))
 
 
 def execute(arguments: Sequence[str], *, standalone: bool, shown: Sequence[str]) -> Any:
     """Run a command line; `shown` is what reports name as their command."""
     try:
         _refuse_empty(arguments)
-        importlib.import_module(f"{__name__}.reports").refuse_gone([*arguments])
+        reports.refuse_gone([*arguments])
         _refuse_odd_numbers(arguments)
     except UsageError as error:
         if arguments[0] == "run":  # which leaves what it is asked for at every end
@@ -163,8 +147,7 @@ def _built(word: str) -> Any:
 def whole(*, options: bool = True) -> typer.Typer:
     """All commands, in the order of the alphabet; those of operations without their `options` where only
     their names are asked for."""
-    known = map(_name, [*app.registered_commands, *app.registered_groups])
-    every = _of([*known, *operations.words()], options=options)
+    every = _of([*operations.words()], options=options)
     assert every is not None
     return every
 
@@ -172,12 +155,9 @@ def whole(*, options: bool = True) -> typer.Typer:
 def _of(words: Sequence[str], *, options: bool = True) -> typer.Typer | None:
     """The commands and groups of these names, in the order of the alphabet; None where there are none."""
     one = copy.copy(app)
-    one.registered_commands = [each for each in app.registered_commands if _name(each) in words]
-    one.registered_groups = [each for each in app.registered_groups if _name(each) in words]
-    for word in operations.words().keys() & set(words):
+    one.registered_commands, one.registered_groups = [], []
+    for word in sorted(operations.words().keys() & set(words)):
         builder.add(one, word, options=options)
-    one.registered_commands.sort(key=_name)
-    one.registered_groups.sort(key=_name)
     return one if one.registered_commands or one.registered_groups else None
 
 
@@ -198,18 +178,6 @@ def _is_odd(text: str) -> bool:
 
 def _numeric(words: tuple[str, ...]) -> set[str]:
     """The options of a command that take numbers."""
-    from ._vocabulary import commands_of
-
-    if of := operations.of(words[0]) if words else ():
-        one = next((one for one in of if one.words == words[: len(one.words)]), None)
-        return {option.flag for option in one.options if option.type in (int, float)} if one else set()
-    known = {command.words: command for command in commands_of(app)}
-    command = known.get(words) or known.get(words[:1])
-    return {p.flag for p in command.parameters if p.kind in (int, float)} if command else set()
-
-
-def _name(registered: Any) -> str:
-    """What a command or a group was registered as."""
-    if isinstance(registered, typer.models.TyperInfo):
-        return registered.name if isinstance(registered.name, str) else registered.typer_instance.info.name
-    return registered.name or registered.callback.__name__.replace("_", "-")
+    of = operations.of(words[0]) if words else ()
+    one = next((one for one in of if one.words == words[: len(one.words)]), None)
+    return {option.flag for option in one.options if option.type in (int, float)} if one else set()

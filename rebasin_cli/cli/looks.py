@@ -9,7 +9,7 @@ import typer
 
 from ..runtime.text import many
 from . import reports
-from ._show import put, result
+from .screen import put, result
 
 
 def inspected(done: Any) -> None:

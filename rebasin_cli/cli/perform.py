@@ -10,7 +10,7 @@ import typer
 from ..registry.operations import Operation
 from ..registry.results import Result
 from . import looks, reports
-from ._show import put, result, screen
+from .screen import put, result, screen
 
 # Results with a way of their own to be shown to a person, by their file and class; what stands beside JSON.
 OWN_WAYS: dict[str, Callable[..., None]] = {

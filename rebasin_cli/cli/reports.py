@@ -11,7 +11,7 @@ from typing import Any
 from ..commands.recipes import moved
 from ..errors import UsageError
 from ..runtime.text import line
-from ._show import put
+from .screen import put
 
 
 def whole(report: Any) -> None:

@@ -13,9 +13,8 @@ import typer
 from typer.core import TyperCommand
 
 from ..errors import UsageError
-from . import _steps
-from ._last_lines import of_recipe
-from ._show import ClickException, result, screen
+from .last_lines import of_recipe
+from .screen import ClickException, result, screen
 
 NONE = Path("RECIPE")  # where none is named
 
@@ -38,7 +37,8 @@ def perform(given: Mapping[str, Any]) -> None:
 
     What an earlier run left is gone before anything heavy is imported, and the screen is used all the while.
     """
-    from ._vocabulary import perform, vocabulary
+    from ..commands.recipes.vocabulary import vocabulary
+    from . import steps
 
     if given["schema"] or given["from_command"] is not None:
         from ..commands import run as running
@@ -74,12 +74,12 @@ def perform(given: Mapping[str, Any]) -> None:
             if given["key"]:
                 told = running.key(documents, words, limits)
             else:
-                show = partial(_steps.tell, recipe=path, stdout=stdout, as_json=given["json"], quiet=quiet)
-                told = running.run(documents, words, perform, asked, listener, watch, show=show)
+                show = partial(steps.tell, recipe=path, stdout=stdout, as_json=given["json"], quiet=quiet)
+                told = running.run(documents, words, steps.perform, asked, listener, watch, show=show)
     if given["key"]:
         typer.echo(told)
     elif given["dry_run"] and not given["json"]:
-        _steps.show_plan(told)
+        steps.show_plan(told)
 
 
 def _documents(given: Mapping[str, Any], cache: Any, say: Callable[[str], None], stdout: Any) -> Any:

@@ -112,7 +112,7 @@ def interrupted(monkeypatch, tmp_path):
 
         before = set(contents(tmp_path))
         with monkeypatch.context() as patch:
-            patch.setattr("rebasin_cli.cli._show.Screen.step", step)
+            patch.setattr("rebasin_cli.cli.screen.Screen.step", step)
             outcome = rebasin(*arguments)
         assert outcome.code == 130, (outcome.code, outcome.err)
         assert outcome.out == "" and "\nrebasin: interrupted" in f"\n{outcome.err}"

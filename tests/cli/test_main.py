@@ -276,7 +276,7 @@ def test_a_signal_keeps_the_state_of_a_search(name, code, pair, tmp_path, monkey
     number = getattr(signal, f"SIG{name}")
     if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup, where it shall be ignored
         pytest.skip(f"SIG{name} is ignored here")
-    monkeypatch.setattr("rebasin_cli.cli._show.Screen.step", lambda *args: os.kill(os.getpid(), number))
+    monkeypatch.setattr("rebasin_cli.cli.screen.Screen.step", lambda *args: os.kill(os.getpid(), number))
     outcome = rebasin("align", *pair, "-o", "out.safetensors")
     assert outcome.code == code and "the search is kept in out.search.safetensors" in outcome.err
     assert not (tmp_path / "out.safetensors").exists()
@@ -287,7 +287,7 @@ def test_a_hangup_that_is_ignored_stays_ignored(pair, tmp_path, monkeypatch):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         step = lambda *args: os.kill(os.getpid(), signal.SIGHUP)  # noqa: E731
-        monkeypatch.setattr("rebasin_cli.cli._show.Screen.step", step)
+        monkeypatch.setattr("rebasin_cli.cli.screen.Screen.step", step)
         assert rebasin("align", *pair, "-o", "out.safetensors").code == 0
     finally:
         signal.signal(signal.SIGHUP, before)

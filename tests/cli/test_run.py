@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.cli import _show
+from rebasin_cli.cli import screen as _show
 from rebasin_cli.registry.results import plain
 from rebasin_cli.spec import library
 

@@ -12,7 +12,7 @@ import pytest
 
 from rebasin_cli import nets, networks
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.cli._show import _line
+from rebasin_cli.cli.screen import _line
 from rebasin_cli.datasets import open_data
 from rebasin_cli.datasets._held_out import held_out
 from rebasin_cli.networks.evaluation import evaluate

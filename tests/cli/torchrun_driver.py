@@ -40,7 +40,7 @@ def at_step(number, action):
         if done == number:
             action()
 
-    return mock.patch("rebasin_cli.cli._show.Screen.step", step)
+    return mock.patch("rebasin_cli.cli.screen.Screen.step", step)
 
 
 def interrupt():

@@ -432,7 +432,7 @@ def test_an_input_that_changes_while_a_command_runs_is_told(tmp_path, monkeypatc
                 f.safetensors(tmp_path / "new", f.MLP)
                 (tmp_path / "new").replace(path)
 
-    monkeypatch.setattr("rebasin_cli.cli._show.Screen.step", step)
+    monkeypatch.setattr("rebasin_cli.cli.screen.Screen.step", step)
     outcome = rebasin("align", *paths, "-o", "out.safetensors", "--no-prove")
     assert outcome.code == 3 and f"b.{form} changed while it was read" in outcome.err, outcome.err
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith((".", "out"))]

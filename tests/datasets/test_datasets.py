@@ -321,7 +321,7 @@ def test_a_download_with_another_checksum_is_not_kept(tmp_path, monkeypatch):
 
 
 def test_a_download_is_announced_and_never_endless(monkeypatch, capsys):
-    from rebasin_cli.cli._show import screen
+    from rebasin_cli.cli.screen import screen
 
     serve(monkeypatch, {"file": b"content"})
     monkeypatch.setattr(_files, "LARGEST", 3)

@@ -26,9 +26,9 @@ from rebasin_cli.__main__ import main
 from rebasin_cli.checkpoints.checking import digest, validate
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
-from rebasin_cli.cli._vocabulary import vocabulary
 from rebasin_cli.commands.recipes import familiar, reading
 from rebasin_cli.commands.recipes.recipe import parse as parse_recipe
+from rebasin_cli.commands.recipes.vocabulary import vocabulary
 from rebasin_cli.errors import RebasinError
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import parse_axes

@@ -1,4 +1,4 @@
-"""What a step may say: the commands and their options, as values. The command line makes them from its own.
+"""What a step may say: the operations and their options.
 
 An option's key in a recipe is its flag without dashes, `max_barrier` for --max-barrier; positional models are
 `models`, in their order.
@@ -9,24 +9,19 @@ stranger's recipe (`limits.py`); numbers name nothing.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...registry import operations
 from ...registry.numbers import READ
 from ...registry.operations import Operation
 from ...registry.options import (
-    DATA,
-    MAY_READ,
-    MAY_RUN,
-    PAIR,
-    PLAIN,
     READS,
-    REPLACES,
     REQUIRED,
-    TRUSTS,
     UNSAID,
     WRITES,
     Option,
@@ -36,69 +31,13 @@ from ...registry.source import constant
 MODELS = "models"
 # What `rebasin run` itself decides, for all steps.
 OF_THE_RUN = ("force", "resume", "dry_run", "json", "quiet", "verbose", "help")
-# Options that name a file to write, or a folder; all other files are read.
-WRITTEN = ("out", "report", "log", "attest", "step_summary", "plot", "json_file")
-# Arguments that are no models, and have keys of their own: what a command reads, and what it replaces.
-REPORTS, REPLACED = ("report",), ("baseline",)
+# Arguments that are read and are no models: they have keys of their own.
+REPORTS = ("report",)
 # Options that a step may write as one with parts: `baseline: {file: FILE, missing: accept}`.
 PARTS = {"baseline": {"file": "baseline", "missing": "missing_baseline", "tolerance": "baseline_tolerance"}}
 # Options whose file may be missing where another one says so.
 MAY_BE_MISSING = {"baseline": "missing_baseline"}
 REFUSED, ACCEPTED = (constant("rebasin_cli.session.subjects", name) for name in ("REFUSE", "ACCEPT"))
-# Folders of data: large, and the same under their name; their content is not looked at.
-DATA_FOLDERS = ("data_root",)
-# Texts that may name a file: a spec, a start.
-MAY_NAME_A_FILE = ("spec", "init")
-# Texts that may name a file, or code of the user's: a network, a loader, a function.
-# `set` may be of an experiment's data.
-MAY_NAME_CODE = ("net", "data", "held_out", "loss", "metric", "set")
-PAIRS = ("pair",)
-# Switches by which somebody answers for what is run or written: code of others, and what no check has seen.
-TRUSTING = ("trust_code", "unsafe_load", "no_prove", "skip_checks", "ungated", "force", "resume")
-# Texts and switches that name neither a file nor code, whatever is in them.
-NAMING_NOTHING = frozenset(
-    """
-    activation allow_new_bias as_published ascent at attack augment bake_temperature base_model
-    bound bounds budget choose classes_split copy_files cost device dry_run effort extra full gate
-    groups heads help ignore input interpolation invert json key kind library license memory method
-    missing_baseline mixture name nesterov norm normalize not_kept once optimizer out_dtype
-    out_shard_size output parameter part pixels polish positions precision projection quiet repair scale
-    schedule sharpness sites soup split stability tensors then verbose weights weights_prior
-    without_reference
-    """.split()
-)
-# Commands whose role in a recipe has been thought about with all their arguments; another is refused there.
-SAID = frozenset(
-    " ".join(
-        """
-        align, barrier, compare, eval, gate, inspect, lab
-        list, lab run, lab show, merge, plane, repair, signature, spec check, spec explain,
-        spec import, spec infer, spec list, spec prove, spec show, train, verify
-        """.split()
-    ).split(", ")
-)
-
-
-def role_of(key: str, kind: Any, *, written: bool = False, argument: bool = False) -> str:
-    """What the value of an option may bring about; `written` is a file of a format of reports.
-
-    An `argument` is read, but for those that are `REPLACED`.
-    """
-    if argument and kind == "path":
-        return REPLACES if key in REPLACED else READS
-    if written or key in WRITTEN:
-        return WRITES
-    if kind == "path":
-        return DATA if key in DATA_FOLDERS else READS
-    if key in PAIRS:
-        return PAIR
-    if key in MAY_NAME_CODE:
-        return MAY_RUN
-    if key in MAY_NAME_A_FILE:
-        return MAY_READ
-    if key in TRUSTING:
-        return TRUSTS
-    return PLAIN if key in NAMING_NOTHING or kind in (int, float) else UNSAID
 
 
 @dataclass(frozen=True)
@@ -189,7 +128,7 @@ MERGES = ("merge", "average")  # several models into one; mergekit's words mean 
 class Command:
     """A command that a step may run: `words` as typed, such as ("spec", "infer").
 
-    `operation` is what it is a value of; None for one that is not declared in this way yet.
+    `operation` is what a step of it is a value of; None only for what is no command.
     """
 
     words: tuple[str, ...]
@@ -206,7 +145,7 @@ class Command:
     @property
     def said(self) -> bool:
         """Whether its role in a recipe has been thought about with all its arguments."""
-        return self.name in SAID if self.operation is None else self.operation.said
+        return self.operation is not None and self.operation.said
 
     @property
     def name(self) -> str:
@@ -264,6 +203,12 @@ class Command:
         for key, value in options.items():
             told += _told(self.options[key], value)
         return told
+
+
+@functools.cache
+def vocabulary() -> dict[str, Command]:
+    """The commands that a step may run, by their words."""
+    return {name: Command.of(one) for name, one in sorted(operations.every().items()) if one.is_step}
 
 
 def _value(option: Option, value: Any) -> Any:

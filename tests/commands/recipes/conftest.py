@@ -4,7 +4,8 @@ import pytest
 
 from rebasin_cli.commands.recipes import reading
 from rebasin_cli.commands.recipes.recipe import parse
-from rebasin_cli.commands.recipes.vocabulary import MAY_READ, READS, WRITES, Command, Parameter
+from rebasin_cli.commands.recipes.vocabulary import Command, Parameter
+from rebasin_cli.registry.options import MAY_READ, READS, WRITES
 
 ALIGN = Command(
     ("align",),

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rebasin_cli.cli._vocabulary import vocabulary
 from rebasin_cli.commands.recipes import judging, keys, reading, running
 from rebasin_cli.commands.recipes.cache import Cache
 from rebasin_cli.commands.recipes.limits import Limits
 from rebasin_cli.commands.recipes.recipe import parse
 from rebasin_cli.commands.recipes.running import How, Performed
+from rebasin_cli.commands.recipes.vocabulary import vocabulary
 from rebasin_cli.commands.verbs.measured import known
 from rebasin_cli.errors import GateNotMet
 from rebasin_cli.measure import gates

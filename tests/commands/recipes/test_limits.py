@@ -6,14 +6,14 @@ import sys
 import pytest
 
 from rebasin_cli.checkpoints import torch_format
-from rebasin_cli.cli._vocabulary import vocabulary
 from rebasin_cli.commands.recipes import familiar, reading
 from rebasin_cli.commands.recipes.cache import of_run
 from rebasin_cli.commands.recipes.limits import MOST_STEPS, Limits
 from rebasin_cli.commands.recipes.recipe import parse
-from rebasin_cli.commands.recipes.vocabulary import UNSAID, Command, Parameter
+from rebasin_cli.commands.recipes.vocabulary import Command, Parameter, vocabulary
 from rebasin_cli.errors import UsageError
 from rebasin_cli.registry import allowed, import_reference
+from rebasin_cli.registry.options import UNSAID
 
 OUT = "output_dir: out\n"
 

@@ -8,11 +8,11 @@ import jsonschema
 import pytest
 import yaml
 
-from rebasin_cli.cli._vocabulary import vocabulary
 from rebasin_cli.commands.recipes import schema
 from rebasin_cli.commands.recipes.from_line import recipe_of
-from rebasin_cli.commands.recipes.vocabulary import READS, WRITES
+from rebasin_cli.commands.recipes.vocabulary import vocabulary
 from rebasin_cli.errors import UsageError
+from rebasin_cli.registry.options import READS, WRITES
 
 WORDS = vocabulary()
 SCHEMA = schema.schema(WORDS)

@@ -1,18 +1,61 @@
-"""What a run shows of its steps: each as soon as it is done, or the plan of all."""
+"""A step of a run performed, and what the run shows of it: as soon as it is done, or the plan of all."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from ..commands.recipes.familiar import instead
+from ..commands.recipes.running import Performed
+from ..commands.recipes.steps import Step
+from ..errors import CheckpointError, GateNotMet, Interrupted, RebasinError, SpecError, UsageError
+from ..registry.results import plain
+from ..registry.user_code import outermost
+from ..runtime.signals import ending
 from . import reports
-from ._show import numbers, put, result
+from .perform import perform as screened
 from .perform import show_on_screen
+from .screen import numbers, put, result
+
+
+def perform(step: Step, more: Mapping[str, Any]) -> Performed:
+    """Run a step in this process, with its result as values.
+
+    What a user's mistake, code of a user's, or a gate ends it with is given back; Ctrl-C and bugs go through.
+    """
+    line = step.line(**more)
+    try:
+        with outermost():
+            return _performed(step, more, line)
+    except KeyboardInterrupt as interrupt:
+        raise ending(interrupt) from interrupt
+    except Interrupted:
+        raise
+    except (CheckpointError, SpecError, UsageError) as error:
+        return Performed({}, instead(error, line))
+    except RebasinError as error:
+        return Performed({}, error)
+
+
+def _performed(step: Step, more: Mapping[str, Any], line: Sequence[str]) -> Performed:
+    # What reports name as their command: the same whether something lay there before or not.
+    named = [word for word in line if word not in ("--force", "--resume")]
+    operation, asked = step.command.operation, step.asked(**more)
+    assert operation is not None
+    done = screened(operation, asked, shlex.join(["rebasin", *named]))
+    if done is None:
+        return Performed({})
+    error: RebasinError | None = None if done.yes else GateNotMet(f"rebasin {operation.name} answers no")
+    try:
+        done.end()
+    except GateNotMet as missed:
+        error = missed
+    return Performed(plain(done.values()), error)
 
 
 def tell(outcome: Any, *, recipe: Path, stdout: Any, as_json: bool, quiet: bool) -> None:
