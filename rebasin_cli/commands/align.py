@@ -31,7 +31,7 @@ from ..session.subjects import (
     Screen,
     Weights,
 )
-from .verbs import plans, provenance, same_run, search, symmetries
+from .verbs import method, plans, provenance, same_run, search, symmetries
 from .verbs.folders import placed
 from .verbs.outputs import check_outputs, default_path, output_of, write_with_permutation
 from .verbs.proof import prove
@@ -69,7 +69,7 @@ class Align(Loading, Network, DataSet, Samples, Methods, Grouping, Polishing, In
     reference: Path = argument("A", "The model that stays.", role=READS)
     model: Path = argument("B", "The model that is permuted.", role=READS)
     out: str | None = OutModel.out
-    method: str = Method.method
+    method: str | None = Method.method
     loss: str | None = Scoring.loss
     no_prove: bool = Proving.no_prove
     dry_run: bool = Answer.dry_run
@@ -104,6 +104,7 @@ def run(asked: Align, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Alig
     search.check_needs(session)
     ranks.first(symmetries.check_reference, session, session.folds)  # which all look for, together
     same_run.check(session)
+    method.tell(session)
     if output.dry_run:
         return Plan(plans.of_search(session))
     inputs, proof = search.inputs(session), prove(session)

@@ -45,7 +45,6 @@ from ..session.subjects import (
     REPORT,
     Answer,
     Attacks,
-    BestMethod,
     Calibration,
     Choosing,
     Data,
@@ -57,6 +56,7 @@ from ..session.subjects import (
     Interpolation,
     Loading,
     Measuring,
+    Method,
     Methods,
     Network,
     Polishing,
@@ -124,7 +124,7 @@ class Barrier(
 
     a: Path = argument("A", "The reference.", role=READS)
     b: Path = argument("B", "The model that is aligned to it.", role=READS)
-    method: str | None = BestMethod.method
+    method: str | None = Method.method
     perm: Path | None = option(None, "Use this permutation of B.", metavar="FILE", role=READS)
     curve: tuple[Path, ...] = option(
         (),

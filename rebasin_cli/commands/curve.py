@@ -39,7 +39,7 @@ from ..session.subjects import (
     Training,
     Weights,
 )
-from .verbs import outputs, plans, provenance, search
+from .verbs import method, outputs, plans, provenance, search
 from .verbs.outputs import check_outputs
 from .verbs.progress import shown
 from .verbs.proof import prove
@@ -78,7 +78,7 @@ class Curve(Loading, Network, DataSet, Screen):
     augment: bool | None = Training.augment
     limit: int | None = Training.limit
     attack: str | None = Training.attack
-    method: str = again(Method.method, "wm", help="How B is aligned: {methods}, or none.")
+    method: str | None = again(Method.method, None, help="How B is aligned: {methods}, or none (wm).")
     perm: Path | None = option(None, "Use this permutation of B.", metavar="FILE", panel=SEARCH, role=READS)
     loss: str | None = Scoring.loss
     no_prove: bool = Proving.no_prove
@@ -119,6 +119,7 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
     session = Session("curve", [asked.a, asked.b], listener, **subjects, perm=asked.perm)
     check_outputs(output, session.reads)
     search.check(session, output, or_none=True, steps=True)
+    method.tell(session)
     network, fitted, (given, of_given) = session.need_network(), session.fitted, session.given
     first, second = session.models
     check_families(first, second, dict(network.named_parameters()), fitted.ignored)

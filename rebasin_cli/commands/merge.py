@@ -15,13 +15,13 @@ from ..session.listener import SILENT, Listener
 from ..session.session import Session
 from ..session.subjects import (
     Answer,
-    BestMethod,
     Choosing,
     DataSet,
     ForMerge,
     Grouping,
     Interruptible,
     Loading,
+    Method,
     Methods,
     Network,
     OutModel,
@@ -93,7 +93,7 @@ class Merge(
         "merged.safetensors",
         help="Where to write, as safetensors; into a folder in the shards of the first model.",
     )
-    method: str | None = BestMethod.method
+    method: str | None = Method.method
     repair: str = Repair.repair
     bake_temperature: bool = Repair.bake_temperature
     loss: str | None = Scoring.loss

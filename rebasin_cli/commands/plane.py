@@ -51,7 +51,7 @@ from ..spec.spec import FittedSpec
 from ..types import Permutations
 from ..version import version
 from .merging.curved import between
-from .verbs import endpoints, outputs, plans, provenance, search
+from .verbs import endpoints, method, outputs, plans, provenance, search
 from .verbs.outputs import Output, Written, check_state, written_of
 from .verbs.proof import prove
 from .verbs.resume import Resumable, state_path
@@ -160,14 +160,16 @@ def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
     written, perm, curves = written_of(asked, listener), asked.perm, asked.curve
     asked_for = {"png": asked.plot, "html": asked.html, "json": asked.json_file}
     written = replace(written, files={name: path for name, path in asked_for.items() if path})
-    method = asked.method or ("none" if asked.c is not None or curves or perm else "wm")
+    settled = asked.c is not None or bool(curves) or perm is not None  # what the third one is
+    named = "none" if asked.method is None and settled else asked.method
     paths = [asked.a, asked.b, *([asked.c] if asked.c is not None else [])]
-    subjects, grid = subjects_of(replace(asked, method=method)), asked
+    subjects, grid = subjects_of(replace(asked, method=named)), asked
     session = Session("plane", paths, listener, **subjects, perm=perm)
     files = written.destinations(FILENAMES, session.reads.and_files([*curves]))
     if written.resume and not files:
         raise UsageError("--resume: nothing is kept of a plane that is not written", hint="Name a --report")
     search.check(session, or_none=True)
+    method.tell(session)
     _check(session, curves)
     if files:
         check_state(state_path(files[0][1]), "search", session.reads.and_files([*curves]), again=True)

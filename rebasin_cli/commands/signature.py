@@ -40,7 +40,7 @@ from ..session.subjects import (
     Search,
     Weights,
 )
-from .verbs import outputs, search
+from .verbs import method, outputs, search
 
 BOUNDED = 1_000  # samples, on 101 networks between two
 
@@ -122,8 +122,8 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
     (`analysis.bounds`). Counts of samples (`stability`) ask how stable activation matching is, and take the
     place of the limit.
     """
-    method = asked.method or ("wm" if asked.curve is None else "none")
-    subjects = subjects_of(dataclasses.replace(asked, method=method))
+    named = "none" if asked.method is None and asked.curve is not None else asked.method
+    subjects = subjects_of(dataclasses.replace(asked, method=named))
     counts, perm, curve, bounded = _counts(asked.stability), asked.perm, asked.curve, asked.bounds
     files = [(name, path) for name, path in (("png", asked.plot), ("html", asked.html)) if path is not None]
     asked_of, data = subjects["search"], subjects["data"]
@@ -137,6 +137,7 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
     )
     outputs.check_files(files, session.reads.and_files([curve]), force=asked.force)
     search.check(session, or_none=True)
+    method.tell(session)
     if curve is not None and (session.moved or counts):
         what = "--stability" if counts else "--perm" if perm else f"--method {session.method}"
         raise UsageError(f"{what}: a curve has its own permutation of B", hint="Leave one of the two out")

@@ -252,19 +252,12 @@ class Attacks:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """The method of a search."""
-
-    method: str = option("wm", "{methods} (`rebasin list methods`).", also=("-m",), panel=SEARCH, role=PLAIN)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BestMethod:
-    """The method of a search, or the best of several."""
+    """The method of a search. Where none is named: `asked.method`, and `verbs.method` for what is merged."""
 
     method: str | None = option(
         None,
-        "{methods} (`rebasin list methods`), or none. Left out: auto where data and network are known, "
-        "else wm.",
+        "{methods} (`rebasin list methods`), or none. Left out: auto where a merge is made or measured and "
+        "data and network are known, else wm.",
         also=("-m",),
         panel=SEARCH,
         role=PLAIN,

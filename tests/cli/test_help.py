@@ -72,3 +72,24 @@ def completed(monkeypatch, capsys):
 def test_git_s_own_command_is_there_and_not_listed(done):
     assert "merge-driver" not in done("--help").out
     assert "BASE" in done("merge-driver", "--help").out
+
+
+def test_the_surface_fits_into_a_head():
+    own = {
+        name: [
+            o.flag
+            for o in one.options
+            if not (o.positional or o.everywhere or o.within == helping.OF_METHODS)
+        ]
+        for name, one in EVERY.items()
+    }
+    assert len(own["merge"]) <= 40 and len(own["barrier"]) <= 40
+    of_methods = {one.flag for options in operations.METHODS.every_option().values() for one in options}
+    assert sum(map(len, own.values())) + len(operations.everywhere()) + len(of_methods) <= 450
+
+
+@pytest.mark.parametrize("command", [("align", "--force"), ("signature", "--data", "digits")])
+def test_a_method_that_nobody_named_is_told_where_nothing_is_merged(command, pair, done):
+    line = (command[0], *pair, *command[1:])
+    assert "method: wm, by weights alone" in done(*line).err
+    assert "by weights alone" not in done(*line, "--method", "wm").err

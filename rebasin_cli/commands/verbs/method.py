@@ -1,4 +1,9 @@
-"""Which method searches, whether it runs a network on samples, and whether these are there."""
+"""Which method searches, whether it runs a network on samples, and whether these are there.
+
+The one rule where nobody named a method: of `operations.UNNAMED` the first that has all options that were
+given (`session.asked.method`); without any, `auto` for a command that makes or measures a merge, where
+network and data are known (`chosen`); else wm, which is told (`tell`).
+"""
 
 from __future__ import annotations
 
@@ -21,6 +26,15 @@ def runs_network(session: Session) -> bool:
 def goes_without(search: Search) -> bool:
     """Whether a search that runs the network on samples also finds something where there are none."""
     return search.polish is None and method_options.can_do_without(search.method)
+
+
+def tell(session: Session) -> None:
+    """Say which method it is where nobody named one, of a command that makes and measures no merge.
+
+    `auto` chooses a method together with a repair, by the loss of what is merged; here nothing is.
+    """
+    if session.asked.search.open and session.moved and session.perm is None:
+        session.say("method: wm, by weights alone, as --method names no other (rebasin list methods)")
 
 
 def chosen(session: Session) -> Session:
