@@ -6,24 +6,18 @@ and the third kind are told once, and counted once.
 
 from __future__ import annotations
 
-from rebasin_cli.cli import app
-from rebasin_cli.cli._vocabulary import commands_of
 from rebasin_cli.registry import operations
 from rebasin_cli.registry.operations import METHODS
 
 
 def counts() -> dict[str, int]:
     """The options by command, then what is told once."""
-    everywhere = {**operations.everywhere()}
     found = {}
     for name, operation in operations.every().items():
         own = [one for one in operation.options if not (one.positional or one.everywhere)]
         found[name] = sum(one.within != "options" for one in own)
     methods = {one.flag for options in METHODS.every_option().values() for one in options}
-    for command in commands_of(app):  # no operations
-        flags = {one.flag for one in command.parameters if one.flag}
-        found[command.name] = len(flags - everywhere.keys())
-    return found | {"of every command": len(everywhere), "of methods": len(methods)}
+    return found | {"of every command": len(operations.everywhere()), "of methods": len(methods)}
 
 
 if __name__ == "__main__":
