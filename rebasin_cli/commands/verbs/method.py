@@ -34,6 +34,7 @@ def tell(session: Session) -> None:
     `auto` chooses a method together with a repair, by the loss of what is merged; here nothing is.
     """
     if session.asked.search.open and session.moved and session.perm is None:
+        session.fitted  # noqa: B018 (what is wrong with the models comes first)
         session.say("method: wm, by weights alone, as --method names no other (rebasin list methods)")
 
 
