@@ -42,8 +42,7 @@ def command(operation: Operation, *, options: bool = True) -> Callable[..., None
     known = operation.options if options else ()
 
     def call(context: typer.Context, help_all: bool, **given: Any) -> None:
-        told = {name: value for name, value in given.items() if _is_told(of[name], value)}
-        told = {name: tuple(value or ()) if of[name].many else value for name, value in told.items()}
+        told = {name: tuple(value or ()) if of[name].many else value for name, value in given.items()}
         run(operation, told, shlex.join(["rebasin", *context.find_root().obj]))
 
     of = {option.parameter: option for option in known}
@@ -73,11 +72,6 @@ def run(operation: Operation, given: dict[str, Any], command: str) -> None:
     done.end()
     if not done.yes:
         raise typer.Exit(1)
-
-
-def _is_told(option: Option, value: Any) -> bool:
-    """Whether a value is passed on: of what methods and formats declare only what was given."""
-    return not option.within or not (value is None or (value is False and option.default is False))
 
 
 def _parameter(option: Option) -> Parameter:

@@ -118,11 +118,16 @@ class Operation:
         return all(one.role != UNSAID for one in self.options if one.positional)
 
     def made(self, given: Mapping[str, Any]) -> Any:
-        """The value of this operation with these options, by their parameters."""
+        """The value of this operation with these options, by their parameters.
+
+        Of those that methods and formats declare only what was given: no None, and no switch that is off.
+        """
         of = {one.parameter: one for one in self.options}
         values: dict[str, Any] = {}
         for parameter, value in given.items():
             one = of[parameter]
+            if one.within and (value is None or (value is False and one.default is False)):
+                continue
             if one.within:
                 values.setdefault(one.within, {})[one.name] = value
             else:

@@ -102,6 +102,15 @@ def test_help_and_names_are_read_without_importing_the_command():
     assert "wm" in options["method"].help and "{methods}" not in options["method"].help
 
 
+def test_of_what_methods_declare_only_what_was_given_is_told():
+    """A switch that is off is no option of a method that lacks it."""
+    merge, models = EVERY["merge"], (Path("a"), Path("b"))
+    off = {"options_as_published": False, "options_effort": None, "options_ascent": False}
+    assert merge.made({"models": models, **off}).options == {"ascent": False}  # which is on by itself
+    said = {"as_published": False, "effort": "high"}
+    assert Command.of(merge).made(["a", "b"], said).options == {"effort": "high"}
+
+
 def test_what_a_result_does_not_have_is_told_to_nobody():
     from rebasin_cli.commands.eval import EvalResult
 

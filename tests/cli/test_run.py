@@ -69,6 +69,12 @@ def test_steps_that_measure_show_their_figures_each_time(pair, done, tmp_path):
     assert done("run", "r.yaml").out == shown.replace(": done", ": unchanged")
 
 
+def test_an_option_that_has_to_be_given_is_asked_for_by_its_line(refused, tmp_path):
+    (tmp_path / "r.yaml").write_text("steps:\n- train: {net: mlp}\n- train: {net: mlp, data: digits}\n")
+    told = refused(2, "run", "r.yaml").err
+    assert "line 2: steps[1]: `train` lacks 'data'" in told and "1 problem" in told
+
+
 def test_figures_that_are_no_numbers_are_read_back():
     told = {"loss": math.nan, "rows": [{"least": -math.inf, "name": "wm"}, math.inf], "n": 3}
     again = _show.numbers(json.loads(json.dumps(plain(told))))

@@ -88,6 +88,9 @@ class Maker:
             self.reads += taken
         options: dict[str, Any] = {}
         judging: list[Path] = []
+        for key, option in self.command.options.items():
+            if option.required and key not in every and option.ending is None:
+                self.problems.add(self.step, f"`{self.command.name}` lacks {key!r}")
         for key, value in every.items():
             if self.command.has(key):
                 known = len(self.reads)
