@@ -191,7 +191,7 @@ def _compare(
         session.models,
         splits["test"],
         proof=proof,
-        command=written.command or "rebasin compare",
+        command=written.command,
         full=session.asked.data.full,
         notes=notes,
     )

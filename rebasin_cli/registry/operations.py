@@ -165,11 +165,7 @@ def _typed(one: Option, value: Any) -> list[str]:
         return [one.flag if value else one.off]
     if one.count:
         return [one.flag, *map(str, value)]
-    # As one word where the value begins with a dash: it is no option.
-    told = [str(each) for each in (value if one.many else (value,))]
-    return [
-        w for text in told for w in ([f"{one.flag}={text}"] if text.startswith("-") else [one.flag, text])
-    ]
+    return [word for each in (value if one.many else (value,)) for word in (one.flag, str(each))]
 
 
 def _flags(one: Option) -> set[str]:

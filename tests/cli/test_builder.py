@@ -18,7 +18,7 @@ def another(option):
     if option.choices:
         return str(option.choices[-1])
     if option.type is bool:
-        return not option.default
+        return not (option.default or option.off)
     if option.type in (int, float):
         low = option.min if option.min is not None else 1
         return option.type(low + 1 if option.max is None or low + 1 <= option.max else low)
@@ -109,6 +109,17 @@ def test_of_what_methods_declare_only_what_was_given_is_told():
     assert merge.made({"models": models, **off}).options == {"ascent": False}  # which is on by itself
     said = {"as_published": False, "effort": "high"}
     assert Command.of(merge).made(["a", "b"], said).options == {"effort": "high"}
+
+
+def test_a_report_that_nobody_typed_a_command_for_names_the_one_that_would_make_it():
+    from rebasin_cli.commands.compare import Compare
+    from rebasin_cli.commands.verbs.outputs import written_of
+    from rebasin_cli.session.listener import Listener
+
+    asked = Compare(models=(Path("a b"), Path("c")), method=("wm", "am"), points=3, options={"cost": "l2"})
+    line = "rebasin compare 'a b' c --method wm --method am --points 3 --cost l2"
+    assert written_of(asked).command == line
+    assert written_of(asked, Listener(command="as typed")).command == "as typed"
 
 
 def test_what_a_result_does_not_have_is_told_to_nobody():

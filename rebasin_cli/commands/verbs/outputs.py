@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from ...checkpoints.staging import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
 from ...errors import CheckpointError, OutputExists, RebasinError, UsageError
 from ...permutations import permutation
+from ...registry.operations import of_value
 from ...reports import Report, inconsistent
 from ...reports._github import StepSummary
 from ...reports.formats import json as json_format
@@ -124,7 +126,8 @@ def written_of(asked: Any, listener: Listener = SILENT, **own: Any) -> Written:
     found |= {name: Path(text) for name, text in getattr(asked, "files", {}).items()}
     switches = {name: getattr(asked, name, False) for name in ("force", "dry_run", "resume")}
     folder = getattr(asked, "report", None)
-    return Written(folder, found, command=listener.command, **{**switches, **own})
+    command = listener.command or shlex.join(["rebasin", *of_value(asked).line(asked)])
+    return Written(folder, found, command=command, **{**switches, **own})
 
 
 def default_path(model: Path, what: str) -> Path:
