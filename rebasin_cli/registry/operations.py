@@ -216,6 +216,12 @@ def everywhere() -> dict[str, Option]:
     return {option.flag: option for option in sorted(found, key=lambda option: option.flag)}
 
 
+def of_value(asked: Any) -> Operation:
+    """The operation that a value is of."""
+    word = type(asked).__module__.rpartition(".")[2].replace("_", "-")
+    return next(one for one in of(word) if one.kind == type(asked).__name__)
+
+
 def _module(word: str) -> str:
     return f"{PACKAGE}.{word.replace('-', '_')}"
 
