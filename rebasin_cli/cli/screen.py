@@ -169,6 +169,10 @@ def _line(name: str, value: Any) -> str | None:
             f"{value['name']}, {many(value['words'], 'permutation')}, "
             f"10^{value['log10_symmetries']:.1f} symmetries"
         )
+    if name == "gates" and isinstance(value, list):
+        from ..reports._gates import mark, of_values
+
+        return "; ".join(f"{mark(gate)}  {gate.name}" for gate in of_values(value))
     if name == "tries":
         told = (f"{t['model']} {t['loss']:.4f}{' kept' if t['kept'] else ''}" for t in value)
         return ", ".join(told)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
@@ -11,9 +11,12 @@ from typing import Any, Unpack
 from .. import networks
 from ..datasets import SPLITS
 from ..errors import unknown
+from ..measure import model_gates
 from ..networks.evaluation import Scores
-from ..registry.options import PLAIN, READS, argument, option
+from ..registry.options import PLAIN, READS, again, argument, option
 from ..registry.results import IN_JSON_ONLY, UNSET, Result, Unset
+from ..reports import _gates
+from ..reports._as_one import told_as_one
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.session import Session
@@ -24,6 +27,7 @@ from ..session.subjects import (
     Data,
     DataSet,
     ForMerge,
+    Gates,
     Loading,
     Running,
     Samples,
@@ -40,11 +44,19 @@ FIGURES = True
 class Eval(Loading, Running, DataSet, Samples, Choosing, Scoring, Calibration, Screen):
     """Measure loss (nats), accuracy (0–1) and expected calibration error (0–1); with --json its bins, too.
 
+    With --gate exit code 1 where a figure misses its limit.
+
     Example: rebasin eval merged.safetensors --data cifar10
     """
 
     model: Path = argument("MODEL", role=READS)
     split: str = option("test", "test or train.", role=PLAIN)
+    gate: tuple[str, ...] = again(
+        Gates.gate,
+        (),
+        help="Such as 'ece <= 0.05', 'accuracy >= 0.9' or 'loss <= 0.3'; repeatable.",
+        metavar="'FIGURE <= X'",
+    )
     json: bool = Answer.json
 
 
@@ -54,7 +66,7 @@ class EvalResult(Result):
 
     `held_out` says which samples of the split were left out. Of the expected calibration error `bins` is the
     number, and `reliability` what is in them: their samples, mean confidence and accuracy, None in empty
-    ones.
+    ones. `gates` are those that were asked for, each with what was `measured` and whether it is `met`.
     """
 
     file: str
@@ -67,11 +79,32 @@ class EvalResult(Result):
     ece: float | None
     bins: int | Unset = UNSET
     reliability: Mapping[str, list[float | None]] | Unset = field(default=UNSET, metadata=IN_JSON_ONLY)
+    gates: list[Mapping[str, Any]] | Unset = UNSET
+
+    @property
+    def _found(self) -> Sequence[_gates.GateResult]:
+        return () if isinstance(self.gates, Unset) else _gates.of_values(self.gates)
+
+    def warnings(self) -> Sequence[Any]:
+        return () if told_as_one() else self._found  # else the run tells
+
+    def end(self) -> None:
+        _gates.raise_unmet(self._found)
 
 
 def run(asked: Eval, listener: Listener = SILENT) -> EvalResult:
-    """Measure one model on one split."""
-    return measured(asked.model, asked.split, listener, **subjects_of(asked))
+    """Measure one model on one split, and hold its figures against gates, which are read before.
+
+    One that is not met is raised only by the result's `end`.
+    """
+    own_loss = asked.loss is not None
+    limits = [model_gates.parse(text, asked.split, own_loss=own_loss) for text in asked.gate]
+    found = measured(asked.model, asked.split, listener, **subjects_of(asked))
+    if not limits:
+        return found
+    figures = {name: getattr(found, name) for name in model_gates.FIGURES}
+    held = model_gates.held(limits, figures, asked.split)
+    return dataclasses.replace(found, gates=list(map(dataclasses.asdict, held)))
 
 
 def measured(path: Path, split: str, listener: Listener, **subjects: Unpack[ForMerge]) -> EvalResult:

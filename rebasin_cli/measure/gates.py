@@ -15,7 +15,7 @@ from ..errors import RebasinError, UsageError
 from ..reports import TOLERANCE, Gate, Report, Row
 from ..reports._format import number
 from .baseline import Baseline, against, at_middle, shipped
-from .thresholds import LANGUAGE, SHIPPED, Threshold, misread, parse_gate, stored, vocabulary, wrong
+from .thresholds import LANGUAGE, SHIPPED, Figure, Threshold, misread, parse_gate, stored, vocabulary, wrong
 
 REPAIRED = " + "  # in the names of rows whose repair, or temperature, a search may decide
 
@@ -137,22 +137,20 @@ def _held(report: Report, gate: Threshold) -> Gate:
     figure = gate.figure
     row = shipped(report, gate.text) if gate.row == SHIPPED else report.row(gate.row)
     measured = _measure(report, row, gate.split, gate.definition)
-    bound = f"{'at least' if figure.larger else 'at most'} {number(gate.limit)}{figure.unit}"
-    subject = f"{row.name}, {gate.split}: {figure.sentence}"
-    return _judged(gate.text, measured, gate.limit, subject, figure.unit, bound, figure.larger)
+    return of_figure(gate.text, figure, measured, gate.limit, f"{row.name}, {gate.split}")
 
 
-def _judged(
-    text: str, measured: float, limit: float, subject: str, unit: str, bound: str, larger: bool
-) -> Gate:
-    spare = ROUNDING[unit]
-    met = measured >= limit - spare if larger else measured <= limit + spare  # False for NaN
+def of_figure(text: str, figure: Figure, measured: float, limit: float, where: str) -> Gate:
+    """One figure held against its limit; `where` it was measured, in words."""
+    unit, spare = figure.unit, ROUNDING[figure.unit]
+    bound = f"{'at least' if figure.larger else 'at most'} {number(limit)}{unit}"
+    met = measured >= limit - spare if figure.larger else measured <= limit + spare  # False for NaN
     met = met and math.isfinite(measured)
     shown = number(measured)
     if not met and shown == number(limit):
         shown = f"{measured:.9g}"  # "is 0.05, wanted at most 0.05" would be a riddle
     found = "was not measured or is not a number" if math.isnan(measured) else f"is {shown}{unit}"
-    told = f"{subject} {found}, wanted {bound}"
+    told = f"{where}: {figure.sentence} {found}, wanted {bound}"
     if not met and math.isfinite(measured):
         told += f": missed by {number(abs(measured - limit))}{unit}"
     return Gate(text, measured, limit, met, told, bound)

@@ -14,9 +14,10 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 
 from ..errors import UsageError, near
 from ..registry import numbers
@@ -118,9 +119,9 @@ def parse_gate(text: str) -> Threshold:
     """
     option, _, value = text.strip().partition(" ")
     if told := gone(option, value.strip()):
-        raise UsageError(f"--gate {_shown(text)}: {told}")
+        raise UsageError(f"--gate {shown(text)}: {told}")
     gate = _read(text)
-    _check_limit(f"--gate {_shown(text)}", gate)
+    check_limit(f"--gate {shown(text)}", gate.limit, gate.figure)
     return gate
 
 
@@ -133,7 +134,7 @@ def asked(texts: Iterable[str], *, max_barrier: float | None = None) -> tuple[Th
 def of_option(key: str, limit: float) -> Threshold:
     """The gate that an option is. Raises UsageError for limits that cannot be meant."""
     gate = replace(_read(OPTIONS[key].format(0)), text=f"{_flag(key)} {limit:g}", limit=limit, words="")
-    _check_limit(_flag(key), gate)
+    check_limit(_flag(key), gate.limit, gate.figure)
     return gate
 
 
@@ -163,24 +164,35 @@ def _flag(key: str) -> str:
 
 
 def _read(text: str) -> Threshold:
+    left, sign, right = compared(text, partial(wrong, text))
+    named, parts = _named(text, left)
+    return Threshold(text.strip(), *named, limit_of(text, left, sign, right, FIGURES[named[2]]), parts)
+
+
+def compared(text: str, wrong: Callable[[str], UsageError]) -> tuple[str, str, str]:
+    """What is compared, the sign, and the limit, wherever it stands; raises what is `wrong` with the text."""
     signs = _SIGN.findall(text)
     if not signs:
-        raise wrong(text, "has no comparison, <= or >=")
+        raise wrong("has no comparison, <= or >=")
     if len(signs) > 1:
-        raise wrong(text, f"has {len(signs)} comparisons, {' and '.join(signs[:3])}: give a gate for each")
+        raise wrong(f"has {len(signs)} comparisons, {' and '.join(signs[:3])}: give a gate for each")
     left, right = (part.strip() for part in text.split(signs[0]))
     sign = _MEANT.get(signs[0], signs[0])
     if _is_value(left) and not _is_value(right):
         left, right, sign = right, left, _TURNED.get(sign, sign)
     if not left:
-        raise wrong(text, "names no figure")
-    named, parts = _named(text, left)
-    figure = FIGURES[named[2]]
+        raise wrong("names no figure")
+    return left, sign, right
+
+
+def limit_of(text: str, left: str, sign: str, right: str, figure: Figure) -> float:
+    """The number that a figure is held against. Raises UsageError for the wrong side of it, and for none."""
     wanted, better = (">=", "larger") if figure.larger else ("<=", "smaller")
     if sign != wanted:
-        told = f"--gate {_shown(text)}: {figure.sentence} is better when {better}, found {signs[0]!r}"
+        found = _SIGN.findall(text)[0]
+        told = f"--gate {shown(text)}: {figure.sentence} is better when {better}, found {found!r}"
         raise UsageError(told, hint=f"Write '{left} {wanted} {right}'")
-    return Threshold(text.strip(), *named, _limit(text, right, figure), parts)
+    return _limit(text, right, figure)
 
 
 def _named(text: str, left: str) -> tuple[tuple[str, str, str], str]:
@@ -192,7 +204,7 @@ def _named(text: str, left: str) -> tuple[tuple[str, str, str], str]:
             raise wrong(text, "lacks a name beside a colon: ROW:SPLIT:FIGURE")
         definition = _DEFINITIONS.get(frozenset(_WORDS.get(word, word) for word in name.casefold().split()))
         if definition is None:
-            raise wrong(text, f"unknown figure {_shown(name)}", name, [*FIGURES, *_names()])
+            raise wrong(text, f"unknown figure {shown(name)}", name, [*FIGURES, *_names()])
         return (row, split, definition), ""
     words = left.replace("+", " + ").split()
     if len(words) > MOST:
@@ -204,10 +216,10 @@ def _named(text: str, left: str) -> tuple[tuple[str, str, str], str]:
     figures = [_WORDS[word] for word in plain if word in _WORDS]
     for word in others:
         if meant := difflib.get_close_matches(word.casefold(), LANGUAGE, n=1, cutoff=ALIKE):
-            raise wrong(text, f"{_shown(word)} looks like {meant[0]!r}, misspelt", meant[0], meant)
+            raise wrong(text, f"{shown(word)} looks like {meant[0]!r}, misspelt", meant[0], meant)
     definition = _DEFINITIONS.get(frozenset(figures)) if len({*figures}) == len(figures) else None
     if definition is None:
-        told = f"{_shown(' '.join(figures))} is no figure" if figures else "names no figure"
+        told = f"{shown(' '.join(figures))} is no figure" if figures else "names no figure"
         raise wrong(text, told, " ".join(figures or others), _names())
     if len(splits) > 1:
         raise wrong(text, f"names {len(splits)} splits, {' and '.join(splits)}")
@@ -236,7 +248,7 @@ def wrong(
     if not hint.startswith("did you mean"):
         hint = "write [ROW] [SPLIT] FIGURE <= X, such as 'test barrier <= 0.05'"
     return UsageError(
-        f"--gate {_shown(text)}: {told}", problems=vocabulary(rows, splits), hint=hint[0].upper() + hint[1:]
+        f"--gate {shown(text)}: {told}", problems=vocabulary(rows, splits), hint=hint[0].upper() + hint[1:]
     )
 
 
@@ -256,11 +268,12 @@ def misread(gate: Threshold, rows: Iterable[str]) -> Iterator[UsageError]:
         own = any(word in _WORDS or word in SPLITS for word in named)
         if own and f" {' '.join(named)} " in f" {gate.words.casefold()} ":
             other = replace(gate, row=row).parted
-            told = f"--gate {_shown(gate.text)}: there is a row {row!r}, which its words name as well"
+            told = f"--gate {shown(gate.text)}: there is a row {row!r}, which its words name as well"
             yield UsageError(told, hint=f"Write {gate.parted!r}, or such as {other!r}")
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """A gate as it was typed, shortened where that is long."""
     return repr(text if len(text) <= LONG else text[:LONG] + "…")
 
 
@@ -272,21 +285,22 @@ def _limit(text: str, value: str, figure: Figure) -> float:
     digits = value.removesuffix(figure.unit.strip()) if figure.unit else value.removesuffix("%")
     if value.endswith("%") and figure.unit:
         raise UsageError(
-            f"--gate {_shown(text)}: {figure.sentence} is in{figure.unit}, not in per cent",
+            f"--gate {shown(text)}: {figure.sentence} is in{figure.unit}, not in per cent",
             hint="Write a number, such as 0.05",
         )
     try:
         limit = numbers.real(digits)
     except ValueError:
-        told = f"{_shown(value)} is not a number" if value else "lacks its number"
-        raise UsageError(f"--gate {_shown(text)}: {told}", hint="Write one such as 0.05") from None
+        told = f"{shown(value)} is not a number" if value else "lacks its number"
+        raise UsageError(f"--gate {shown(text)}: {told}", hint="Write one such as 0.05") from None
     return limit if digits == value or figure.unit else float(Decimal(digits.strip()).scaleb(-2))
 
 
-def _check_limit(where: str, gate: Threshold) -> None:
-    limit = gate.limit
+def check_limit(where: str, limit: float, figure: Figure) -> None:
+    """Raise UsageError for a limit that cannot be meant of this figure."""
     if not math.isfinite(limit):
         raise UsageError(f"{where}: the limit is {limit}, expected a number")
-    if not gate.figure.unit and not -1 <= limit <= 1:
-        hint = f"Accuracy is 0–1: did you mean {limit / 100:g}?" if 1 < limit <= 100 else "Accuracy is 0–1."
+    if not figure.unit and not -1 <= limit <= 1:
+        told = f"{'Accuracy' if 'accuracy' in figure.sentence else figure.sentence.capitalize()} is 0–1"
+        hint = f"{told}: did you mean {limit / 100:g}?" if 1 < limit <= 100 else f"{told}."
         raise UsageError(f"{where}: the limit is {limit:g}", hint=hint)

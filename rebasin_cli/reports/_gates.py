@@ -8,8 +8,9 @@ to GitHub's own means.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from ..errors import GateNotMet
 from . import Report
@@ -78,11 +79,8 @@ def results(report: Report, step: str = "", *, where: str = "", baseline: str = 
     A baseline that is not there yet is one of them, where that was accepted.
     """
     found = [
-        GateResult(
-            *(gate.text, gate.measured, gate.wanted, gate.met, gate.detail, step, where),
-            baseline if gate.text.startswith(BASELINE) else "",
-        )
-        for gate in report.gates
+        replace(each, against=baseline if each.name.startswith(BASELINE) else "")
+        for each in of_values(map(asdict, report.gates), step, where=where)
     ]
     if report.baseline.get("missing") is True:
         name = clean(report.baseline.get("file", ""))
@@ -92,6 +90,14 @@ def results(report: Report, step: str = "", *, where: str = "", baseline: str = 
             GateResult(f"{BASELINE} {name}", math.nan, wanted, True, told, step, where, skipped=True)
         )
     return found
+
+
+def of_values(gates: Iterable[Mapping[str, Any]], step: str = "", *, where: str = "") -> list[GateResult]:
+    """Gates as JSON has them, by the fields of `reports.Gate`."""
+    return [
+        GateResult(g["text"], float(g["measured"]), g["wanted"], g["met"], g["detail"], step, where)
+        for g in gates
+    ]
 
 
 def verdict(found: Sequence[GateResult]) -> str:

@@ -191,3 +191,58 @@ def test_what_a_network_prints_goes_to_stderr(tmp_path, trained, done):
     outcome = done("eval", trained[0], "--net", "loud.py:net", "--data", "digits", "--json")
     assert outcome.json()["samples"] == 360
     assert "imported\n" in outcome.err and "made\n" in outcome.err
+
+
+def test_gates_end_it_with_exit_code_1_after_the_figures(trained, run, done):
+    figures = done("eval", trained[0], "--json").json()
+    assert "gates" not in figures
+    spare = [f"ece <= {figures['ece'] + 0.01}", f"accuracy >= {100 * figures['accuracy']}%"]
+    asked = [word for gate in spare for word in ("--gate", gate)]
+    met = done("eval", trained[0], *asked, "--json").json()["gates"]
+    assert [(gate["text"], gate["met"]) for gate in met] == [(gate, True) for gate in spare]
+    assert [gate["measured"] for gate in met] == [figures["ece"], figures["accuracy"]]
+    missed = run("eval", trained[0], *asked, "--gate", "test loss <= 0.01")
+    assert missed.code == 1 and f"{figures['loss']:.6g}" in missed.out
+    assert f"✓ met  {spare[0]}" in missed.out and "✗ not met  test loss <= 0.01" in missed.out
+    assert "1 of 3 gates not met" in missed.err and "test: loss is" in missed.err
+    assert "wanted at most 0.01 nats" in missed.err
+    train = run("eval", trained[0], "--split", "train", "--gate", "loss <= 0.01", "--json")
+    assert train.code == 1 and train.json()["gates"][0]["detail"].startswith("train: loss is ")
+
+
+@pytest.mark.parametrize(
+    ("gate", "says"),
+    [
+        ("barrier <= 0.05", ("unknown figure 'barrier'", "figures: loss, accuracy, ece")),
+        ("acuracy >= 0.9", ("Did you mean accuracy?", "figures: loss, accuracy, ece")),
+        ("ece 0.05", ("has no comparison", "figures: loss, accuracy, ece")),
+        ("test <= 0.05", "names no figure"),
+        ("ece >= 0.05", "expected calibration error is better when smaller, found '>='"),
+        ("ece <= 5", "Expected calibration error is 0–1: did you mean 0.05?"),
+        ("loss <= low", "'low' is not a number"),
+        ("train loss <= 1", "names train, and one split is measured, test"),
+    ],
+)
+def test_a_bad_gate_is_refused_before_anything_is_opened(refused, gate, says):
+    refused(2, "eval", "nowhere.safetensors", "--gate", gate, says=says)
+
+
+def test_a_loss_of_ones_own_has_no_calibration_to_hold_a_gate_against(refused):
+    says = ("with --loss no ece is measured", "figures: loss, accuracy\n")
+    refused(2, "eval", "nowhere.safetensors", "--loss", "mine.py:loss", "--gate", "ece <= 0.1", says=says)
+
+
+def test_a_step_of_a_recipe_has_gates_that_are_told_one_by_one(trained, run, refused, tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    step = f"rebasin: 1\nsteps:\n- eval: {{models: ['{trained[0]}'], gate: ['%s', 'loss <= 9']}}\n"
+    recipe.write_text(step % "barrier <= 0.1")
+    refused(2, "run", recipe, says="figures: loss, accuracy, ece")
+    recipe.write_text(step % "ece <= 0.000001")
+    missed = run("run", recipe, "--junit", "gates.xml")
+    assert missed.code == 1 and "1 of 2 gates not met" in missed.err and "✓ met  loss <= 9" in missed.out
+    cases = (tmp_path / "gates.xml").read_text()
+    assert 'tests="2"' in cases and 'failures="1"' in cases and "loss &lt;= 9" in cases
+    recipe.write_text(step % "ece <= 0.9")
+    assert run("run", recipe).code == 0
+    again = run("run", recipe)
+    assert again.code == 0 and "unchanged" in again.out and "✓ met  ece <= 0.9" in again.out

@@ -218,6 +218,13 @@ def test_a_first_run_whose_only_gate_had_no_baseline_may_be_promoted(passed, don
     assert done("promote", "g.json", "base.json", "--json").json()["gates"] == "no baseline yet"
 
 
+def test_a_step_that_promotes_a_report_is_told_as_done(passed, done, tmp_path):
+    steps = "steps: [{promote: {report: report.json, baseline: base.json}}]"
+    (tmp_path / "recipe.yaml").write_text(f"rebasin: 1\n{steps}\n")
+    assert "promote: done" in done("run", "recipe.yaml", "--junit", "told.xml").out
+    assert 'failures="0"' in (tmp_path / "told.xml").read_text()
+
+
 def test_nothing_but_a_report_that_passed_is_promoted(passed, run, refused, done, tmp_path):
     stored(tmp_path / "missed.json", report(max_barrier=0.01, min_accuracy=0.5))
     before = contents(tmp_path)

@@ -11,9 +11,9 @@ from ...registry.source import constant
 from .vocabulary import ACCEPTED, REFUSED
 
 
-def wrong(key: str, text: str) -> str | None:
+def wrong(key: str, text: str, command: str = "") -> str | None:
     """What is wrong with the text of an option; None where nothing is, or only its command can tell."""
-    check = _CHECKS.get(key)
+    check = _CHECKS.get(f"{command} {key}") or _CHECKS.get(key)
     return check(text) if check and "${" not in text else None  # a variable that was not there
 
 
@@ -61,6 +61,12 @@ def _gate(text: str) -> None:
     parse_gate(text)
 
 
+def _model_gate(text: str) -> None:
+    from ...measure.model_gates import parse
+
+    parse(text)
+
+
 def _dtype(text: str) -> None:
     from ...checkpoints.writing import parse_dtype
 
@@ -104,6 +110,7 @@ _CHECKS: dict[str, Callable[[str], str | None]] = {
     "data": _data,
     "spec": _spec,
     "gate": _by(_gate),
+    "eval gate": _by(_model_gate),
     "missing_baseline": _missing,
     "repair": _repair,
     "interpolation": _one_of("averages.mixing", "INTERPOLATIONS"),

@@ -223,7 +223,7 @@ class Maker:
             return []
         named = value.value in self.names.outputs if isinstance(value.value, str) else False
         problem = option.wrong(value.value) or (
-            None if named else checking.wrong(option.key, str(value.value))
+            None if named else checking.wrong(option.key, str(value.value), self.command.name)
         )
         if problem:
             first = f"; on a first run: {parts.form(option.key)}" * (option.key in MAY_BE_MISSING)
