@@ -377,7 +377,9 @@ def test_a_module_used_twice_reads_what_it_writes():
     assert lines_of(network, ROWS)["m.weight"] == "i i"
 
 
-@pytest.mark.parametrize(("kind", "gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])
+@pytest.mark.parametrize(
+    ("kind", "gates"), [pytest.param(nn.LSTM, 4, marks=pytest.mark.sweep), (nn.GRU, 3), (nn.RNN, 1)]
+)
 def test_recurrent_layers_are_unrolled_and_each_direction_has_its_own_units(kind, gates):
     layer = kind(3, 6, batch_first=True, num_layers=2, bidirectional=True)
     lines = lines_of(Net(lambda s, x: s.h(s.l(x)[0][:, -1]), l=layer, h=nn.Linear(12, 2)), SEQUENCE)

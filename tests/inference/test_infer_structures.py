@@ -229,7 +229,9 @@ def test_an_encoder_and_a_decoder():
     assert not stays(lines["t.encoder.layers.0.linear1.bias"]) and not stays(lines["i.bias"])
 
 
-@pytest.mark.parametrize(("cell", "gates"), [(nn.LSTMCell, 4), (nn.GRUCell, 3)])
+@pytest.mark.parametrize(
+    ("cell", "gates"), [(nn.LSTMCell, 4), pytest.param(nn.GRUCell, 3, marks=pytest.mark.sweep)]
+)
 def test_cells_unrolled_by_hand(cell, gates):
     def unrolled(s, x):
         state = None
