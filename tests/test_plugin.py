@@ -207,6 +207,7 @@ def beside(rebasin, environment):
         yield beside
 
 
+@pytest.mark.sweep
 def test_a_package_that_cannot_be_imported_harms_nobody_but_its_own(beside):
     assert "--starts" in beside("list", "methods", "restarts")
     assert "--points-file" in beside("barrier", "--help-all")
@@ -221,6 +222,7 @@ def test_a_package_that_cannot_be_imported_harms_nobody_but_its_own(beside):
     assert beside("list", "methods", "--verbose").count("cannot be imported") == 3
 
 
+@pytest.mark.sweep
 def test_names_and_flags_that_a_command_has_stay_the_commands(beside):
     """Whatever others call their options: those that clash are Python's alone, and ours work as ever."""
     beside("align", *MODELS, "--seed", 1, "--force", "-q", "-o", "wm.safetensors")

@@ -299,6 +299,7 @@ def test_the_comment_is_of_a_job_that_reads_no_models_and_not_for_forks(server):
     assert "## summary" in (commented.workspace / "comment.md").read_text()
 
 
+@pytest.mark.sweep
 def test_whoever_is_on_call_is_told_by_exit_code(server):
     told = {
         "0": None,

@@ -226,7 +226,7 @@ def test_the_samples_that_it_chose_by_are_recorded(trained, done, repair):
         ("refit", ()),
         pytest.param("refit", ("--seed", 3), marks=pytest.mark.sweep),
         pytest.param("distill", (), marks=pytest.mark.sweep),
-        ("distill", ("--interpolation", "slerp")),
+        pytest.param("distill", ("--interpolation", "slerp"), marks=pytest.mark.sweep),
     ],
 )
 def test_the_row_that_is_shipped_is_what_a_merge_with_the_same_options_writes(
@@ -300,7 +300,10 @@ def test_options_of_both_methods_that_may_be_meant_are_refused_by_their_names(tr
     refused(2, "merge", *trained, "--budget", "3s", "--effort", "fast", says=says)
 
 
-@pytest.mark.parametrize("given", [(), ("--repair", "refit"), ("--repair", "none")])
+@pytest.mark.parametrize(
+    "given",
+    [(), *(pytest.param(("--repair", how), marks=pytest.mark.sweep) for how in ("refit", "none"))],
+)
 def test_a_report_leaves_the_same_repairs_open_as_a_merge(resnets, done, monkeypatch, given):
     seen = []
 
@@ -327,6 +330,7 @@ def test_gates_on_rows_that_a_search_decides_leave_the_method_at_wm(trained, don
     assert done("barrier", *trained, *gate, "--limit", 50, "--json").json()["match"]["method"] == "wm"
 
 
+@pytest.mark.sweep
 def test_every_point_of_a_distilled_row_is_trained_on_as_many_samples_as_the_search_took(
     trained, done, monkeypatch
 ):

@@ -403,7 +403,10 @@ def test_a_refit_of_norms_stands_beside_resets(resnets, done):
     assert told["times"]["estimated"] > 0
 
 
-@pytest.mark.parametrize("given", [("--budget", "5G"), ("--budget", "120G"), ("--method", "wm")])
+@pytest.mark.parametrize(
+    "given",
+    [("--budget", "5G"), pytest.param(("--budget", "120G"), marks=pytest.mark.sweep), ("--method", "wm")],
+)
 def test_what_auto_ships_is_what_merge_writes(trained, done, given):
     report = done("barrier", *trained, *given, "--points", 3, "--json", "-q").json()
     done("merge", *trained, *given, "-o", "m.safetensors", "-q")
@@ -533,6 +536,7 @@ def test_an_arc_is_measured_beside_the_straight_line(trained, done):
         assert f"test loss is {-pairs['loss']:+.4f} (95 % " in note
 
 
+@pytest.mark.sweep
 def test_the_straight_line_beside_an_arc_is_repaired_as_what_is_shipped(resnets, done):
     data = ("--data", "npz:pictures.npz", "--skip-checks", "--json", "--points", 3)
     line = done(*quick(*resnets, *data)).json()["rows"]

@@ -134,6 +134,7 @@ def test_the_spec_is_inferred_where_the_graph_can_be_followed(pair, done):
     assert all(torch.equal(found[word], named[word]) for word in named)
 
 
+@pytest.mark.sweep
 def test_groups_of_a_stream_leave_experts_an_order(pair, done):
     a, _, _ = pair
     if a["head.weight"].dtype != torch.float32:

@@ -223,6 +223,7 @@ def test_activations_find_what_was_planted(models, done, tmp_path, then):
         assert torch.allclose(tensor, tensors("found.safetensors")[name], atol=1e-4), name
 
 
+@pytest.mark.sweep
 def test_dual_tells_which_mix_it_took_and_why_and_goes_on_where_it_was(models, done, interrupted, tmp_path):
     (tmp_path / "data.py").write_text(DATA)
     line = ("align", "c.safetensors", models[1], *NET, "--method", "dual", "--groups", "all")
@@ -239,6 +240,7 @@ def test_dual_tells_which_mix_it_took_and_why_and_goes_on_where_it_was(models, d
     assert whole.read_bytes() == out.read_bytes()
 
 
+@pytest.mark.sweep
 def test_a_report_has_the_best_order_and_a_random_element_beside(models, done, tmp_path):
     (tmp_path / "data.py").write_text(DATA)
     report = done(

@@ -272,6 +272,7 @@ def test_what_methods_looked_at_is_recorded(models, done):
     assert options["limit"] == 50 and options["data"] == "digits"
 
 
+@pytest.mark.sweep
 def test_statistics_after_training_are_measured_on_one_epoch(resnets, done, monkeypatch):
     monkeypatch.setattr(samples, "RESET_SAMPLES", 20)
     monkeypatch.setattr(samples, "HELD_SAMPLES", 16)

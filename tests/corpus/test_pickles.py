@@ -93,6 +93,7 @@ def test_the_pickles_would_run_if_they_were_unpickled(tmp_path):
         os.rmdir(p.RAN) if os.path.isdir(p.RAN) else os.unlink(p.RAN)
 
 
+@pytest.mark.sweep
 def test_growth_nesting_and_collisions_are_bounded(monkeypatch):
     monkeypatch.setattr(inert, "SPARE", 1 << 20)  # so that it ends the sooner
     for k, (name, (opcodes, expected)) in enumerate(p.bombs(8_000).items()):

@@ -118,6 +118,7 @@ def test_half_of_a_surrogate_pair_is_no_text(tmp_path):
 # ------------------------------------------------------------------------------------------------ reports
 
 
+@pytest.mark.sweep
 def test_reports_with_anything_anywhere_make_a_card_or_are_refused(tmp_path):
     """A few kinds at every place; `make fuzz` draws others."""
     write_record()
@@ -145,6 +146,7 @@ def test_reports_with_anything_anywhere_make_a_card_or_are_refused(tmp_path):
 # ------------------------------------------------------------------------------------- elements and folds
 
 
+@pytest.mark.sweep
 def test_folds_of_any_kind_are_refused_or_fold():
     write_safetensors("b.safetensors", {name: torch.ones(shape) for name, shape in SHAPES.items()})
     line = ("apply", "e.perm.safetensors", "b.safetensors", "-o", "y.safetensors", "--force")

@@ -18,6 +18,7 @@ def test_ten_jobs_into_one_folder_leave_ten_outputs(tmp_path):
     assert into_one_folder(inputs(tmp_path / "made"), tmp_path / "here") == []
 
 
+@pytest.mark.sweep
 def test_ten_jobs_into_one_output_leave_that_of_one_of_them(tmp_path):
     assert into_one_output(inputs(tmp_path / "made"), tmp_path / "here") == []
 

@@ -40,6 +40,7 @@ def test_with_groups_the_stream_turns_and_experts_are_ordered():
     assert found.no_larger["layers.0.experts"] == ("modules of a list change places as they are",)
 
 
+@pytest.mark.sweep
 def test_where_tokens_are_picked_by_value_only_whole_experts_change_places():
     """What each of them holds stays, with the operation that the graph cannot follow."""
     torch.manual_seed(0)

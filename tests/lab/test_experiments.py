@@ -17,6 +17,7 @@ from rebasin_cli.reports.document import Document
 from .conftest import TINY, bench
 
 NAMES = registry.names(own=True)
+LONG = {"many-models", "width", "failures"}  # half a second each
 
 
 def test_every_experiment_has_a_tiny_form():
@@ -34,7 +35,9 @@ def test_an_experiment_declares_itself(name):
     assert all(p.option.help.endswith(".") for p in declared.parameters)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.sweep if name in LONG else ()) for name in NAMES]
+)
 def test_an_experiment_runs_and_gives_the_same_again(name):
     values = parameters.declared(Path(inspect.getfile(registry.get(name))).with_suffix(".yaml")).values(
         "small"

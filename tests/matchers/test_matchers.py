@@ -328,7 +328,9 @@ def test_float64_is_not_rounded(method):
     assert torch.equal(b["w"][perms["h"]], a["w"])
 
 
-@every_matcher
+@pytest.mark.parametrize(
+    "method", [pytest.param(n, marks=pytest.mark.sweep if n == "pam" else ()) for n in registry.names()]
+)
 def test_models_of_different_dtypes_are_matched(method):
     _, fitted, models = setting("mlp")
     models = several(method, models)

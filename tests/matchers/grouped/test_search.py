@@ -112,6 +112,7 @@ def test_many_models_that_are_one_are_brought_together(make):
         assert (wanted - outputs(net, model)).abs().max() <= 1e-11 * wanted.abs().max()
 
 
+@pytest.mark.sweep
 def test_rounds_of_many_models_never_lose_and_go_on_where_they_stood():
     net, found = inferred(Transformer)
     models = [drawn(net, seed) for seed in range(3)]

@@ -160,6 +160,7 @@ def kept(state):
     return replace(state, tensors={name: tensor.clone() for name, tensor in state.tensors.items()})
 
 
+@pytest.mark.sweep
 def test_a_search_goes_on_from_each_of_its_states_to_the_same_end():
     found, forms = forms_of(tanh)
     forms = forms[::-1]  # so that the order of names is another than that of norms, and a start of its own
