@@ -224,3 +224,10 @@ def test_whatever_a_person_names_is_opened_in_one_way():
             assert not (plain or loads or name in ("read_bytes", "read_text", "fromfile")), (
                 f"{module}:{node.lineno} opens a file by itself: see registry/regular.py"
             )
+
+
+def test_files_that_the_way_of_an_option_names_are_there():
+    page = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    way = page.partition("## How one option gets")[2].partition("\n## ")[0]
+    named = re.findall(r"`([a-z_/]+\.py)`", way)
+    assert named and [name for name in named if not (ROOT / "rebasin_cli" / name).is_file()] == []
