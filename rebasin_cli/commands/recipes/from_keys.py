@@ -12,7 +12,18 @@ from typing import Any
 from ...averages.weights import checked, parse
 from ...errors import UsageError
 from ...registry import numbers, references
-from ...registry.options import MAY_READ, MAY_RUN, PAIR, PLAIN, READS, REPLACES, UNSAID, WRITES
+from ...registry.options import (
+    MAY_READ,
+    MAY_RUN,
+    PAIR,
+    PLAIN,
+    READS,
+    REPLACES,
+    REQUIRED,
+    UNSAID,
+    WRITES,
+    Option,
+)
 from ...runtime.files import is_missing, meant
 from . import checking, familiar, parts, placing
 from .files import beside, beside_torch, opened, report_files
@@ -20,7 +31,7 @@ from .inputs import ELSEWHERE, Fetch, Files, find
 from .limits import Limits
 from .reading import Problems, Value
 from .steps import Step
-from .vocabulary import ACCEPTED, MAY_BE_MISSING, MERGES, MODELS, Command, Parameter
+from .vocabulary import ACCEPTED, MAY_BE_MISSING, MERGES, MODELS, Command, wrong
 
 
 @dataclass
@@ -89,7 +100,7 @@ class Maker:
         options: dict[str, Any] = {}
         judging: list[Path] = []
         for key, option in self.command.options.items():
-            if option.required and key not in every and option.ending is None:
+            if option.default is REQUIRED and key not in every and option.ending is None:
                 self.problems.add(self.step, f"`{self.command.name}` lacks {key!r}")
         for key, value in every.items():
             if self.command.has(key):
@@ -130,7 +141,7 @@ class Maker:
     def _named(self, arguments: Sequence[str]) -> dict[str, str]:
         """Arguments that name what is replaced; other steps call the first by this one's name alone."""
         both = zip(self.command.arguments, arguments, strict=False)
-        found = [text for option, text in both if option.role == REPLACES]
+        found = [text for option, text in both if option.brings == REPLACES]
         return {"" if not number else str(number): text for number, text in enumerate(found)}
 
     def _time_limit(self) -> str | None:
@@ -170,7 +181,7 @@ class Maker:
             for argument in command.arguments:
                 value = given.get(argument.key)
                 if value is None:
-                    if argument.required:
+                    if argument.default is REQUIRED:
                         self.problems.add(self.step, f"`{command.name}` lacks {argument.key!r}")
                     continue
                 values = value.value if value.is_list else [value]
@@ -201,7 +212,7 @@ class Maker:
         except UsageError as error:
             self.problems.add(value, "; ".join(filter(None, (error.message, error.hint))))
 
-    def _option(self, option: Parameter, value: Value) -> Any:
+    def _option(self, option: Option, value: Value) -> Any:
         values = value.value if value.is_list and option.many else [value]
         if not values:
             self.problems.add(value, "expected at least one")
@@ -210,37 +221,37 @@ class Maker:
             self.problems.add(value, f"expected {option.count} values, and here are {len(found)}")
         return found if option.many else found[0] if found else None
 
-    def _texts(self, option: Parameter, value: Value) -> list[Any]:
+    def _texts(self, option: Option, value: Value) -> list[Any]:
         """One value as the command line has it; several where a name stands for several files."""
         if value.is_list or value.is_map:
             plain = value.plain()  # such as `weights: [0.3, 0.7]`
-            joined = option.kind is str and option.role in (PLAIN, PAIR, UNSAID)
+            joined = option.type is str and option.brings in (PLAIN, PAIR, UNSAID)
             if value.is_map or not joined or not all(_is_scalar(item) for item in plain):
-                self.problems.add(value, option.wrong(plain) or "expected one value")
+                self.problems.add(value, wrong(option, plain) or "expected one value")
                 return []
             value = replace(value, value=",".join(map(str, plain)))
         if self.names.limits is not None and self._refuse(value, self.names.limits.wrong(option, value)):
             return []
         named = value.value in self.names.outputs if isinstance(value.value, str) else False
-        problem = option.wrong(value.value) or (
+        problem = wrong(option, value.value) or (
             None if named else checking.wrong(option.key, str(value.value), self.command.name)
         )
         if problem:
             first = f"; on a first run: {parts.form(option.key)}" * (option.key in MAY_BE_MISSING)
             self.problems.add(value, problem + first * (value.value in (None, "")))
             return []
-        if option.role == READS:
+        if option.brings == READS:
             if option.key in MAY_BE_MISSING and self._is_missing(value):
                 return self._without(option, value)
             return [str(path) for path in self._files(value)]
-        if option.role == REPLACES:
+        if option.brings == REPLACES:
             return [str(value.value)]
-        if option.role == PAIR:
+        if option.brings == PAIR:
             two = [replace(value, value=text) for text in str(value.value).split(",")]
             return [",".join(str(path) for path in self._files(replace(value, value=two)))]
-        if option.role in (MAY_READ, MAY_RUN):
+        if option.brings in (MAY_READ, MAY_RUN):
             return [self._maybe_file(value)]
-        if option.role == WRITES:
+        if option.brings == WRITES:
             text = str(value.value)
             if self.names.limits is not None:
                 self._refuse(value, self.names.limits.wrong_output(value, self.folder))
@@ -259,7 +270,7 @@ class Maker:
             return False
         return is_missing(Path(name))
 
-    def _without(self, option: Parameter, value: Value) -> list[str]:
+    def _without(self, option: Option, value: Value) -> list[str]:
         """The option with a file that is not there, where that is accepted."""
         path = Path(value.value)
         if option.key not in self.accepted:
@@ -338,9 +349,10 @@ class Maker:
             options["out"] = str(self.folder / f"{self.name}{self.command.ending}")
         found: dict[str, Path] = {}
         for key, option in self.command.options.items():
-            if option.role == WRITES and options.get(key) is None and option.default is not None:
-                options[key] = str(self.folder / option.default)
-            if option.role != WRITES or not options.get(key):
+            named = option.default if isinstance(option.default, str | Path) else None
+            if option.brings == WRITES and options.get(key) is None and named is not None:
+                options[key] = str(self.folder / named)
+            if option.brings != WRITES or not options.get(key):
                 continue
             path = Path(options[key])
             found["" if key == "out" else key] = path

@@ -10,10 +10,11 @@ import yaml
 
 from ...errors import UsageError, near
 from ...measure.thresholds import gone
-from ...registry.options import READS
+from ...registry.numbers import READ
+from ...registry.options import READS, Option
 from . import moved
 from .inputs import ELSEWHERE
-from .vocabulary import MODELS, OF_THE_RUN, Command, Parameter
+from .vocabulary import MODELS, OF_THE_RUN, Command, expected, wrong
 
 
 def recipe_of(
@@ -52,7 +53,7 @@ def _read(command: Command, words: Sequence[str]) -> tuple[list[str], dict[str, 
     """Arguments, options by their keys, and the flags that were left out."""
     flags = {option.flag: option for option in command.options.values()}
     flags |= {option.off: option for option in command.options.values() if option.off}
-    short = {flag: option for option in command.options.values() for flag in option.short}
+    short = {flag: option for option in command.options.values() for flag in option.also}
     arguments: list[str] = []
     found: dict[str, Any] = {}
     left: list[str] = []
@@ -73,16 +74,16 @@ def _read(command: Command, words: Sequence[str]) -> tuple[list[str], dict[str, 
             raise UsageError(told)
         if option is None:
             raise UsageError(f"`rebasin {command.name}` has no {flag}", hint=near(flag, flags).capitalize())
-        if option.kind is bool and attached:
+        if option.type is bool and attached:
             raise UsageError(f"{flag} takes no value")
-        if option.kind is bool and more:  # -qv
+        if option.type is bool and more:  # -qv
             rest.insert(0, f"-{more}")
         elif attached or more:
             rest.insert(0, more)
         if option.key in OF_THE_RUN:
             left.append(flag)
             continue
-        if option.kind is bool:
+        if option.type is bool:
             found[option.key] = flag != option.off
             continue
         count = option.count or 1
@@ -104,15 +105,15 @@ def _flag(word: str, known: Collection[str]) -> tuple[str, bool, str]:
     return word[:2], False, word[2:]
 
 
-def _value(command: Command, option: Parameter, text: str) -> Any:
-    if option.kind in (int, float):
+def _value(command: Command, option: Option, text: str) -> Any:
+    if option.type in (int, float):
         try:
-            value = option.kind(text)
+            value = READ[option.type](text)
         except ValueError:
-            raise UsageError(f"{option.flag} {text!r}: expected {option.expected}") from None
+            raise UsageError(f"{option.flag} {text!r}: expected {expected(option)}") from None
     else:
-        value = _text(command, option.role, text)
-    if problem := option.wrong(value):
+        value = _text(command, option.brings, text)
+    if problem := wrong(option, value):
         raise UsageError(f"{option.flag}: {problem}")
     return value
 
@@ -131,9 +132,9 @@ def _placed(command: Command, given: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for argument in command.arguments:
         if argument.many and rest:
-            found[argument.key], rest = [_text(command, argument.role, text) for text in rest], []
+            found[argument.key], rest = [_text(command, argument.brings, text) for text in rest], []
         elif rest:
-            found[argument.key] = _text(command, argument.role, rest.pop(0))
+            found[argument.key] = _text(command, argument.brings, rest.pop(0))
     if rest:
         raise UsageError(f"`rebasin {command.name}` takes no {rest[0]!r}")
     return found

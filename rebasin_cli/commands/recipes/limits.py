@@ -21,11 +21,11 @@ from typing import Any
 
 from ...errors import UsageError
 from ...registry import Registry, allowed
-from ...registry.options import DATA, MAY_READ, MAY_RUN, REPLACES, TRUSTS, UNSAID
+from ...registry.options import DATA, MAY_READ, MAY_RUN, REPLACES, TRUSTS, UNSAID, Option
 from .files import is_inside
 from .reading import Value
 from .variables import is_secret
-from .vocabulary import Command, Parameter
+from .vocabulary import Command
 
 MOST_BYTES = 1 << 18  # of a recipe
 MOST_STEPS = 100
@@ -113,25 +113,25 @@ class Limits:
         return f"nobody has said yet what `{command.name}` may do in a recipe of a stranger's"
 
     @_noted
-    def wrong(self, option: Parameter, value: Value) -> str | None:
+    def wrong(self, option: Option, value: Value) -> str | None:
         """What keeps this option from having this value; None where nothing does. No file is looked at."""
         text = str(value.value)
         if value.own:
-            if option.role == MAY_RUN:
+            if option.brings == MAY_RUN:
                 self.own.add(text)
-            elif option.role == TRUSTS and value.value is True:
+            elif option.brings == TRUSTS and value.value is True:
                 self.own.add(option.key)
             return None
-        if option.role == MAY_RUN:
+        if option.brings == MAY_RUN:
             return self._wrong_code(option.key, text)
-        if option.role in (TRUSTS, DATA):
+        if option.brings in (TRUSTS, DATA):
             flag = option.key.replace("_", "-")
             return None if value.value is False else f"only the command line may say --{flag}"
-        if option.role == REPLACES:
+        if option.brings == REPLACES:
             return "it is no file of the recipe's own: only the command line may say what is replaced"
-        if option.role == MAY_READ:
+        if option.brings == MAY_READ:
             return self.wrong_name(text)
-        return "nobody has said yet whether it may name a file or code" if option.role == UNSAID else None
+        return "nobody has said yet whether it may name a file or code" if option.brings == UNSAID else None
 
     def _wrong_code(self, key: str, text: str) -> str | None:
         """Data sets and networks by their names, data at a place within; else it may be code."""

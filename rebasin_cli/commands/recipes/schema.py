@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from ...registry.options import READS
+from ...registry.options import READS, Option
 from .familiar import METHODS
 from .reading import OF_A_STEP
 from .recipe import TOP
-from .vocabulary import MERGES, MODELS, OF_THE_RUN, PARTS, Command, Parameter
+from .vocabulary import MERGES, MODELS, OF_THE_RUN, PARTS, Command
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
-_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", "path": "string"}
+_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", Path: "string"}
 _VARIABLE = {"type": "string", "pattern": r"\$\{"}  # what the environment tells may be of any type
 _FILES = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 _OF_A_STEP: dict[str, dict[str, Any]] = {
@@ -121,22 +122,22 @@ def _models(command: Command) -> dict[str, Any]:
     return {"anyOf": [{"type": "string"}, {"type": "array", "items": item}]}
 
 
-def _value(option: Parameter, known: Mapping[str, Parameter]) -> dict[str, Any]:
+def _value(option: Option, known: Mapping[str, Option]) -> dict[str, Any]:
     """What an option may be; one with parts also these, which are options that are `known`, too."""
-    one: dict[str, Any] = {"type": _TYPES[option.kind]}
-    if option.kind in (int, float):
+    one: dict[str, Any] = {"type": _TYPES[option.type]}
+    if option.type in (int, float):
         one |= {"minimum": option.min} if option.min is not None else {}
         one |= {"maximum": option.max} if option.max is not None else {}
     told = {"description": option.help} if option.help else {}
-    choices = [one] if option.kind in (str, "path") else [one, _VARIABLE]
-    if option.kind is str:
+    choices = [one] if option.type in (str, Path) else [one, _VARIABLE]
+    if option.type is str:
         choices.append({"type": "number"})  # `output: 0`
     if option.count:
         return {"type": "array", "items": one, "minItems": option.count, "maxItems": option.count} | told
-    if option.many or option.role == READS:
-        some = {"type": ["number", "string"]} if option.many and option.kind is str else one
+    if option.many or option.brings == READS:
+        some = {"type": ["number", "string"]} if option.many and option.type is str else one
         choices.append({"type": "array", "items": some})  # `not_kept: [0, aux]`
-    elif option.kind is str:
+    elif option.type is str:
         choices.append({"type": "array", "items": {"type": ["number", "string"]}})  # `weights: [0.3, 0.7]`
     if option.key in PARTS and option.key in known:
         parts = {word: known[key] for word, key in PARTS[option.key].items()}

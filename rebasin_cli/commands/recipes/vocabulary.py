@@ -22,8 +22,6 @@ from ...registry.operations import Operation
 from ...registry.options import (
     READS,
     REQUIRED,
-    UNSAID,
-    WRITES,
     Option,
 )
 from ...registry.source import constant
@@ -40,85 +38,39 @@ MAY_BE_MISSING = {"baseline": "missing_baseline"}
 REFUSED, ACCEPTED = (constant("rebasin_cli.session.subjects", name) for name in ("REFUSE", "ACCEPT"))
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """One option, or one argument (`flag` is ""). `kind` is int, float, bool, str or "path".
+def wrong(option: Option, value: Any) -> str | None:
+    """What is wrong with one value of an option; None where it is right."""
+    if option.type is bool:
+        return None if isinstance(value, bool) else f"expected true or false, not {value!r}"
+    if value is None or isinstance(value, bool | list | dict):
+        return f"expected {expected(option)}, not {_shown(value)}"
+    if option.type in (int, float):
+        return _wrong_number(option, value)
+    return "expected a name, not nothing" if str(value) == "" else None
 
-    `many` takes a list, `count` of them where it is not 0, behind one flag. `off` is the flag that says no.
-    `role` tells what it may name; `default` is of those that are written, `ending` how the name of the file
-    ends that a step writes which names none. A `gate` changes nothing that is measured.
-    """
 
-    key: str
-    kind: Any
-    flag: str = ""
-    off: str = ""
-    short: tuple[str, ...] = ()
-    many: bool = False
-    count: int = 0
-    required: bool = False
-    min: float | None = None
-    max: float | None = None
-    role: str = UNSAID
-    help: str = ""
-    default: str | None = None
-    gate: bool = False
-    ending: str | None = None
+def _wrong_number(option: Option, value: Any) -> str | None:
+    try:
+        number = READ[option.type](str(value))
+    except ValueError:
+        return f"expected {expected(option)}, not {_shown(value)}"
+    if not math.isfinite(number):
+        return f"expected a finite number, not {value}"
+    low = option.min is not None and number < option.min
+    high = option.max is not None and number > option.max
+    return f"expected {expected(option)}, not {value}" if low or high else None
 
-    def wrong(self, value: Any) -> str | None:
-        """What is wrong with one value; None where it is right."""
-        if self.kind is bool:
-            return None if isinstance(value, bool) else f"expected true or false, not {value!r}"
-        if value is None or isinstance(value, bool | list | dict):
-            return f"expected {self.expected}, not {_shown(value)}"
-        if self.kind in (int, float):
-            return self._wrong_number(value)
-        return "expected a name, not nothing" if str(value) == "" else None
 
-    def _wrong_number(self, value: Any) -> str | None:
-        try:
-            number = READ[self.kind](str(value))
-        except ValueError:
-            return f"expected {self.expected}, not {_shown(value)}"
-        if self.kind is float and not math.isfinite(number):
-            return f"expected a finite number, not {value}"
-        if (self.min is not None and number < self.min) or (self.max is not None and number > self.max):
-            return f"expected {self.expected}, not {value}"
-        return None
-
-    @property
-    def expected(self) -> str:
-        names = {int: "a whole number", float: "a number", "path": "the name of a file"}
-        low = "" if self.min is None else f" from {self.min:,}"
-        return names.get(self.kind, "text") + low + ("" if self.max is None else f" to {self.max:,}")
+def expected(option: Option) -> str:
+    """What an option may be, in words."""
+    names = {int: "a whole number", float: "a number", Path: "the name of a file"}
+    low = "" if option.min is None else f" from {option.min:,}"
+    return names.get(option.type, "text") + low + ("" if option.max is None else f" to {option.max:,}")
 
 
 def _shown(value: Any) -> str:
     kinds = {list: "a list", dict: "keys", type(None): "nothing"}
     return kinds.get(type(value)) or repr(value)[:80]
-
-
-def parameter(option: Option) -> Parameter:
-    """An option of an operation as a recipe knows it."""
-    kind: Any = "path" if option.type is Path else str if option.kind == "bytes" else option.type
-    written = option.brings == WRITES and isinstance(option.default, str | Path)
-    return Parameter(
-        option.key,
-        kind,
-        option.flag,
-        option.off,
-        option.also,
-        option.many,
-        option.count,
-        option.default is REQUIRED,
-        option.min if kind in (int, float) else None,
-        option.max if kind in (int, float) else None,
-        option.brings,
-        option.help,
-        str(option.default) if written else None,
-        option.gate,
-        option.ending,
-    )
 
 
 MERGES = ("merge", "average")  # several models into one; mergekit's words mean something there
@@ -133,14 +85,14 @@ class Command:
 
     words: tuple[str, ...]
     help: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[Option, ...]
     operation: Operation | None = None
 
     @classmethod
     def of(cls, operation: Operation) -> Command:
         """An operation as a recipe knows it."""
         first = operation.help.partition("\n")[0]
-        return cls(operation.words, first, tuple(map(parameter, operation.options)), operation)
+        return cls(operation.words, first, operation.options, operation)
 
     @property
     def said(self) -> bool:
@@ -152,13 +104,15 @@ class Command:
         return " ".join(self.words)
 
     @property
-    def arguments(self) -> tuple[Parameter, ...]:
-        return tuple(p for p in self.parameters if not p.flag)
+    def arguments(self) -> tuple[Option, ...]:
+        return tuple(p for p in self.parameters if p.positional)
 
     @property
     def takes_models(self) -> bool:
         """Whether all its arguments are files that are read, so that a step names them as `models`."""
-        return bool(self.arguments) and all(p.role == READS and p.key not in REPORTS for p in self.arguments)
+        return bool(self.arguments) and all(
+            p.brings == READS and p.key not in REPORTS for p in self.arguments
+        )
 
     @property
     def ending(self) -> str | None:
@@ -166,8 +120,8 @@ class Command:
         return next((p.ending for p in self.parameters if p.ending), None)
 
     @property
-    def options(self) -> dict[str, Parameter]:
-        return {p.key: p for p in self.parameters if p.flag}
+    def options(self) -> dict[str, Option]:
+        return {p.key: p for p in self.parameters if not p.positional}
 
     def has(self, key: str) -> bool:
         return key in self.options
@@ -179,7 +133,7 @@ class Command:
 
     def counts(self) -> tuple[int, int | None]:
         """How few and how many models it takes at most; None is any number."""
-        few = sum(p.required for p in self.arguments)
+        few = sum(p.default is REQUIRED for p in self.arguments)
         few += self.name in MERGES  # of one there is nothing to do
         return few, None if any(p.many for p in self.arguments) else len(self.arguments)
 
@@ -220,11 +174,11 @@ def _value(option: Option, value: Any) -> Any:
 def _one(option: Option, value: Any) -> Any:
     if option.type is bool or value is None:
         return value
-    return str(value) if option.kind == "bytes" else option.read(str(value))
+    return option.read(str(value))
 
 
-def _told(option: Parameter, value: Any) -> list[str]:
-    if option.kind is bool:
+def _told(option: Option, value: Any) -> list[str]:
+    if option.type is bool:
         return [option.flag] if value else [option.off] if option.off else []
     values = value if isinstance(value, list) else [value]
     if option.count:

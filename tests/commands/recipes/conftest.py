@@ -1,52 +1,59 @@
 """A vocabulary of two commands, and files to name: no command line, no torch."""
 
+from pathlib import Path
+
 import pytest
 
 from rebasin_cli.commands.recipes import reading
 from rebasin_cli.commands.recipes.recipe import parse
-from rebasin_cli.commands.recipes.vocabulary import Command, Parameter
-from rebasin_cli.registry.options import MAY_READ, READS, WRITES
+from rebasin_cli.commands.recipes.vocabulary import Command
+from rebasin_cli.registry.options import MAY_READ, READS, REQUIRED, WRITES, Option
+
+
+def argument(name, **more):
+    return Option(name, Path, REQUIRED, positional=True, role=READS, **more)
+
 
 ALIGN = Command(
     ("align",),
     "Align.",
     (
-        Parameter("reference", "path", required=True, role=READS),
-        Parameter("model", "path", required=True, role=READS),
-        Parameter("out", "path", "--out", role=WRITES, ending=".safetensors"),
-        Parameter("method", str, "--method"),
-        Parameter("data", str, "--data", role=MAY_READ),
-        Parameter("seed", int, "--seed", min=0, max=9),
-        Parameter("force", bool, "--force"),
-        Parameter("resume", bool, "--resume"),
+        argument("reference"),
+        argument("model"),
+        Option("out", Path, None, flag="--out", role=WRITES, ending=".safetensors"),
+        Option("method", str, None, flag="--method"),
+        Option("data", str, None, flag="--data", role=MAY_READ),
+        Option("seed", int, None, flag="--seed", min=0, max=9),
+        Option("force", bool, None, flag="--force"),
+        Option("resume", bool, None, flag="--resume"),
     ),
 )
 MERGE = Command(
     ("merge",),
     "Merge.",
     (
-        Parameter("models", "path", many=True, required=True, role=READS),
-        Parameter("out", "path", "--out", role=WRITES, ending=".safetensors"),
-        Parameter("method", str, "--method"),
-        Parameter("repair", str, "--repair"),
-        Parameter("interpolation", str, "--interpolation"),
-        Parameter("weights", str, "--weights"),
-        Parameter("reference", "path", "--reference", role=READS),
-        Parameter("out_dtype", str, "--out-dtype"),
-        Parameter("share", float, "--share", min=0, max=1),
-        Parameter("ascent", bool, "--ascent", "--no-ascent"),
-        Parameter("between", "path", "--between", many=True, count=2, role=READS),
-        Parameter("force", bool, "--force"),
+        argument("models", many=True),
+        Option("out", Path, None, flag="--out", role=WRITES, ending=".safetensors"),
+        Option("method", str, None, flag="--method"),
+        Option("repair", str, None, flag="--repair"),
+        Option("interpolation", str, None, flag="--interpolation"),
+        Option("weights", str, None, flag="--weights"),
+        Option("reference", Path, None, flag="--reference", role=READS),
+        Option("out_dtype", str, None, flag="--out-dtype"),
+        Option("share", float, None, flag="--share", min=0, max=1),
+        Option("ascent", bool, None, flag="--ascent", off="--no-ascent"),
+        Option("between", Path, None, flag="--between", many=True, count=2, role=READS),
+        Option("force", bool, None, flag="--force"),
     ),
 )
 BARRIER = Command(
     ("barrier",),
     "Measure.",
     (
-        Parameter("a", "path", required=True, role=READS),
-        Parameter("b", "path", required=True, role=READS),
-        Parameter("report", "path", "--report", role=WRITES),
-        Parameter("gate", str, "--gate", many=True),
+        argument("a"),
+        argument("b"),
+        Option("report", Path, None, flag="--report", role=WRITES),
+        Option("gate", str, None, flag="--gate", many=True),
     ),
 )
 VOCABULARY = {command.name: command for command in (ALIGN, MERGE, BARRIER)}

@@ -10,10 +10,10 @@ from rebasin_cli.commands.recipes import familiar, reading
 from rebasin_cli.commands.recipes.cache import of_run
 from rebasin_cli.commands.recipes.limits import MOST_STEPS, Limits
 from rebasin_cli.commands.recipes.recipe import parse
-from rebasin_cli.commands.recipes.vocabulary import Command, Parameter, vocabulary
+from rebasin_cli.commands.recipes.vocabulary import Command, vocabulary
 from rebasin_cli.errors import UsageError
 from rebasin_cli.registry import allowed, import_reference
-from rebasin_cli.registry.options import UNSAID
+from rebasin_cli.registry.options import UNSAID, Option
 
 OUT = "output_dir: out\n"
 
@@ -298,11 +298,11 @@ def test_code_that_has_got_past_the_recipe_meets_a_second_lock(checkout):
 def test_somebody_has_said_of_every_option_of_every_command_what_it_may_name():
     """Say what a new one is where it is declared (`role`); until then no stranger's recipe has it."""
     known = vocabulary().values()
-    unsaid = [f"{c.name} {p.flag or p.key}" for c in known for p in c.parameters if p.role == UNSAID]
+    unsaid = [f"{c.name} {p.flag or p.key}" for c in known for p in c.parameters if p.brings == UNSAID]
     assert unsaid == [] and [c.name for c in known if not c.said] == []
 
 
 def test_an_option_that_nobody_has_said_anything_of_is_refused():
     value = reading.Value("x", "", "line 1")
-    assert "nobody has said" in Limits().wrong(Parameter("new", str, "--new"), value)
+    assert "nobody has said" in Limits().wrong(Option("new", str, None, flag="--new"), value)
     assert "nobody has said" in Limits().wrong_command(Command(("new",), "", ()))

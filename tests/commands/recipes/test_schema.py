@@ -44,7 +44,7 @@ def test_every_option_that_names_a_file_says_whether_it_is_read_or_written():
     for command in WORDS.values():
         for option in command.options.values():
             if option.kind == "path" and option.key != "data_root":
-                assert option.role == (READS if option.key in READ else WRITES), (command.name, option.key)
+                assert option.brings == (READS if option.key in READ else WRITES), (command.name, option.key)
 
 
 @pytest.mark.parametrize("line", LINES)
