@@ -252,7 +252,6 @@ def _together(name: str, of: Mapping[str, Option], field: str) -> Option:
     choices = tuple(dict.fromkeys(str(choice) for option in options for choice in option.choices))
     lows, highs = [option.min for option in options], [option.max for option in options]
     numeric = kind in (int, float)
-    roles = {option.brings for option in options}
     return Option(
         name,
         kind,
@@ -267,9 +266,15 @@ def _together(name: str, of: Mapping[str, Option], field: str) -> Option:
         off=f"--no-{flag.removeprefix('--')}" if asking else "",
         panel=f"Options of {', '.join(of)}",
         shown=False,
-        role=roles.pop() if len(roles) == 1 else max(roles - {PLAIN}) if UNSAID not in roles else UNSAID,
+        role=_role({option.brings for option in options}),
         within=field,
     )
+
+
+def _role(roles: set[str]) -> str:
+    """What one value may bring about that methods read differently: `UNSAID` where no one word covers it."""
+    more = roles - {PLAIN} or {PLAIN}
+    return next(iter(more)) if len(more) == 1 else UNSAID
 
 
 def _sentences(of: Mapping[str, Option]) -> str:

@@ -8,8 +8,8 @@ import pytest
 from rebasin_cli.errors import UsageError
 from rebasin_cli.matchers import am, registry
 from rebasin_cli.matchers.search.align import options_of
-from rebasin_cli.registry import Registry, option
-from rebasin_cli.registry.options import of_module
+from rebasin_cli.registry import Registry, operations, option
+from rebasin_cli.registry.options import MAY_READ, MAY_RUN, PLAIN, READS, UNSAID, Option, of_module
 from rebasin_cli.registry.source import constant, declared
 
 SOURCES = {
@@ -137,3 +137,14 @@ def test_what_a_method_does_besides_is_no_option():
 def test_a_range_has_two_ends():
     with pytest.raises(UsageError, match="--mix 1.5: expected at most 1"):
         options_of("dual", {"mix": 1.5})
+
+
+def test_an_option_that_methods_read_differently_has_a_role_only_where_one_word_covers_it():
+    def together(*roles):
+        said = {f"m{n}": Option("x", str, None, flag="--x", role=role) for n, role in enumerate(roles)}
+        return operations._together("x", said, "options").brings
+
+    assert together(PLAIN, PLAIN) == PLAIN
+    assert together(PLAIN, MAY_RUN) == together(MAY_RUN, PLAIN) == MAY_RUN
+    assert together(MAY_RUN, READS) == together(PLAIN, MAY_READ, MAY_RUN) == UNSAID
+    assert together(PLAIN, UNSAID) == UNSAID
