@@ -22,10 +22,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
 
-from ..errors import RebasinError
+from ..errors import RebasinError, UsageError
 from . import Registry, source
 from .options import PLAIN, UNSAID, WRITES, Option
 from .results import UNSET, Plan
@@ -220,6 +221,30 @@ def of_value(asked: Any) -> Operation:
     """The operation that a value is of."""
     word = type(asked).__module__.rpartition(".")[2].replace("_", "-")
     return next(one for one in of(word) if one.kind == type(asked).__name__)
+
+
+def checked(asked: Any) -> Any:
+    """The same value with its files as paths, for who made it by hand. Raises UsageError for wrong types."""
+    changed: dict[str, Any] = {}
+    for one in of_value(asked).options:
+        if one.within:  # of methods and formats: checked by what declares them
+            continue
+        value = getattr(asked, one.name)
+        several = value if one.many else (value,)
+        if not isinstance(several, tuple | list) or (one.count and len(several) != one.count):
+            raise UsageError(f"{_spelt(one)} {value!r}: expected {one.count or 'several'}, as a tuple")
+        if one.type is Path:
+            several = [Path(each) if isinstance(each, str | PathLike) else each for each in several]
+        elif one.type is str:
+            several = [fspath(each) if isinstance(each, PathLike) else each for each in several]
+        for each in several:
+            replace(one, flag=_spelt(one)).check(each)
+        changed[one.name] = tuple(several) if one.many else several[0]
+    return replace(asked, **changed)
+
+
+def _spelt(one: Option) -> str:
+    return one.name if one.positional else one.flag
 
 
 def _module(word: str) -> str:
