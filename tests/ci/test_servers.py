@@ -205,6 +205,7 @@ def test_the_baseline_reaches_the_recipe_by_its_variable_alone(server):
 # ------------------------------------------------------------------------------------------------ the cache
 
 
+@pytest.mark.sweep
 def test_keys_part_jobs_and_find_the_nearest(server, monkeypatch):
     """Of asked, then of inputs; a run of its own; what is kept by one key is kept for good."""
     asked, other, inputs, newer = ("a" * 16, "b" * 16, "1" * 16, "2" * 16)

@@ -53,7 +53,7 @@ LOOK = {
 
 
 # One command of each kind, and a little more, in one process; all others in another one.
-QUICK = {"wm of wide ones", "am", "ste", "reset", "merge-many", "train", "compare", "eval"}
+QUICK = {"wm of wide ones", "am", "ste", "reset", "merge-many", "train", "eval"}
 WHICH = pytest.mark.parametrize("which", ["quick", pytest.param("rest", marks=pytest.mark.sweep)])
 FEW = {"wm", "am", "ste", "eval", "train", "barrier of ste"}  # without float64
 

@@ -41,6 +41,9 @@ MORE = {
 Tensors = dict[str, torch.Tensor]
 
 every_matcher = pytest.mark.parametrize("method", registry.names())
+every_quick_matcher = pytest.mark.parametrize(
+    "method", [pytest.param(n, marks=pytest.mark.sweep if n == "pam" else ()) for n in registry.names()]
+)
 by_weights = pytest.mark.parametrize("method", [n for n in registry.names() if not registry.get(n).NEEDS])
 every_net = pytest.mark.parametrize(
     "net", [pytest.param(net, marks=() if net in ("mlp", "resnet20") else pytest.mark.sweep) for net in NETS]
@@ -240,7 +243,7 @@ def test_progress_is_reported_after_every_sweep(method):
     assert result.converged and result.solves >= len(fitted.words)
 
 
-@every_matcher
+@every_quick_matcher
 @pytest.mark.parametrize("net", ["mlp", pytest.param("tinyten", marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("after", ["first or last", pytest.param("every", marks=pytest.mark.sweep)])
 def test_an_interrupted_search_goes_on_to_the_same_result(method, net, after):
@@ -294,7 +297,7 @@ def test_running_statistics_are_no_evidence(method):
     assert digest(match(method, fitted, changed)) == digest(match(method, fitted, models))
 
 
-@every_matcher
+@every_quick_matcher
 @pytest.mark.parametrize(
     "dtype",
     [
@@ -328,9 +331,7 @@ def test_float64_is_not_rounded(method):
     assert torch.equal(b["w"][perms["h"]], a["w"])
 
 
-@pytest.mark.parametrize(
-    "method", [pytest.param(n, marks=pytest.mark.sweep if n == "pam" else ()) for n in registry.names()]
-)
+@every_quick_matcher
 def test_models_of_different_dtypes_are_matched(method):
     _, fitted, models = setting("mlp")
     models = several(method, models)

@@ -141,6 +141,7 @@ def test_the_objective_is_no_lower_than_that_of_merge_many(make, first):
     assert ends[0] >= ends[1] * (1 - 1e-9)
 
 
+@pytest.mark.sweep
 def test_who_is_named_first_is_no_matter_but_for_the_frame():
     found, forms = forms_of(Gated)
     ends = []
