@@ -13,9 +13,9 @@ from ..runtime.ranks import ALONE, Ranks
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.method_options import how_it_went
+from ..session.outcomes import Answer, OutModel, Screen, Weights
 from ..session.session import Session
 from ..session.subjects import (
-    Answer,
     DataSet,
     Grouping,
     Interruptible,
@@ -23,13 +23,10 @@ from ..session.subjects import (
     Method,
     Methods,
     Network,
-    OutModel,
     Polishing,
     Proving,
     Samples,
     Scoring,
-    Screen,
-    Weights,
 )
 from .verbs import method, plans, provenance, same_run, search, symmetries
 from .verbs.folders import placed

@@ -12,8 +12,9 @@ from ..registry.options import PLAIN, READS, argument, option
 from ..registry.results import UNSET, Result, Unset
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
+from ..session.outcomes import Answer, OutModel, Screen, Weights
 from ..session.session import Session
-from ..session.subjects import Answer, Loading, OutModel, Screen, Weights
+from ..session.subjects import Loading
 from .verbs import provenance, symmetries
 from .verbs.folders import placed
 from .verbs.outputs import check_outputs, default_path, output_of, write

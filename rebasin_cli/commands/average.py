@@ -9,19 +9,8 @@ from ..registry.options import READS, again, argument
 from ..registry.results import Plan
 from ..session.asked import of, subjects_of
 from ..session.listener import SILENT, Listener
-from ..session.subjects import (
-    Answer,
-    DataSet,
-    Loading,
-    OutModel,
-    Repair,
-    Running,
-    Samples,
-    Scoring,
-    Screen,
-    Search,
-    Weights,
-)
+from ..session.outcomes import Answer, OutModel, Screen, Weights
+from ..session.subjects import DataSet, Loading, Repair, Running, Samples, Scoring, Search
 from .merge import MergeResult, merged
 from .merging.average import AsTheyAre, Mean
 from .verbs.outputs import output_of

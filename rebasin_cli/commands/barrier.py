@@ -40,22 +40,17 @@ from ..session.asked import subjects_of
 from ..session.inputs import of_model
 from ..session.listener import SILENT, Listener
 from ..session.method_options import bounded, start_file
+from ..session.outcomes import REPORT, Answer, Formats, Gates, Measuring, Screen, Summary
 from ..session.session import Session
 from ..session.subjects import (
-    REPORT,
-    Answer,
     Attacks,
     Calibration,
     Choosing,
     Data,
     DataSet,
-    Formats,
-    ForMerge,
-    Gates,
     Grouping,
     Interpolation,
     Loading,
-    Measuring,
     Method,
     Methods,
     Network,
@@ -64,8 +59,7 @@ from ..session.subjects import (
     Ridge,
     Samples,
     Scoring,
-    Screen,
-    Summary,
+    Subjects,
 )
 from .merging.curved import between
 from .verbs import endpoints, method, plans, provenance, repairs, search, strangers
@@ -217,7 +211,7 @@ def _barrier(
     perm: Path | None = None,
     pairs: Sequence[tuple[Path, Path]] = (),
     gates: Asked = Asked(),  # noqa: B008 (frozen)
-    **subjects: Unpack[ForMerge],
+    **subjects: Unpack[Subjects],
 ) -> Report | dict[str, Any]:
     """The report of A and B, over all pairs; of a dry run the plan."""
     if along.points is not None:

@@ -14,8 +14,9 @@ from ..registry.options import READS, argument
 from ..registry.results import Result
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
+from ..session.outcomes import Answer, OutModel, Screen, Weights
 from ..session.session import Session
-from ..session.subjects import Answer, DataSet, Loading, Network, OutModel, Screen, Search, Weights
+from ..session.subjects import DataSet, Loading, Network, Search
 from .verbs import provenance, symmetries
 from .verbs.folders import placed
 from .verbs.outputs import check_outputs, default_path, output_of, write

@@ -15,8 +15,9 @@ from ..reports import Report, _card
 from ..runtime import files
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
+from ..session.outcomes import Answer, Screen, Weights
 from ..session.session import Session
-from ..session.subjects import Answer, DataSet, Loading, Running, Samples, Screen, Weights
+from ..session.subjects import DataSet, Loading, Running, Samples
 from .eval import measured as evaluated
 from .verbs import provenance
 from .verbs.outputs import check_files, stored_report, write_files

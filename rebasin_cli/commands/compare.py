@@ -21,25 +21,21 @@ from ..session import method_options
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.method_options import check_method
+from ..session.outcomes import REPORT, Answer, Measuring, ReportFiles, Screen
 from ..session.samples import Splits, loss_of
 from ..session.session import Session
 from ..session.subjects import (
     MOST,
-    REPORT,
-    Answer,
     Data,
     DataSet,
-    ForMerge,
     Loading,
-    Measuring,
     Methods,
     Network,
     Repair,
-    ReportFiles,
     Samples,
     Scoring,
-    Screen,
     Search,
+    Subjects,
 )
 from .verbs import endpoints, outputs, plans, progress, provenance, repairs, search
 from .verbs.outputs import written_of
@@ -135,7 +131,7 @@ def _compare(
     methods: Sequence[str],
     written: outputs.Written,
     listener: Listener,
-    **subjects: Unpack[ForMerge],
+    **subjects: Unpack[Subjects],
 ) -> Comparison | dict[str, Any]:
     """The comparison; of a dry run the plan."""
     paths = asked.models

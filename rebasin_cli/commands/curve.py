@@ -21,23 +21,20 @@ from ..registry.results import Plan, Result
 from ..runtime.seeds import derive
 from ..session.asked import of, subjects_of
 from ..session.listener import SILENT, Listener
+from ..session.outcomes import Answer, Output, Screen, Weights
 from ..session.samples import loss_of
 from ..session.session import Session
 from ..session.subjects import (
     SEARCH,
-    Answer,
     Data,
     DataSet,
     Interruptible,
     Loading,
     Method,
     Network,
-    Output,
     Proving,
     Scoring,
-    Screen,
     Training,
-    Weights,
 )
 from .verbs import method, outputs, plans, provenance, search
 from .verbs.outputs import check_outputs

@@ -17,7 +17,7 @@ from ..permutations import permutation
 from ..registry.options import WRITES, option
 from ..registry.results import Result
 from ..session.listener import SILENT, Listener
-from ..session.subjects import Screen, Weights
+from ..session.outcomes import Screen, Weights
 from . import align, barrier, merge
 from .verbs.outputs import Written, removed_on_failure
 from .verbs.resume import state_path

@@ -27,18 +27,9 @@ from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.models import naming
 from ..session.network import begin_alike
+from ..session.outcomes import Answer, ReportFiles, Screen, Weights
 from ..session.session import Session
-from ..session.subjects import (
-    Answer,
-    Asked,
-    DataSet,
-    Loading,
-    Network,
-    ReportFiles,
-    Samples,
-    Screen,
-    Weights,
-)
+from ..session.subjects import Asked, DataSet, Loading, Network, Samples
 from ..spec.spec import FittedSpec
 from .verbs import outputs
 

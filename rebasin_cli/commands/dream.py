@@ -29,9 +29,10 @@ from ..runtime.memory import check_memory
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.network import need_inputs
+from ..session.outcomes import Answer, Screen, Weights
 from ..session.samples import data_reference, recorded_normalization
 from ..session.session import Session
-from ..session.subjects import Answer, Loading, Running, Screen, Weights
+from ..session.subjects import Loading, Running
 from ..version import version
 from .verbs.outputs import check_files, write_files
 

@@ -19,20 +19,18 @@ from ..reports import _gates
 from ..reports._as_one import told_as_one
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
+from ..session.outcomes import Answer, Gates, Screen
 from ..session.session import Session
 from ..session.subjects import (
-    Answer,
     Calibration,
     Choosing,
     Data,
     DataSet,
-    ForMerge,
-    Gates,
     Loading,
     Running,
     Samples,
     Scoring,
-    Screen,
+    Subjects,
 )
 from .verbs import endpoints
 
@@ -107,7 +105,7 @@ def run(asked: Eval, listener: Listener = SILENT) -> EvalResult:
     return dataclasses.replace(found, gates=list(map(dataclasses.asdict, held)))
 
 
-def measured(path: Path, split: str, listener: Listener, **subjects: Unpack[ForMerge]) -> EvalResult:
+def measured(path: Path, split: str, listener: Listener, **subjects: Unpack[Subjects]) -> EvalResult:
     """What one model is worth on one split.
 
     Raises UsageError for an unknown split and without a network, DataError for a trained model at chance.

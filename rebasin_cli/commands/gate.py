@@ -11,7 +11,7 @@ from ..measure.gates import check_measured
 from ..registry.options import READS, again, argument
 from ..runtime.files import Inputs
 from ..session.listener import SILENT, Listener
-from ..session.subjects import REPORT, Answer, Formats, Gates, Judging, Summary
+from ..session.outcomes import REPORT, Answer, Formats, Gates, Judging, Summary
 from .verbs.gates import Judged, asked_of, judge, sound, written_of
 from .verbs.outputs import stored_report
 

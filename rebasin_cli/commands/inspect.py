@@ -17,7 +17,8 @@ from ..permutations import permutation
 from ..registry.options import READS, argument
 from ..registry.results import Result
 from ..session.listener import SILENT, Listener
-from ..session.subjects import Answer, Loading
+from ..session.outcomes import Answer
+from ..session.subjects import Loading
 from ..spec import library
 from .verbs import provenance
 

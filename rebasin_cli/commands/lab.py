@@ -24,7 +24,8 @@ from ..runtime import files
 from ..runtime.files import NOTHING
 from ..runtime.threads import on_one_thread
 from ..session.listener import SILENT, Listener
-from ..session.subjects import Answer, DataSet, Running, Screen, Weights
+from ..session.outcomes import Answer, Screen, Weights
+from ..session.subjects import DataSet, Running
 from .verbs import outputs
 
 SCHEMA = "rebasin.lab/1"

@@ -11,7 +11,7 @@ from ..registry import Option, Registry, operations
 from ..registry.options import PLAIN, argument, option
 from ..registry.results import Result
 from ..session.listener import SILENT, Listener
-from ..session.subjects import Answer
+from ..session.outcomes import Answer
 
 PANEL = "Look"
 STEP = False

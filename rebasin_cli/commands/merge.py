@@ -12,27 +12,24 @@ from ..registry.options import READS, again, argument
 from ..registry.results import UNSET, Plan, Result, Unset
 from ..session.asked import of, subjects_of
 from ..session.listener import SILENT, Listener
+from ..session.outcomes import Answer, OutModel, Screen, Weights
 from ..session.session import Session
 from ..session.subjects import (
-    Answer,
     Choosing,
     DataSet,
-    ForMerge,
     Grouping,
     Interruptible,
     Loading,
     Method,
     Methods,
     Network,
-    OutModel,
     Polishing,
     Proving,
     Repair,
     Repairing,
     Samples,
     Scoring,
-    Screen,
-    Weights,
+    Subjects,
 )
 from .merging import aligned, curved, plain, soups
 from .merging.average import Average, Averaging, Mean
@@ -155,7 +152,7 @@ def run(asked: Merge, listener: Listener = SILENT) -> MergeResult | Plan:
 
 
 def merged(
-    models: Sequence[Path], asked: Mean, output: Output, listener: Listener, **subjects: Unpack[ForMerge]
+    models: Sequence[Path], asked: Mean, output: Output, listener: Listener, **subjects: Unpack[Subjects]
 ) -> MergeResult | Plan:
     """One model of several. Of models as they are it is the same file whichever command makes it."""
     paths, mean = of(asked, Average, weights=parse(asked.weights)).in_order(models)

@@ -22,7 +22,7 @@ from ..registry.results import UNSET, Result, Unset
 from ..runtime import files
 from ..runtime.files import Inputs
 from ..session.listener import SILENT, Listener
-from ..session.subjects import Answer, Screen
+from ..session.outcomes import Answer, Screen
 from .merging.plain import looked_at
 from .verbs import provenance
 

@@ -30,22 +30,18 @@ from ..reports.formats import html
 from ..reports.formats.json import dump
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
+from ..session.outcomes import REPORT, Answer, Measuring, ReportFiles, Screen
 from ..session.session import Session
 from ..session.subjects import (
-    REPORT,
-    Answer,
     Data,
     DataSet,
     Interruptible,
     Loading,
-    Measuring,
     Method,
     Methods,
     Network,
-    ReportFiles,
     Samples,
     Scoring,
-    Screen,
 )
 from ..spec.spec import FittedSpec
 from ..types import Permutations

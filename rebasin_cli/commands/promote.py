@@ -15,7 +15,8 @@ from ..reports import Report, _gates
 from ..runtime import files
 from ..runtime.files import Inputs, is_missing
 from ..session.listener import SILENT, Listener
-from ..session.subjects import Answer, Scoring, Screen
+from ..session.outcomes import Answer, Screen
+from ..session.subjects import Scoring
 from .verbs.gates import sound
 from .verbs.outputs import Stored, stored_report, write_files
 

@@ -20,19 +20,9 @@ from ..repair.options import SAMPLES
 from ..reports import _accounts as accounts
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
+from ..session.outcomes import Answer, OutModel, Screen, Weights
 from ..session.session import Session
-from ..session.subjects import (
-    Answer,
-    Choosing,
-    DataSet,
-    Loading,
-    Network,
-    OutModel,
-    Repairing,
-    Samples,
-    Screen,
-    Weights,
-)
+from ..session.subjects import Choosing, DataSet, Loading, Network, Repairing, Samples
 from ..session.subjects import Repair as Mending
 from ..spec.spec import FittedSpec
 from .verbs import provenance, repairs

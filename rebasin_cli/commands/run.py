@@ -18,7 +18,7 @@ from ..runtime import files
 from ..runtime.files import Inputs
 from ..runtime.watching import Watch
 from ..session.listener import SILENT, Listener
-from ..session.subjects import REPORT, Answer, Screen, Summary, Weights
+from ..session.outcomes import REPORT, Answer, Screen, Summary, Weights
 from .recipes import familiar, judging, keys, reading, running, schema
 from .recipes.cache import Cache
 from .recipes.documents import Documents

@@ -26,20 +26,10 @@ from ..reports.formats import html
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.method_options import check_method
+from ..session.outcomes import Answer, Screen, Weights
 from ..session.samples import MATCH_SAMPLES
 from ..session.session import Session
-from ..session.subjects import (
-    Answer,
-    Data,
-    DataSet,
-    Loading,
-    Methods,
-    Network,
-    Samples,
-    Screen,
-    Search,
-    Weights,
-)
+from ..session.subjects import Data, DataSet, Loading, Methods, Network, Samples, Search
 from .verbs import method, outputs, search
 
 BOUNDED = 1_000  # samples, on 101 networks between two

@@ -37,7 +37,8 @@ from ..session.listener import SILENT, Listener
 from ..session.method_options import GROUPS, check_groups
 from ..session.models import infer_spec, naming
 from ..session.network import find_network, need_inputs, none_named, origin, parse_shape
-from ..session.subjects import MOST, Answer, Asked, Grouping, Loading, Network, Proving, Screen, Weights
+from ..session.outcomes import Answer, Screen, Weights
+from ..session.subjects import MOST, Asked, Grouping, Loading, Network, Proving
 from ..spec import library
 from ..spec.fitting import fit
 from ..spec.parsing import parse

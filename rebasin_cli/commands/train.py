@@ -17,19 +17,8 @@ from ..runtime import devices
 from ..runtime.text import many
 from ..session.inputs import inputs_of
 from ..session.listener import SILENT, Listener
-from ..session.subjects import (
-    Answer,
-    Asked,
-    Data,
-    DataSet,
-    Interruptible,
-    Network,
-    Output,
-    Running,
-    Screen,
-    Training,
-    Weights,
-)
+from ..session.outcomes import Answer, Output, Screen, Weights
+from ..session.subjects import Asked, Data, DataSet, Interruptible, Network, Running, Training
 from .verbs import outputs
 from .verbs.outputs import check_outputs, check_state
 

@@ -23,8 +23,9 @@ from ..runtime.seeds import derive
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.method_options import check_groups
+from ..session.outcomes import Answer, Screen, Weights
 from ..session.session import Session
-from ..session.subjects import Answer, Grouping, Loading, Network, Screen, Weights
+from ..session.subjects import Grouping, Loading, Network
 from ..spec.groups import MATRICES, PLANES
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec

@@ -10,7 +10,7 @@ from ..checkpoints.writing import parse_size
 from ..errors import UsageError
 from ..matchers import registry
 from ..registry.operations import UNNAMED
-from .subjects import Data, ForMerge, Loading, Network, Repair, Search
+from .subjects import Data, Loading, Network, Repair, Search, Subjects
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ def of(asked: Any, subject: type[T], **more: Any) -> T:
     return subject(**{name: getattr(asked, name) for name in named}, **more)
 
 
-def subjects_of(asked: Any) -> ForMerge:
+def subjects_of(asked: Any) -> Subjects:
     """All subjects of an operation, as a session takes them."""
     return {
         "loading": of(asked, Loading),

@@ -31,7 +31,7 @@ from .listener import SILENT, Listener
 from .models import fit_spec, looked_through, open_models, read_permutation, with_groups
 from .network import find_network, given_network, none_named
 from .samples import Splits
-from .subjects import Asked, ForMerge, Search
+from .subjects import Asked, Search, Subjects
 
 AVERAGING = ("merge", "barrier", "compare", "curve", "plane", "repair")  # commands that mix models' tensors
 
@@ -52,7 +52,7 @@ class Session:
         perm: Path | None = None,
         undo: bool = False,
         ranks: Ranks = ALONE,
-        **subjects: Unpack[ForMerge],
+        **subjects: Unpack[Subjects],
     ):
         self.command, self.paths, self.listener, self.ranks = command, list(paths), listener, ranks
         self.asked, self.perm, self.undo = Asked(**subjects), perm, undo

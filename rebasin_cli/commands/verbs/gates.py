@@ -23,7 +23,7 @@ from ...reports.formats.json import ODD
 from ...runtime.files import Destinations, is_missing, meant
 from ...runtime.text import clean
 from ...session.listener import Listener
-from ...session.subjects import ACCEPT, REFUSE
+from ...session.outcomes import ACCEPT, REFUSE
 from . import outputs, since
 from .outputs import Written, stored_report, write_reports
 
