@@ -2,7 +2,7 @@
 
 An operation (`commands/NAME.py`) is made of those that it takes, as base classes; one field of another
 subject it takes over by its name: `loss: str | None = Scoring.loss`. What a session asks for is a whole
-subject (`asked.of`).
+subject (`asked.of`). What a command leaves: `outcomes`.
 """
 
 from __future__ import annotations
