@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import rebasin_cli
 from rebasin_cli import nets, networks
-from rebasin_cli.analysis.diagnosis import activations, doctor
+from rebasin_cli.analysis.diagnosis import activations, doctor, facts
 from rebasin_cli.analysis.diagnosis.judging import VERDICTS, judge
 from rebasin_cli.analysis.diagnosis.weights import weigh
 from rebasin_cli.datasets import open_data
@@ -20,6 +20,7 @@ from rebasin_cli.networks.training import train
 from rebasin_cli.permutations import permutation
 from rebasin_cli.permutations.permutation import permuted
 from rebasin_cli.runtime.seeds import seeded
+from rebasin_cli.spec import fitting, parsing
 from rebasin_cli.spec.resolving import resolve_spec
 from tests.analysis.test_signatures import hidden
 from tests.matchers.test_am import Net, built
@@ -270,3 +271,11 @@ def test_a_model_of_zeros_has_nothing_in_common_and_no_figures_that_are_no_numbe
     found = rebasin_cli.doctor(model, nothing)
     assert found.verdict == "nothing-in-common" and "zero" in found.advice
     assert all(math.isfinite(fact.value) and "nan" not in fact.says for fact in found.facts)
+
+
+def test_a_first_convolution_of_grey_images_is_no_depthwise_one():
+    spec = parsing.parse(
+        'tensors:\n  a: "h . . ."\n  b: "h . . ."\n  c: ". h"\n', name="own", source="own.yaml"
+    )
+    fitted = fitting.fit(spec, {"a": (8, 1, 3, 3), "b": (8, 1, 3, 3), "c": (2, 8)})
+    assert facts._depthwise(fitted) == ["b"]

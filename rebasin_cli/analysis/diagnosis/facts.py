@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...averages.kinship import Kinship
+from ...runtime.text import many
 from ...spec.notation import words_of
 from ...spec.spec import FittedSpec
 from ...types import Tensors
@@ -89,11 +90,12 @@ def of_weights(weights: Weights, fitted: FittedSpec) -> Iterator[Fact]:
             + (": models of little width are a known failure (Git Re-Basin, A.1)." if size < NARROW else "."),
             warns=size < NARROW,
         )
-    if deep := [name for name in fitted.tensors if _depthwise(name, fitted)]:
+    if deep := _depthwise(fitted):
         yield Fact(
             "depthwise",
             len(deep),
-            f"{len(deep)} convolutions are depthwise: each unit has few weights of its own to be matched by.",
+            f"{many(len(deep), 'depthwise convolution')}: "
+            "each unit has few weights of its own to be matched by.",
             warns=True,
         )
     if fitted.statistics:
@@ -125,9 +127,14 @@ STATISTICS = (
 )
 
 
-def _depthwise(name: str, fitted: FittedSpec) -> bool:
-    shape = fitted.shapes[name]
-    return len(shape) > 2 and shape[1] == 1 and shape[0] > 1 and bool(words_of(fitted.tensors[name][0]))
+def _depthwise(fitted: FittedSpec) -> list[str]:
+    """Convolutions of one input a unit. The first one has that of an image in grey: it is none of them."""
+    _, *deeper = [name for name in fitted.tensors if len(fitted.shapes[name]) > 2] or [""]
+    return [
+        name
+        for name in deeper
+        if fitted.shapes[name][1] == 1 and fitted.shapes[name][0] > 1 and words_of(fitted.tensors[name][0])
+    ]
 
 
 def _far(x: float) -> float:
