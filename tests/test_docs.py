@@ -25,7 +25,7 @@ import typer
 from rebasin_cli import errors
 from rebasin_cli.__main__ import main
 from rebasin_cli.cli import whole
-from rebasin_cli.commands import spec
+from rebasin_cli.commands.verbs import specs
 from rebasin_cli.matchers import Problem, wm
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.permutations.permutation import permuted, random
@@ -342,7 +342,7 @@ def test_numbers_of_symmetries_hold():
     for number, line in rows:
         name, *options = line.split()
         width = float(options[1]) if options else None
-        assert f"{spec.fit_named(name, width=width).log10_symmetries():.1f}" == number, line
+        assert f"{specs.fit_named(name, width=width).log10_symmetries():.1f}" == number, line
 
 
 # --------------------------------------------------------------------------------- the examples work

@@ -5,20 +5,16 @@ One that is shown is fitted to a checkpoint, or to a fresh network of the name i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from .. import nets, networks
 from ..checkpoints import writing
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..errors import RebasinError, SpecError, UsageError
 from ..inference import explaining
 from ..inference import prove as proving
-from ..registry import user_code
 from ..registry.options import (
     MAY_READ,
     MAY_RUN,
@@ -36,23 +32,19 @@ from ..session.inputs import inputs_of
 from ..session.listener import SILENT, Listener
 from ..session.method_options import GROUPS, check_groups
 from ..session.models import infer_spec, naming
-from ..session.network import find_network, need_inputs, none_named, origin, parse_shape
+from ..session.network import find_network, need_inputs, none_named, origin
 from ..session.outcomes import Answer, Screen, Weights
 from ..session.subjects import MOST, Asked, Grouping, Loading, Network, Proving
 from ..spec import library
 from ..spec.fitting import fit
 from ..spec.parsing import parse
-from ..spec.spec import FittedSpec
 from ..types import Shapes
 from .verbs.outputs import check_files
+from .verbs.specs import describe, fit_named, headline, lines
 
 GROUP = "Permutation specs: list, show, check, prove, infer, explain, import."
 PANEL = "Look"
 ONLY_LOOKS = True
-
-LARGE, SMALL, DIGIT = (3, 224, 224), (3, 32, 32), (1, 28, 28)
-FLATTENING = ("mlp", "two_layer")  # take inputs of any shape
-INPUTS = {"mlp": DIGIT, "two_layer": DIGIT, "vgg": LARGE, "resnet": LARGE, "googlenet": LARGE}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -421,103 +413,6 @@ def import_(asked: Import, listener: Listener = SILENT) -> ImportResult:
         raise type(error)(message, problems=error.problems, hint=error.hint) from None
     told = UNSET if shapes is None else headline(fit(parse(text, name=file.stem), shapes))
     return ImportResult(**_delivered(text, asked.out, asked.force), spec=told)
-
-
-def fit_named(
-    name: str,
-    checkpoint: Path | None = None,
-    *,
-    key: str | None = None,
-    unsafe_load: bool = False,
-    width: float | None = None,
-    depth: int | None = None,
-    input: str | None = None,
-    classes: int | None = None,
-    net: str | None = None,
-) -> FittedSpec:
-    """A spec fitted to a checkpoint; without one, to `net`, or the network of that name (no values made).
-
-    Raises UsageError where neither is there, SpecError where it does not fit.
-    """
-    spec = library.load(name)
-    if checkpoint is not None:
-        shapes = open_checkpoint(checkpoint, key=key, unsafe_load=unsafe_load).shapes
-        try:
-            return fit(spec, shapes)
-        except SpecError as error:
-            raise SpecError(
-                f"{error.message} {checkpoint}", problems=error.problems, hint=error.hint
-            ) from None
-    if net is not None and net not in nets.variants():
-        own = networks.from_reference(net, None)
-        with user_code(f"{net} does not say which tensors it has"):
-            shapes = {key: tuple(tensor.shape) for key, tensor in own.state_dict().items()}
-        with naming([Path(net)]):
-            return fit(spec, shapes)
-    return fit(spec, _fresh_shapes(name, width, depth, input, classes))
-
-
-def _fresh_shapes(
-    name: str, width: float | None, depth: int | None, input: str | None, classes: int | None
-) -> Shapes:
-    known = nets.variants()
-    spec = library.load(name)
-    name = name if name in known else next((alias for alias in spec.names if alias in known), name)
-    if name not in known:
-        raise UsageError(
-            f"{spec.source} names no network of ours to show it on", hint="Give a checkpoint as well"
-        )
-    kind = known[name].__name__.rsplit(".", 1)[1]
-    shape: tuple[int, ...] = INPUTS.get(kind, SMALL)
-    if input:
-        like = None if kind in FLATTENING else shape
-        shape = parse_shape(input, like=like)[1:]
-    big = shape[-1] >= 64
-    with torch.device("meta"):
-        network = nets.build(
-            name, input_shape=shape, classes=classes or (1000 if big else 10), width=width, depth=depth
-        )
-    return {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
-
-
-def headline(fitted: FittedSpec) -> str:
-    return (
-        f"{len(fitted.words)} permutations, 10^{fitted.log10_symmetries():.1f} symmetries, "
-        f"{100 * fitted.moved_share():.1f} % of the parameters move"
-    )
-
-
-def describe(fitted: FittedSpec) -> dict[str, Any]:
-    fitted = fitted.stacked  # each list as the one tensor that its line reads
-    return {
-        "spec": fitted.spec.name,
-        "source": fitted.spec.source,
-        "net": fitted.spec.net,
-        "words": fitted.words,
-        "log10_symmetries": fitted.log10_symmetries(),
-        "moved_share": fitted.moved_share(),
-        "tensors": {name: " ".join(map(str, axes)) for name, axes in fitted.tensors.items()},
-        "statistics": sorted(fitted.statistics),
-        "ignored": sorted(fitted.ignored),
-    }
-
-
-def lines(fitted: FittedSpec) -> Iterator[str]:
-    fitted = fitted.stacked
-    yield f"{fitted.spec.name}: {headline(fitted)}"
-    yield f"log10 symmetries: {fitted.log10_symmetries():.1f}"
-    yield f"network: {fitted.spec.net or 'none named'}"
-    yield ""
-    yield "permutations:"
-    for word in fitted.words:
-        yield f"  {word:<32} {fitted.units(word)}"
-    yield ""
-    yield "tensors (. stays, a number states the size of what stays):"
-    for name, axes in fitted.tensors.items():
-        mark = "  statistic" if name in fitted.statistics else ""
-        yield f'  {name:<44} "{" ".join(map(str, axes))}"{mark}'
-    for name in sorted(fitted.ignored):
-        yield f"  {name:<44} ignored"
 
 
 def _shapes(checkpoint: Path | None, loading: Loading) -> Shapes | None:
