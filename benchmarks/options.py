@@ -25,3 +25,8 @@ if __name__ == "__main__":
     for name, count in sorted(told.items(), key=lambda item: -item[1]):
         print(f"{count:5}  {name}")
     print(f"{sum(told.values()):5}  in all")
+    every = [one for operation in operations.every().values() for one in operation.options]
+    print(
+        f"{sum(not (one.positional or one.within == 'options') for one in every):5}  counted at every command"
+    )
+    print(f"{sum(not one.positional for one in every):5}  … with those of methods")
