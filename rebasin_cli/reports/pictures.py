@@ -46,7 +46,7 @@ MANY = 40  # points of a line: from there on it has no markers of its own choice
 TICKS = ((15, (1, 2, 3, 5, 7)), (1000, (1, 2, 5)), (math.inf, (1,)))  # up to a factor between the ends
 WIDE, HIGH, DPI = 4.9, 3.6, 130  # inches of a panel with what stands around it
 LEFT, RIGHT, HEAD, FOOT = 0.62, 0.16, 0.4, 0.62  # of these inches, beside the axes
-LINE, LETTER = 0.19, 0.07  # inches of a line of words, of a letter of the legend
+LINE, LETTER, SAID = 0.19, 0.07, 0.077  # inches of a line of words, of a letter of the legend, of a headline
 MOST = 3  # panels a row
 FLAT = 4.0  # times as wide as high: from there on the axes of a surface have two scales
 HEADING: dict[str, Any] = {"fontsize": 13, "fontweight": "bold"}
@@ -75,7 +75,7 @@ def png(document: Document) -> bytes:
     wide = WIDE * max(sum(across), 1.6)
     each = wide / max(sum(across), 1)  # inches of a panel
     parts = (drawable(plain(line), 4000) for line in document.headline)
-    said = [text for part in parts for text in sentences(part, int(15 * wide), lines=2)]
+    said = [text for part in parts for text in sentences(part, int((wide - LEFT - RIGHT) / SAID), lines=2)]
     keys = [_keys(figure, each * columns) for figure, columns in zip(figures, across, strict=True)]
     rows = max((math.ceil(len(figure.panels) / MOST) for figure in figures), default=0)
     below = max((len(lines) for lines in keys), default=0) * LINE

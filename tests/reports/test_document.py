@@ -1,7 +1,11 @@
 """What holds of any document in every format: nothing in it is markup, and all that it holds is shown."""
 
 import html.parser
+import io
 import math
+
+import numpy as np
+from PIL import Image
 
 from rebasin_cli.reports import pictures
 from rebasin_cli.reports.document import (
@@ -88,3 +92,12 @@ def test_names_are_not_told_by_their_colour_alone_and_figures_are_never_cut():
     for width in (40, 60, 80, 120):
         text = terminal.text(Document("d", [], [table]), width=width)
         assert "0.1234" in text and "▸" in text and max(map(len, text.splitlines())) <= width
+
+
+def test_words_above_a_picture_end_within_it():
+    panel = Panel("loss", "", "", [Line("naive", [0, 1], [0.0, 1.0])])
+    for panels in (1, 3):
+        said = "Alignment explains most of what was gained over the naive mean; repair would gain more. " * 9
+        drawn = pictures.png(Document("title", [said], [Figure("", [panel] * panels, "")]))
+        pixels = np.asarray(Image.open(io.BytesIO(drawn)).convert("L"))
+        assert (pixels[:90, :-12] < 128).any() and (pixels[:, -12:] > 250).all()
