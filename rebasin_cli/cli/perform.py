@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import typer
 
 from ..registry.operations import Operation
+from ..registry.options import WRITES
 from ..registry.results import Result
 from . import looks, reports
 from .screen import put, result, screen
@@ -37,14 +40,24 @@ BESIDE_JSON: dict[str, Callable[..., None]] = dict.fromkeys(
 def perform(operation: Operation, asked: Any, command: str) -> Result | None:
     """What the operation finds; it tells on the terminal what it does. Reports name `command` as theirs.
 
-    Of several processes that do it together only the first has a result.
+    Of several processes only the first has a result; those that do not work together look alike, and it
+    alone writes what they were asked to write.
     """
     quiet, verbose = getattr(asked, "quiet", False), getattr(asked, "verbose", False)
     if operation.together:
         return _together(operation, asked, command, quiet=quiet, verbose=verbose)
-    with screen(quiet, verbose, command) as listener:
+    if not (first := _is_first()):
+        written = {one.name: one.default for one in operation.options if one.role == WRITES}
+        asked = replace(asked, **written)
+    with screen(quiet or not first, verbose, command) as listener:
         done: Result = operation.run(asked, listener)
-    return done
+    return done if first else None
+
+
+def _is_first() -> bool:
+    """Whether no other process was started before this one, by torchrun or by who names ranks as it does."""
+    alone = os.environ.get("WORLD_SIZE", "1") in ("", "1")
+    return alone or os.environ.get("RANK", "0") in ("", "0")
 
 
 def _together(operation: Operation, asked: Any, command: str, *, quiet: bool, verbose: bool) -> Result | None:

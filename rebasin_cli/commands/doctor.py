@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from .verbs import outputs
 
 PANEL = "Measure"
 FIGURES = True
-ONLY_LOOKS = True  # of processes that run together the first one writes the page
+ONLY_LOOKS = True
 LOOK = 2_560  # samples that the doctor runs four networks on
 FEW = 1_000  # samples of a first measurement of what is not promising
 
@@ -83,14 +82,10 @@ class DoctorResult(Result):
 
 
 def run(asked: Doctor, listener: Listener = SILENT) -> DoctorResult:
-    """Facts about a pair, a verdict and the command to run next; a page where one is asked for.
-
-    Of several processes, which are alike, the first one writes it.
-    """
-    subjects, first = subjects_of(asked), os.environ.get("RANK", "0") in ("", "0")
+    """Facts about a pair, a verdict and the command to run next; a page where one is asked for."""
+    subjects, page = subjects_of(asked), asked.html
     subjects["data"] = dataclasses.replace(subjects["data"], limit=asked.limit or LOOK)
     session = Session("doctor", [asked.a, asked.b], listener, **subjects)
-    page = asked.html if first else None
     if page is not None:
         outputs.check_files([("html", page)], session.reads, force=asked.force)
     found = _found(session, asked.a, asked.b)

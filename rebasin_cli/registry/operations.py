@@ -73,7 +73,9 @@ class Operation:
 
     @property
     def only_looks(self) -> bool:
-        """Whether it writes nothing, so that each of several processes may run it by itself."""
+        """Whether each of several processes may run it by itself: it writes nothing but files that are named,
+        and these the first one alone.
+        """
         return bool(source.constant(self.module, "ONLY_LOOKS"))
 
     @property

@@ -146,3 +146,19 @@ def test_harmless_commands_do_not_care(done, monkeypatch):
     assert "--device" in done("align", "--help-all").out
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert "runs in one process" not in done("merge", "--help").out
+
+
+def test_of_processes_that_only_look_the_first_alone_prints_and_writes(pair, done, tmp_path, monkeypatch):
+    axes = tmp_path / "axes.json"
+    axes.write_text(json.dumps({"fc.weight": ["P_0", None], "fc.bias": ["P_0"], "out.weight": [None, "P_0"]}))
+    lines = {
+        "inferred.yaml": ["spec", "infer", "--net", "mlp", "--checkpoint", pair[0], "--input", "1x64"],
+        "imported.yaml": ["spec", "import", axes],
+        "page.html": ["doctor", *pair],
+    }
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        for name, line in lines.items():
+            out = done(*line, "--html" if name.endswith("html") else "-o", name).out
+            assert (out != "", (tmp_path / name).exists()) == (rank == "0", rank == "0"), name
