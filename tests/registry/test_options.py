@@ -1,7 +1,9 @@
 """Options that are declared once, and read from the source without importing anything."""
 
 import importlib
+import math
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +11,7 @@ from rebasin_cli.errors import UsageError
 from rebasin_cli.matchers import am, registry
 from rebasin_cli.matchers.search.align import options_of
 from rebasin_cli.registry import Registry, operations, option
-from rebasin_cli.registry.options import MAY_READ, MAY_RUN, PLAIN, READS, UNSAID, Option, of_module
+from rebasin_cli.registry.options import MAY_READ, MAY_RUN, PLAIN, READS, UNSAID, Option, made, of_module
 from rebasin_cli.registry.source import constant, declared
 
 SOURCES = {
@@ -148,3 +150,75 @@ def test_an_option_that_methods_read_differently_has_a_role_only_where_one_word_
     assert together(PLAIN, MAY_RUN) == together(MAY_RUN, PLAIN) == MAY_RUN
     assert together(MAY_RUN, READS) == together(PLAIN, MAY_READ, MAY_RUN) == UNSAID
     assert together(PLAIN, UNSAID) == UNSAID
+
+
+def test_what_a_value_may_bring_about_follows_from_what_it_is_where_nothing_is_said():
+    for one, brings in {
+        Option("n", int, 1): PLAIN,
+        Option("x", float, 1.0): PLAIN,
+        Option("size", str, "1GB", kind="bytes"): PLAIN,
+        Option("way", str, "a", choices=("a", "b")): PLAIN,
+        Option("start", str, "a", choices=("a", "b"), kind="start"): MAY_READ,  # or a permutation file
+        Option("file", Path, None): READS,
+        Option("word", str, None): UNSAID,
+        Option("ready", bool, False): UNSAID,
+        Option("n", int, 1, role=MAY_RUN): MAY_RUN,
+    }.items():
+        assert one.brings == brings, one.name
+
+
+def test_a_text_is_read_as_its_type():
+    for of, text, value in (
+        *((bool, "true", True), (bool, "False", False), (int, "12", 12), (float, "1e-3", 1e-3)),
+        *((str, "1", "1"), (Path, "a b", Path("a b"))),
+    ):
+        read = Option("x", of, None, flag="--x").read(text)
+        assert read == value and type(read) is type(value)
+    for of, text in ((bool, "maybe"), (int, "1.5"), (int, ""), (float, "low")):
+        with pytest.raises(UsageError, match=f"--x '{text}' is not of type {of.__name__}"):
+            Option("x", of, None, flag="--x").read(text)
+
+
+def test_a_value_is_one_that_its_option_allows():
+    for one, fine, wrong in (
+        (Option("x", int, 1), (0, -5, 2**31 - 1), (True, 1.0, "1", None, 2**31)),
+        (Option("x", int, 1, max=2**40), (2**40,), (2**40 + 1,)),
+        (Option("x", int, 1, kind="bytes"), (2**50,), (1.5,)),
+        (Option("x", int, None, min=1), (None, 1), (0,)),
+        (Option("x", float, 1.0, min=0, max=1), (0, 1, 0.5), (-1e-9, 1.1, math.nan, math.inf, True)),
+        (Option("x", float, 1.0), (1e300,), (-math.inf, math.nan, "1")),
+        (Option("x", bool, False), (True, False), (1, None, "true")),
+        (Option("x", Path, None), (Path("a"), None), ("a",)),
+        (Option("x", str, "a", choices=("a", "b")), ("b",), ("c", "", None)),
+        (Option("x", str, "a", choices=("a", "b"), kind="start"), ("b", "c.perm.safetensors"), (1,)),
+    ):
+        for value in fine:
+            one.check(value)
+        for value in wrong:
+            with pytest.raises(UsageError):
+                one.check(value)
+
+
+def test_the_hint_of_a_field_says_what_it_takes_and_python_keeps_what_no_text_can_be():
+    for hint, told in {
+        "int": (int, False, 0),
+        "int | None": (int, False, 0),
+        "None | int": (int, False, 0),
+        "Optional[float]": (float, False, 0),
+        "typing.Optional[Path]": (Path, False, 0),
+        "tuple[Path, ...]": (Path, True, 0),
+        "tuple[Path, ...] | None": (Path, True, 0),
+        "tuple[str, str, str]": (str, True, 3),
+        "tuple[int, int]": (int, True, 2),
+    }.items():
+        one = made("so_many", hint, None, {})
+        assert (one.type, one.many, one.count, one.flag) == (*told, "--so-many"), hint
+    assert [made("x", hint, None, {}) for hint in ("int | str", "dict[str, int]", "tuple[Any, ...]")] == [
+        *[None] * 3
+    ]
+    offs = {default: made("kept", "bool | None", default, {}).off for default in (None, True, False)}
+    assert offs == {None: "--no-kept", True: "--no-kept", False: ""}
+    assert made("x", "bool", True, {"flag": "--of-it"}).off == "--no-of-it"
+    named = Option("x", int, 1, flag="--one-way", within="options-of")
+    assert (named.key, named.parameter) == ("one_way", "options_of_x")
+    assert Option("models", Path, None, positional=True).key == "models"
