@@ -125,7 +125,7 @@ def spec_shown(done: Any) -> None:
 
 def spec_proven(done: Any) -> None:
     """The proof, and each word by itself."""
-    result({name: value for name, value in done.values().items() if name != "differences"}, False)
+    result({name: value for name, value in done.values().items() if name != "differences"})
     put("largest difference when one word alone is permuted, relative to the outputs:")
     for word, difference in done.differences.items():
         put(f"  {word:<32} {difference:.1e}")
@@ -134,7 +134,7 @@ def spec_proven(done: Any) -> None:
 def spec_written(done: Any) -> None:
     """The text of a spec, or what was written."""
     if done.written:
-        result(done.values(), False)
+        result(done.values())
     else:
         typer.echo(done.text, nl=False)
 
@@ -143,7 +143,7 @@ def spec_explained(done: Any) -> None:
     """Why each axis stays, or where another spec differs."""
     from ..inference import explaining
 
-    result({name: done.told[name] for name in ("spec", "inferred", "outputs") if name in done.told}, False)
+    result({name: done.told[name] for name in ("spec", "inferred", "outputs") if name in done.told})
     typer.echo()
     told = done.told
     shown = explaining.comparison(told) if done.compared else explaining.lines(told, tensors=done.tensors)

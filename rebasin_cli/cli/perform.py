@@ -88,12 +88,8 @@ def show_on_screen(done: Result) -> None:
 
         terminal.show(told)
         return
-    OWN_WAYS.get(_name(done), _lines)(done)
+    OWN_WAYS.get(_name(done), lambda done: result(done.shown()))(done)
 
 
 def _name(done: Result) -> str:
     return f"{type(done).__module__.rpartition('.')[2]}.{type(done).__name__}"
-
-
-def _lines(done: Result) -> None:
-    result(done.shown(), False)

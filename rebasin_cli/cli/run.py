@@ -13,8 +13,9 @@ import typer
 from typer.core import TyperCommand
 
 from ..errors import UsageError
+from ..registry.results import dumped
 from .last_lines import of_recipe
-from .screen import ClickException, result, screen
+from .screen import ClickException, screen
 
 NONE = Path("RECIPE")  # where none is named
 
@@ -90,7 +91,7 @@ def _documents(given: Mapping[str, Any], cache: Any, say: Callable[[str], None],
     def shown(account: Any) -> None:
         if given["json"] and not given["key"]:
             with redirect_stdout(stdout):
-                result(account, True)
+                typer.echo(dumped(account), nl=False)
 
     files = Named(given["junit"], given["step_summary"], given["result_file"])
     how = How(again=given["no_cache"], force=given["force"], keep_going=given["keep_going"])

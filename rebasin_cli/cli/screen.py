@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import time
@@ -13,7 +12,6 @@ from typing import Any
 import typer
 
 from ..errors import RebasinError
-from ..registry.results import plain
 from ..runtime.text import line, many
 
 # typer's base of all that is wrong with arguments: click's, or a copy of it within typer.
@@ -119,11 +117,8 @@ def screen(quiet: bool = False, verbose: bool = False, command: str = "") -> Ite
         shown.close()
 
 
-def result(values: Mapping[str, Any], as_json: bool) -> None:
-    """The outcome of a command on stdout: JSON, or a line a fact."""
-    if as_json:
-        typer.echo(json.dumps(plain(values), indent=2, allow_nan=False))
-        return
+def result(values: Mapping[str, Any]) -> None:
+    """The outcome of a command on stdout, a line a fact."""
     for name, value in values.items():
         if (told := _line(name, value)) is not None:
             put(f"{name.replace('_', ' '):<20} {told}")

@@ -86,10 +86,10 @@ def _show(outcome: Any, *, brief: bool = False) -> None:
     elif outcome.result and operation is not None and operation.figures:
         show_on_screen(operation.result(numbers(outcome.result)))
     elif unchanged:
-        result({"written": list(outcome.outputs) or None}, False)
+        result({"written": list(outcome.outputs) or None})
     elif outcome.result:
         shown = ("written", "spec", "match", "proof", "repair", "answer", "text")
-        result({key: value for key, value in outcome.result.items() if key in shown}, False)
+        result({key: value for key, value in outcome.result.items() if key in shown})
 
 
 def show_plan(steps: Iterable[Mapping[str, Any]]) -> None:
@@ -97,4 +97,4 @@ def show_plan(steps: Iterable[Mapping[str, Any]]) -> None:
     for step in steps:
         put(f"── {step['step']}: {step['state']}")
         typer.echo(shlex.join(step["command"]))  # whole, however long it is
-        result({key: step[key] for key in ("reads", "writes") if step[key]} | step.get("plan", {}), False)
+        result({key: step[key] for key in ("reads", "writes") if step[key]} | step.get("plan", {}))

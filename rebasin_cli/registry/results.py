@@ -45,7 +45,7 @@ class Result:
 
     def json(self) -> str:
         """As --json prints it."""
-        return json.dumps(plain(self.values()), indent=2, allow_nan=False) + "\n"
+        return dumped(self.values())
 
     def document(self) -> Any:
         """The same as a document for a screen (`reports.document`); None where a line a fact is enough."""
@@ -80,3 +80,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def dumped(values: Mapping[str, Any]) -> str:
+    """As JSON in lines."""
+    return json.dumps(plain(values), indent=2, allow_nan=False) + "\n"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import UsageError
+from ...registry.results import plain
 from ...runtime.text import clean, once
 from .. import SCHEMA, Report
 from .._format import is_number
@@ -36,8 +37,11 @@ def render(report: Report) -> str:
 
 
 def dump(values: Mapping[str, Any]) -> str:
-    """Any values as text of this kind, for a person to read too: a list of numbers takes one line."""
-    text = json.dumps(_plain(values), indent=2, ensure_ascii=False, allow_nan=False)
+    """Any values as text of this kind, for a person to read too: a list of numbers takes one line.
+
+    What JSON cannot hold, whatever a matcher put into its account, is shown as text.
+    """
+    text = json.dumps(plain(values), indent=2, ensure_ascii=False, allow_nan=False, default=str)
     text = _TIMES.sub(lambda found: '  "times": {' + re.sub(r"\s*\n\s*", " ", found[1]) + "}", text)
     text = _NUMBERS.sub(lambda found: "[" + re.sub(r"\s*\n\s*", " ", found[1]) + "]", text)
     # Half surrogates (file names that are not UTF-8) cannot be encoded; JSON can escape them.
@@ -104,17 +108,6 @@ def _upgraded(content: dict[str, Any]) -> dict[str, Any]:
 
 
 NEXT = "Write one with: rebasin barrier A B --data NAME --report FOLDER (it is FOLDER/report.json)"
-
-
-def _plain(value: Any) -> Any:
-    """What JSON can hold; whatever else a matcher put into its account is shown as text."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else str(float(value))
-    return value if isinstance(value, str | int | bool | None) else str(value)
 
 
 def read_as(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
