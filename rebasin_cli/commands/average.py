@@ -9,9 +9,9 @@ from ..registry.options import READS, again, argument
 from ..registry.results import Plan
 from ..session.asked import of, subjects_of
 from ..session.listener import SILENT, Listener
-from ..session.outcomes import Answer, OutModel, Screen, Weights
+from ..session.outcomes import Answer, Screen, Weights
 from ..session.subjects import DataSet, Loading, Repair, Running, Samples, Scoring, Search
-from .merge import MergeResult, merged
+from .merge import Merge, MergeResult, merged
 from .merging.average import AsTheyAre, Mean
 from .verbs.outputs import output_of
 
@@ -46,11 +46,7 @@ class Average(AsTheyAre, Loading, Running, DataSet, Samples, Weights, Screen):
     models: tuple[Path, ...] = argument(
         "A B …", "Two models or more; what is not averaged is copied from the first.", role=READS
     )
-    out: str = again(
-        OutModel.out,
-        "merged.safetensors",
-        help="Where to write, as safetensors; into a folder in the shards of the first model.",
-    )
+    out: str = Merge.out
     reference: Path | None = again(Mean.reference, None, help="Which of the models comes first.")
     repair: str = Repair.repair
     loss: str | None = Scoring.loss

@@ -40,7 +40,7 @@ from ..session.asked import subjects_of
 from ..session.inputs import of_model
 from ..session.listener import SILENT, Listener
 from ..session.method_options import bounded, start_file
-from ..session.outcomes import REPORT, Answer, Formats, Gates, Measuring, Screen, Summary
+from ..session.outcomes import REPORT, Answer, Formats, Gates, Screen, Summary, Weights
 from ..session.session import Session
 from ..session.subjects import (
     Attacks,
@@ -55,6 +55,7 @@ from ..session.subjects import (
     Methods,
     Network,
     Polishing,
+    Proving,
     Repair,
     Ridge,
     Samples,
@@ -79,7 +80,6 @@ PANEL = "Measure"
 @dataclass(frozen=True, kw_only=True)
 class Barrier(
     Gates,
-    Measuring,
     Loading,
     Network,
     DataSet,
@@ -119,7 +119,7 @@ class Barrier(
     a: Path = argument("A", "The reference.", role=READS)
     b: Path = argument("B", "The model that is aligned to it.", role=READS)
     method: str | None = Method.method
-    perm: Path | None = option(None, "Use this permutation of B.", metavar="FILE", role=READS)
+    perm: Path | None = Method.perm
     curve: tuple[Path, ...] = option(
         (),
         "Measure this trained curve between A and B, too (rebasin curve); repeatable.",
@@ -158,6 +158,9 @@ class Barrier(
     )
     json: bool = again(Answer.json, False, help="Print the report as JSON.", panel=REPORT)
     step_summary: Path | None = Summary.step_summary
+    no_prove: bool = Proving.no_prove
+    force: bool = Weights.force
+    dry_run: bool = Answer.dry_run
 
 
 class BarrierResult(Judged):

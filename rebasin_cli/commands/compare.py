@@ -21,7 +21,7 @@ from ..session import method_options
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.method_options import check_method
-from ..session.outcomes import REPORT, Answer, Measuring, ReportFiles, Screen
+from ..session.outcomes import REPORT, Answer, ReportFiles, Screen, Weights
 from ..session.samples import Splits, loss_of
 from ..session.session import Session
 from ..session.subjects import (
@@ -31,6 +31,7 @@ from ..session.subjects import (
     Loading,
     Methods,
     Network,
+    Proving,
     Repair,
     Samples,
     Scoring,
@@ -94,9 +95,9 @@ class Compare(Loading, Network, DataSet, Samples, Scoring, Methods, Screen):
         None, "Write the comparison as Markdown.", metavar="FILE", panel=REPORT, role=WRITES
     )
     html: Path | None = ReportFiles.html
-    no_prove: bool = Measuring.no_prove
-    force: bool = Measuring.force
-    dry_run: bool = Measuring.dry_run
+    no_prove: bool = Proving.no_prove
+    force: bool = Weights.force
+    dry_run: bool = Answer.dry_run
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class Curve(Loading, Network, DataSet, Screen):
     limit: int | None = Training.limit
     attack: str | None = Training.attack
     method: str | None = again(Method.method, None, help="How B is aligned: {methods}, or none (wm).")
-    perm: Path | None = option(None, "Use this permutation of B.", metavar="FILE", panel=SEARCH, role=READS)
+    perm: Path | None = again(Method.perm, None, panel=SEARCH)
     loss: str | None = Scoring.loss
     no_prove: bool = Proving.no_prove
     checkpoint_every: int | None = Interruptible.checkpoint_every

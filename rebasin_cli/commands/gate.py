@@ -11,7 +11,7 @@ from ..measure.gates import check_measured
 from ..registry.options import READS, again, argument
 from ..runtime.files import Inputs
 from ..session.listener import SILENT, Listener
-from ..session.outcomes import REPORT, Answer, Formats, Gates, Judging, Summary
+from ..session.outcomes import REPORT, Answer, Formats, Gates, Screen, Summary, Weights
 from .verbs.gates import Judged, asked_of, judge, sound, written_of
 from .verbs.outputs import stored_report
 
@@ -22,7 +22,7 @@ PANEL = "Measure"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gate(Gates, Judging, Formats):
+class Gate(Gates, Formats):
     """Hold a stored report against gates, without measuring anything. Exit code 1 where one is not met.
 
     Its gates take the place of those that the report had.
@@ -33,6 +33,8 @@ class Gate(Gates, Judging, Formats):
     report: Path = argument("REPORT", "A report.json of rebasin barrier.", role=READS)
     json: bool = again(Answer.json, False, help="Print the report as JSON.", panel=REPORT)
     step_summary: Path | None = Summary.step_summary
+    force: bool = Weights.force
+    quiet: bool = Screen.quiet
 
 
 class GateResult(Judged):

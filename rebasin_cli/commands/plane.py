@@ -30,7 +30,7 @@ from ..reports.formats import html
 from ..reports.formats.json import dump
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
-from ..session.outcomes import REPORT, Answer, Measuring, ReportFiles, Screen
+from ..session.outcomes import REPORT, Answer, ReportFiles, Screen, Weights
 from ..session.session import Session
 from ..session.subjects import (
     Data,
@@ -40,6 +40,7 @@ from ..session.subjects import (
     Method,
     Methods,
     Network,
+    Proving,
     Samples,
     Scoring,
 )
@@ -87,7 +88,7 @@ class Plane(Loading, Network, DataSet, Samples, Scoring, Methods, Screen):
         help="How B is aligned: {methods} (wm where nothing else is a third model).",
         panel="",
     )
-    perm: Path | None = option(None, "Use this permutation of B.", metavar="FILE", role=READS)
+    perm: Path | None = Method.perm
     curve: tuple[Path, ...] = option(
         (),
         "Draw this trained curve from A to B (rebasin curve); repeatable. The first one's control "
@@ -107,10 +108,10 @@ class Plane(Loading, Network, DataSet, Samples, Scoring, Methods, Screen):
     plot: Path | None = option(None, "Draw the plane, as PNG.", metavar="FILE", panel=REPORT, role=WRITES)
     html: Path | None = ReportFiles.html
     json_file: Path | None = ReportFiles.json_file
-    no_prove: bool = Measuring.no_prove
+    no_prove: bool = Proving.no_prove
     resume: bool = Interruptible.resume
-    force: bool = Measuring.force
-    dry_run: bool = Measuring.dry_run
+    force: bool = Weights.force
+    dry_run: bool = Answer.dry_run
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ..curves import stored
 from ..datasets._batches import checked
 from ..errors import DataError, UsageError
 from ..permutations.permutation import identity, permuted
-from ..registry.options import PLAIN, READS, WRITES, argument, option
+from ..registry.options import PLAIN, READS, WRITES, again, argument, option
 from ..registry.results import UNSET, Result, Unset
 from ..reports import _accounts as accounts
 from ..reports import pictures
@@ -26,10 +26,10 @@ from ..reports.formats import html
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.method_options import check_method
-from ..session.outcomes import Answer, Screen, Weights
+from ..session.outcomes import Answer, ReportFiles, Screen, Weights
 from ..session.samples import MATCH_SAMPLES
 from ..session.session import Session
-from ..session.subjects import Data, DataSet, Loading, Methods, Network, Samples, Search
+from ..session.subjects import Data, DataSet, Loading, Method, Methods, Network, Samples, Search
 from .verbs import method, outputs, search
 
 BOUNDED = 1_000  # samples, on 101 networks between two
@@ -52,7 +52,7 @@ class Signature(Loading, Network, DataSet, Samples, Methods, Screen):
     a: Path = argument("A", "The reference.", role=READS)
     b: Path = argument("B", "The model that is aligned to it.", role=READS)
     method: str | None = option(None, "How to align: {methods}, or none (wm).", also=("-m",), role=PLAIN)
-    perm: Path | None = option(None, "Use this permutation of B.", metavar="FILE", role=READS)
+    perm: Path | None = Method.perm
     stability: str | None = option(
         None,
         "With am: the share of units that fewer samples match as the most do, such as 2500,5000,10000.",
@@ -73,7 +73,7 @@ class Signature(Loading, Network, DataSet, Samples, Methods, Screen):
         role=PLAIN,
     )
     plot: Path | None = option(None, "Draw mean ± std a layer, as PNG.", metavar="FILE", role=WRITES)
-    html: Path | None = option(None, "Write it as one HTML file.", metavar="FILE", role=WRITES)
+    html: Path | None = again(ReportFiles.html, None, panel="")
     json: bool = Answer.json
     force: bool = Weights.force
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..registry.options import PLAIN, TRUSTS, WRITES, gathered, option
 from ..reports import TOLERANCE
-from .subjects import OUT, Proving
+from .subjects import OUT
 
 REPORT = "Report"
 GATES = "Gates (exit code 1 where one is not met)"
@@ -85,23 +85,6 @@ class Answer:
 
     dry_run: bool = option(False, "Print the plan and stop.", role=PLAIN)
     json: bool = option(False, "Print the result as JSON.", role=PLAIN)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measuring:
-    """What a command that measures and writes reports takes."""
-
-    no_prove: bool = Proving.no_prove
-    force: bool = Weights.force
-    dry_run: bool = Answer.dry_run
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judging:
-    """What a command takes that judges what was measured."""
-
-    force: bool = Weights.force
-    quiet: bool = Screen.quiet
 
 
 @dataclass(frozen=True, kw_only=True)

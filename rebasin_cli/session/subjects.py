@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
-from ..registry.options import DATA, MAY_READ, MAY_RUN, PLAIN, TRUSTS, WRITES, gathered, option
+from ..registry.options import DATA, MAY_READ, MAY_RUN, PLAIN, READS, TRUSTS, WRITES, gathered, option
 
 MOST = 2_147_483_647  # of what is counted
 LARGEST_SEED = 9_223_372_036_854_775_807
@@ -246,7 +246,10 @@ class Attacks:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """The method of a search. Where none is named: `asked.method`, and `verbs.method` for what is merged."""
+    """The method of a search, or what is taken in its place.
+
+    Where no method is named: `asked.method`, and `verbs.method` for what is merged.
+    """
 
     method: str | None = option(
         None,
@@ -256,6 +259,7 @@ class Method:
         panel=SEARCH,
         role=PLAIN,
     )
+    perm: Path | None = option(None, "Use this permutation of B.", metavar="FILE", role=READS)
 
 
 @dataclass(frozen=True, kw_only=True)
