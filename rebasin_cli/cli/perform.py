@@ -88,7 +88,10 @@ def show_on_screen(done: Result) -> None:
 
         terminal.show(told)
         return
-    OWN_WAYS.get(_name(done), lambda done: result(done.shown()))(done)
+    if (own := OWN_WAYS.get(_name(done))) is not None:
+        own(done)
+    else:
+        result(done.shown())
 
 
 def _name(done: Result) -> str:
