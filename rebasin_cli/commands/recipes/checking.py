@@ -79,6 +79,24 @@ def _size(text: str) -> None:
     parse_size(text)
 
 
+def _attack(text: str) -> None:
+    from ...networks.attacks import Attack
+
+    Attack.parse(text)
+
+
+def _input(text: str) -> None:
+    from ...networks.inputs import parse
+
+    parse(text)
+
+
+def _normalization(text: str) -> None:
+    from ...datasets import Normalization
+
+    Normalization.parse(text, Normalization())  # what a data set says of itself is read with it
+
+
 def _one_of(module: str, name: str, *more: str) -> Callable[[str], str | None]:
     """A check against the names that a module states."""
 
@@ -119,4 +137,7 @@ _CHECKS: dict[str, Callable[[str], str | None]] = {
     "soup": _one_of("commands.merging.average", "SOUPS"),
     "out_dtype": _by(_dtype),
     "out_shard_size": _by(_size),
+    "attack": _by(_attack),
+    "input": _by(_input),
+    "normalize": _by(_normalization),
 }

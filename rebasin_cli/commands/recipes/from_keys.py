@@ -189,16 +189,12 @@ class Maker:
             return found
         value, before = given.get(MODELS), len(self.problems)
         files = [] if value is None else [str(path) for path in self._files(value)]
-        few, many = command.counts()
         named = [] if value is None else [item.value for item in (value.value if value.is_list else [value])]
         known = [self.names.inputs.get(name) for name in named if isinstance(name, str)]
         told = len(self.problems) > before or any(files is not None and not files.paths for files in known)
         told = told or (self.body.value is not None and not self.body.is_map)
-        if not told and not (few <= len(files) and (many is None or len(files) <= many)):
-            expected = f"{few}" if many == few else f"{few} or more" if many is None else f"{few} to {many}"
-            self.problems.add(
-                value or self.step, f"`{command.name}` takes {expected} models, and here are {len(files)}"
-            )
+        if not told and (problem := command.wrong_count(len(files))):
+            self.problems.add(value or self.step, problem)
         return files
 
     def _check_weights(self, text: str, models: int, value: Value) -> None:

@@ -11,8 +11,8 @@ import yaml
 from ...errors import UsageError, near
 from ...measure.thresholds import gone
 from ...registry.numbers import READ
-from ...registry.options import READS, Option
-from . import moved
+from ...registry.options import PLAIN, READS, REQUIRED, Option
+from . import checking, moved
 from .inputs import ELSEWHERE
 from .vocabulary import MODELS, OF_THE_RUN, Command, expected, wrong
 
@@ -41,10 +41,16 @@ def recipe_of(
         say(f"left out, since it is `rebasin run` that takes it: {', '.join(left)}")
     body: dict[str, Any] = {}
     if command.takes_models:
+        if problem := command.wrong_count(len(arguments)):
+            raise UsageError(problem)
         body[MODELS] = [_text(command, READS, text) for text in arguments]
     else:
         body |= _placed(command, arguments)
     body |= options
+    for option in command.parameters:
+        if option.default is REQUIRED and option.ending is None and option.key not in {*body, MODELS}:
+            if not (option.positional and command.takes_models):
+                raise UsageError(f"`rebasin {command.name}` lacks {option.flag or option.metavar}")
     steps = {"rebasin": 1, "steps": [{command.name: body}]}
     return yaml.dump(steps, sort_keys=False, allow_unicode=True, width=100)
 
@@ -113,7 +119,10 @@ def _value(command: Command, option: Option, text: str) -> Any:
             raise UsageError(f"{option.flag} {text!r}: expected {expected(option)}") from None
     else:
         value = _text(command, option.brings, text)
-    if problem := wrong(option, value):
+    problem = wrong(option, value)
+    if problem is None and option.brings == PLAIN:  # of a file only the run knows whether it is there
+        problem = checking.wrong(option.key, text, command.name)
+    if problem:
         raise UsageError(f"{option.flag}: {problem}")
     return value
 

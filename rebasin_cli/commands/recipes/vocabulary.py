@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...errors import near
 from ...registry import operations
 from ...registry.numbers import READ
 from ...registry.operations import Operation
@@ -46,7 +47,10 @@ def wrong(option: Option, value: Any) -> str | None:
         return f"expected {expected(option)}, not {_shown(value)}"
     if option.type in (int, float):
         return _wrong_number(option, value)
-    return "expected a name, not nothing" if str(value) == "" else None
+    if str(value) == "":
+        return "expected a name, not nothing"
+    known = () if option.kind == "start" or "${" in str(value) else option.choices
+    return f"unknown {value!r}; {near(str(value), known)}" if known and str(value) not in known else None
 
 
 def _wrong_number(option: Option, value: Any) -> str | None:
@@ -136,6 +140,15 @@ class Command:
         few = sum(p.default is REQUIRED for p in self.arguments)
         few += self.name in MERGES  # of one there is nothing to do
         return few, None if any(p.many for p in self.arguments) else len(self.arguments)
+
+    def wrong_count(self, models: int) -> str | None:
+        """What is wrong with so many models; None where nothing is."""
+        few, many = self.counts()
+        if few <= models and (many is None or models <= many):
+            return None
+        expected = f"{few}" if many == few else f"{few} or more" if many is None else f"{few} to {many}"
+        noun = "model" if many == few == 1 else "models"
+        return f"`{self.name}` takes {expected} {noun}, and here are {models}"
 
     def made(self, arguments: Sequence[str], options: Mapping[str, Any]) -> Any:
         """The value of its operation: what a recipe says of each option, in the type that this has."""

@@ -1,6 +1,7 @@
 """The schema, and recipes of command lines: of the real command line."""
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -118,6 +119,13 @@ def test_the_schema_accepts_variables_and_mergekits_words(check):
         ("rebasin merge a b --ridge 0_5", "--ridge '0_5': expected a number"),
         ("rebasin eval a --limit １２", "--limit '１２': expected a whole number"),
         ("rebasin train mlp other --data digits -o a", "takes no 'other'"),
+        ("rebasin eval a b", "`eval` takes 1 model, and here are 2"),
+        ("rebasin eval --data digits", "`eval` takes 1 model, and here are 0"),
+        ("rebasin average a", "`average` takes 2 or more models, and here are 1"),
+        ("rebasin plane a b c d", "`plane` takes 2 to 3 models, and here are 4"),
+        ("rebasin spec check mlp", "`rebasin spec check` lacks CHECKPOINT"),
+        ("rebasin spec infer -o s.yaml", "`rebasin spec infer` lacks --net"),
+        ("rebasin train mlp -o a", "`rebasin train` lacks --data"),
         ("rebasin barrier a b --min-accuracy 0.9", "is a gate now: --gate 'test accuracy >= 0.9'"),
         ("rebasin barrier a b --max-accuracy-drop=1%", "--gate 'test accuracy drop <= 1%'"),
         ("rebasin merge a b --min-accuracy 0.9", "has no --min-accuracy"),
@@ -137,7 +145,7 @@ def test_what_is_no_command_line_is_told(line, says):
         ("-oo.safetensors", "out", "o.safetensors"),
         ("-o merged/", "out", "merged/"),
         ("--out=merged/", "out", "merged/"),
-        ("-m=none", "method", "=none"),  # as the command line reads it
+        ("-o=m.safetensors", "out", "=m.safetensors"),  # as the command line reads it
     ],
 )
 def test_short_flags_are_read_as_the_command_line_reads_them(words, key, value):
@@ -151,3 +159,37 @@ def test_what_a_recipe_leaves_to_the_run_is_told():
     assert told == ["left out, since it is `rebasin run` that takes it: -q, --force, --resume"]
     recipe_of("rebasin merge a b", WORDS, told.append)
     assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    "command, key, value, right, says",
+    [
+        ("merge", "method", "wmm", "wm", "unknown method 'wmm'; did you mean wm"),
+        ("merge", "effort", "hihg", "high", "unknown 'hihg'; did you mean high"),
+        ("eval", "gate", "ecee <= 1", "ece <= 1", "unknown figure 'ecee'"),
+        ("eval", "input", "1xx3", "1x3", "1xx3"),
+        ("eval", "normalize", "unti", "dataset", "unti"),
+        ("barrier", "attack", "8/x", "8/255", "8/x"),
+    ],
+)
+def test_what_only_a_later_step_would_refuse_is_told_before_the_first_one(
+    command, key, value, right, says, tmp_path, monkeypatch
+):
+    from rebasin_cli.commands.recipes import reading
+    from rebasin_cli.commands.recipes.recipe import parse
+
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        (tmp_path / name).write_text("x")
+    given = {"models": ["a", "b"][: WORDS[command].counts()[0]]}
+
+    def problems(value):
+        found = reading.Problems()
+        text = yaml.safe_dump({"steps": [{command: given | {key: value}}]})
+        parse(reading.read(text, {}, found), WORDS, found)
+        return found
+
+    assert problems(right) == []
+    assert len(problems(value)) == 1 and f"{key}: " in problems(value)[0] and says in problems(value)[0]
+    with pytest.raises(UsageError, match=f"--{key}.*{re.escape(says)}"):
+        recipe_of(f"rebasin {command} {' '.join(given['models'])} --{key} '{value}'", WORDS)
