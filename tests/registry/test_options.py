@@ -12,7 +12,7 @@ from rebasin_cli.matchers import am, registry
 from rebasin_cli.matchers.search.align import options_of
 from rebasin_cli.registry import Registry, operations, option
 from rebasin_cli.registry.options import MAY_READ, MAY_RUN, PLAIN, READS, UNSAID, Option, made, of_module
-from rebasin_cli.registry.source import constant, declared
+from rebasin_cli.registry.source import constant, declared, documentation, fields, pairs, stated
 
 SOURCES = {
     "__init__": "import nothing_that_there_is  # fails where it is imported\n",
@@ -49,6 +49,47 @@ class Options(base.Common):
 
     def later(self):
         return self
+""",
+    "operation": """
+from dataclasses import dataclass
+import nothing_that_there_is
+from rebasin_cli.registry.options import REQUIRED, again, argument, gathered, option
+
+@dataclass(frozen=True)
+class Where:
+    PANEL = "Where"
+
+    place: str = option("here", "Where.")
+    sure: bool = option(False, "Whether it is sure.", everywhere=True)
+
+@dataclass(frozen=True)
+class Kind:
+    place: str = option("there", "Of which kind.")
+    size: int = option(1, "How large.", panel="Sizes")
+    many: int = 5
+
+@dataclass(frozen=True, kw_only=True)
+class Do_it(Where, Kind):
+    \"\"\"What it does.\"\"\"
+
+    COMMON = ("size",)
+
+    files: tuple = argument("A B", "Files.")
+    number: int = option(REQUIRED, "Of what there is no default.")
+    many: int = option(7, "So many.")
+    kept: bool | None = again(Where.sure, None, help="Whether it is kept.")
+    size: int = again(Kind.size, 3)
+    other: int = Kind.many
+    options: dict = gathered("methods")
+
+class Nothing:
+    pass
+
+def do_it(asked):
+    pass
+
+def kind_(asked):
+    pass
 """,
     "computed": "from dataclasses import dataclass\n\n@dataclass\nclass Options:\n    size: int = 2 * 3\n",
 }
@@ -91,6 +132,29 @@ def test_what_only_running_can_tell_is_left_to_the_import(package):
 def test_constants_are_read_too(package):
     assert constant("somebodys.method", "PLAIN") == "as it is"
     assert constant("somebodys.method", "NOTHING") is None
+
+
+def test_an_operation_is_read_as_the_class_would_be_made(package):
+    at = "somebodys.operation"
+    found = fields(at, "Do_it", own_first=True)
+    assert list(found) == [*"number many kept size other options place sure".split()]
+    assert list(fields(at, "Do_it")) == [*"place size many sure number kept other options".split()]
+    assert found["options"] == "methods" and found["place"].default == "here"  # the first base has the word
+    told = {name: (one.default, one.help, one.panel) for name, one in found.items() if name != "options"}
+    assert told["many"] == (7, "So many.", "") and told["size"] == (3, "How large.", "Sizes")
+    assert told["other"] == (5, "", "") and told["place"][2] == told["sure"][2] == "Where"
+    kept = found["kept"]
+    assert (kept.flag, kept.off, kept.default, kept.help) == (
+        "--kept",
+        "--no-kept",
+        None,
+        "Whether it is kept.",
+    )
+    assert kept.everywhere and kept.panel == "Where"  # what is said anew is all that differs
+    assert "number" not in [one.name for one in declared(at, "Do_it")]  # it has to be given
+    assert pairs(at) == ["Kind", "Do_it"] and documentation(at, "Do_it") == "What it does."
+    assert stated(at, "Do_it", "COMMON") == ("size",) and stated(at, "Kind", "PANEL") is None
+    assert not any(name.startswith("somebodys") for name in sys.modules)
 
 
 @pytest.mark.parametrize("method", registry.names(own=True))
