@@ -64,6 +64,7 @@ class Compare(Loading, Network, DataSet, Samples, Scoring, Methods, Screen):
     method: tuple[str, ...] = option(
         (),
         "How to match: {methods}, or none; repeatable (wm).",
+        kind="method",
         also=("-m",),
         role=PLAIN,
     )

@@ -54,6 +54,7 @@ class Eval(Loading, Running, DataSet, Samples, Choosing, Scoring, Calibration, S
         (),
         help="Such as 'ece <= 0.05', 'accuracy >= 0.9' or 'loss <= 0.3'; repeatable.",
         metavar="'FIGURE <= X'",
+        kind="figure",
     )
     json: bool = Answer.json
 

@@ -51,7 +51,7 @@ class Signature(Loading, Network, DataSet, Samples, Methods, Screen):
 
     a: Path = argument("A", "The reference.", role=READS)
     b: Path = argument("B", "The model that is aligned to it.", role=READS)
-    method: str | None = option(None, "How to align: {methods}, or none (wm).", also=("-m",), role=PLAIN)
+    method: str | None = again(Method.method, None, help="How to align: {methods}, or none (wm).", panel="")
     perm: Path | None = Method.perm
     stability: str | None = option(
         None,

@@ -15,16 +15,7 @@ from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..errors import RebasinError, SpecError, UsageError
 from ..inference import explaining
 from ..inference import prove as proving
-from ..registry.options import (
-    MAY_READ,
-    MAY_RUN,
-    PLAIN,
-    READS,
-    REQUIRED,
-    WRITES,
-    argument,
-    option,
-)
+from ..registry.options import MAY_READ, PLAIN, READS, REQUIRED, WRITES, again, argument, option
 from ..registry.results import UNSET, Result, Unset
 from ..reports._accounts import describe_kept, describe_proof, kept_in_words
 from ..session.asked import of
@@ -59,6 +50,7 @@ class Fresh:
         None,
         "Without a checkpoint: input, batch first: 1x3x224x224.",
         metavar="SHAPE",
+        kind="input",
         role=PLAIN,
     )
     classes: int | None = option(None, "Without a checkpoint: number of classes.", min=1, max=MOST)
@@ -103,7 +95,7 @@ class Show:
     Example: rebasin spec show resnet20 --width 4
     """
 
-    spec: str = argument("SPEC", "A built-in name or a YAML file.", role=MAY_READ)
+    spec: str = argument("SPEC", "A built-in name or a YAML file.", kind="spec", role=MAY_READ)
     checkpoint: Path | None = argument("CHECKPOINT", "Fit it to this file.", default=None, role=READS)
     width: float | None = Fresh.width
     depth: int | None = Fresh.depth
@@ -153,7 +145,7 @@ class Check:
     Example: rebasin spec check my.yaml b.safetensors
     """
 
-    spec: str = argument("SPEC", "A built-in name or a YAML file.", role=MAY_READ)
+    spec: str = argument("SPEC", "A built-in name or a YAML file.", kind="spec", role=MAY_READ)
     checkpoint: Path = argument("CHECKPOINT", role=READS)
     key: str | None = Loading.key
     unsafe_load: bool = Loading.unsafe_load
@@ -185,7 +177,7 @@ class Prove:
     Example: rebasin spec prove resnet20 a.safetensors
     """
 
-    spec: str = argument("SPEC", "A built-in name or a YAML file.", role=MAY_READ)
+    spec: str = argument("SPEC", "A built-in name or a YAML file.", kind="spec", role=MAY_READ)
     checkpoint: Path | None = argument("CHECKPOINT", default=None, role=READS)
     net: str | None = Network.net
     trust_code: bool = Network.trust_code
@@ -246,8 +238,8 @@ class Infer:
     Example: rebasin spec infer --net model.py:build --input 1x3x224x224 -o spec.yaml
     """
 
-    net: str = option(
-        REQUIRED, "Network: file.py:factory, package.module:factory.", metavar="REF", role=MAY_RUN
+    net: str = again(
+        Network.net, REQUIRED, help="Network: file.py:factory, package.module:factory.", panel=""
     )
     checkpoint: Path | None = Own.checkpoint
     input: str | None = Network.input
@@ -310,8 +302,8 @@ class Explain:
     Example: rebasin spec explain --net model.py:build --input 1x3x224x224
     """
 
-    net: str = option(
-        REQUIRED, "Network: file.py:factory, package.module:factory.", metavar="REF", role=MAY_RUN
+    net: str = again(
+        Network.net, REQUIRED, help="Network: file.py:factory, package.module:factory.", panel=""
     )
     checkpoint: Path | None = Own.checkpoint
     input: str | None = Network.input
@@ -319,7 +311,11 @@ class Explain:
     not_kept: tuple[str, ...] = Network.not_kept
     groups: str = Grouping.groups
     spec: str | None = option(
-        None, "Compare this spec with what the network allows.", metavar="NAME|FILE", role=MAY_READ
+        None,
+        "Compare this spec with what the network allows.",
+        metavar="NAME|FILE",
+        kind="spec",
+        role=MAY_READ,
     )
     tensors: bool = option(False, "Every tensor too, axis by axis.", role=PLAIN)
     key: str | None = Loading.key

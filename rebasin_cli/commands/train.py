@@ -35,7 +35,9 @@ class Train:
     Example: rebasin train mlp --data mnist --seed 1 -o mnist1.safetensors
     """
 
-    net: str = argument("NET", "mlp, tinyten, resnet20, vgg16, … (`rebasin list nets`)", role=MAY_RUN)
+    net: str = argument(
+        "NET", "mlp, tinyten, resnet20, vgg16, … (`rebasin list nets`)", kind="code", role=MAY_RUN
+    )
     data: str = again(
         DataSet.data, REQUIRED, help="{data sets} (npz:FILE, imagefolder:DIR, text:FILE).", panel=""
     )

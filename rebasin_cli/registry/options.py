@@ -43,8 +43,9 @@ class Option:
 
     `type` is int, float, str, bool or Path: of one value, also where it takes `many`, or `count` of them
     behind one flag. A `positional` one has no flag. `also` are other spellings, such as "-o", `off` is the
-    flag that says no. `min` and `max` are inclusive. `kind` "bytes" is a size such as 2GB, "start" is one of
-    `choices` or a permutation file.
+    flag that says no. `min` and `max` are inclusive. `kind` says what a text means: "bytes" is a size such as
+    2GB, "start" is one of `choices` or a permutation file, and others are checked before a recipe runs
+    (`commands/recipes/checking.py`).
 
     `effect`: an option that changes the "result" is recorded in provenance, and a search that goes on must
     agree on it; one that only says how long to search ("length") is recorded; one that changes "nothing" but
@@ -164,9 +165,9 @@ def option(
     return dataclasses.field(default=default, metadata={KEY: said | {"choices": tuple(choices)}})
 
 
-def argument(metavar: str, help: str = "", *, default: Any = REQUIRED, role: str = "") -> Any:
+def argument(metavar: str, help: str = "", *, default: Any = REQUIRED, kind: str = "", role: str = "") -> Any:
     """A dataclass field that is given by its place on the command line; it has to be, without a `default`."""
-    said = {"metavar": metavar, "help": help, "role": role, "positional": True}
+    said = {"metavar": metavar, "help": help, "kind": kind, "role": role, "positional": True}
     return dataclasses.field(default=default, metadata={KEY: said})
 
 

@@ -177,10 +177,14 @@ def _value(module: str, node: ast.expr) -> Any:
         if isinstance(found, ast.expr):
             return _value(place, found)
     if isinstance(node, ast.Tuple):
-        return tuple(_value(module, item) for item in node.elts)
+        return tuple(each for item in node.elts for each in _items(module, item))
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Path" and len(node.args) == 1:
         return Path(_value(module, node.args[0]))
     raise Unreadable(ast.unparse(node))
+
+
+def _items(module: str, node: ast.expr) -> tuple[Any, ...]:
+    return _value(module, node.value) if isinstance(node, ast.Starred) else (_value(module, node),)
 
 
 def _choices(module: str, node: ast.expr) -> tuple[Any, ...]:

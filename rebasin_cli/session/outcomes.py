@@ -55,9 +55,11 @@ class Weights:
     PANEL = OUT
 
     force: bool = option(False, "Overwrite outputs that exist.", role=TRUSTS)
-    out_dtype: str | None = option(None, "float32, float16, bfloat16, …; else as the reference.", role=PLAIN)
+    out_dtype: str | None = option(
+        None, "float32, float16, bfloat16, …; else as the reference.", kind="dtype", role=PLAIN
+    )
     out_shard_size: str | None = option(
-        None, "Split the output into shards, such as 2GB.", metavar="SIZE", role=PLAIN
+        None, "Split the output into shards, such as 2GB.", metavar="SIZE", kind="bytes", role=PLAIN
     )
     attest: Path | None = option(
         None,
@@ -131,6 +133,7 @@ class Gates:
         "Such as 'test accuracy >= 0.9', 'test accuracy drop <= 0.01' or 'naive train barrier <= 1'; "
         "repeatable.",
         metavar="'[ROW] [SPLIT] FIGURE <= X'",
+        kind="gate",
         gate=True,
         role=PLAIN,
     )
@@ -139,7 +142,7 @@ class Gates:
         REFUSE,
         "A baseline that is not there is an error (refuse), or passes with a warning (accept): on a "
         "first run.",
-        metavar="refuse|accept",
+        choices=(REFUSE, ACCEPT),
         gate=True,
         role=PLAIN,
         shown=False,

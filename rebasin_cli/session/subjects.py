@@ -34,6 +34,7 @@ class Loading:
         "Built-in spec, YAML file, or infer (from --net); if left out, found from the tensors, "
         "or else inferred.",
         metavar="NAME|FILE|infer",
+        kind="spec",
         role=MAY_READ,
     )
     key: str | None = option(
@@ -60,6 +61,7 @@ class Running:
         None,
         "Network: file.py:factory, package.module:factory or a built-in name.",
         metavar="REF",
+        kind="code",
         role=MAY_RUN,
     )
     trust_code: bool = option(
@@ -69,6 +71,7 @@ class Running:
         None,
         "Inputs for the proof, batch first: 1x3x224x224, or ids=2x16:int99,mask=2x16:bool.",
         metavar="[NAME=]SHAPE[:KIND],…",
+        kind="input",
         role=PLAIN,
         everywhere=True,
     )
@@ -117,6 +120,7 @@ class DataSet:
         "{data sets} (npz:FILE, imagefolder:DIR, text:FILE), or your file.py:loader; "
         "the one that the checkpoints record if left out.",
         metavar="REF",
+        kind="data",
         role=MAY_RUN,
     )
     data_root: Path | None = option(
@@ -127,6 +131,7 @@ class DataSet:
         "unit (0–1), half (−1…1), raw (0–255), imagenet, dataset (its own mean and deviation) or "
         "MEAN,…/STD,…; else as the checkpoints record, else what rebasin list data says.",
         metavar="HOW",
+        kind="normalize",
         role=PLAIN,
         everywhere=True,
     )
@@ -170,12 +175,13 @@ class Scoring:
     PANEL = SAMPLES
 
     loss: str | None = option(
-        None, "loss(outputs, targets); default cross-entropy.", metavar="REF", role=MAY_RUN
+        None, "loss(outputs, targets); default cross-entropy.", metavar="REF", kind="code", role=MAY_RUN
     )
     metric: str | None = option(
         None,
         "metric(outputs, targets), larger is better; default accuracy.",
         metavar="REF",
+        kind="code",
         role=MAY_RUN,
     )
     skip_checks: bool = option(
@@ -224,6 +230,7 @@ class Training:
         None,
         "Train on attacked images (PGD): ε of pixels, such as 8/255, or eps=0.1,step=0.025,steps=5.",
         metavar="EPS",
+        kind="attack",
         panel=SAMPLES,
         role=PLAIN,
     )
@@ -239,6 +246,7 @@ class Attacks:
         "Measure curves and lines under this attack (PGD), too: 8/255, or eps=0.1,step=0.025,"
         "steps=20,restarts=2; repeatable.",
         metavar="EPS",
+        kind="attack",
         panel=SAMPLES,
         role=PLAIN,
     )
@@ -255,6 +263,7 @@ class Method:
         None,
         "{methods} (`rebasin list methods`), or none. Left out: auto where a merge is made or measured and "
         "data and network are known, else wm.",
+        kind="method",
         also=("-m",),
         panel=SEARCH,
         role=PLAIN,
@@ -271,6 +280,7 @@ class Interpolation:
         "linear; for two models also slerp (one angle a tensor, norms go straight) or slerp-whole (one "
         "angle for all).",
         metavar="HOW",
+        kind="interpolation",
         role=PLAIN,
     )
 
@@ -398,6 +408,7 @@ class Repair(Repairing):
         "(re-estimate BatchNorm statistics), repair, rescale or reshift (match channels to the endpoints'), "
         "refit (fit every layer to them), distill (and train towards their outputs, without labels), "
         "or bias (needs no data).",
+        kind="repair",
         role=PLAIN,
     )
     bake_temperature: bool = option(

@@ -44,12 +44,13 @@ class Mean:
         "Of two models with other numbers of classes: keep-a, keep-b, average (those that both "
         "have), concat or drop.",
         metavar="HOW",
+        kind="heads",
         role=PLAIN,
     )
     soup: str | None = option(
         None,
         "Average only models by which the loss on test samples falls.",
-        metavar="greedy",
+        choices=SOUPS,
         role=PLAIN,
     )
 
@@ -84,7 +85,11 @@ class AsTheyAre(Mean):
         role=READS,
     )
     extra: str = option(
-        "error", "Tensors that not all have: error, keep-a, keep or drop.", metavar="HOW", role=PLAIN
+        "error",
+        "Tensors that not all have: error, keep-a, keep or drop.",
+        metavar="HOW",
+        kind="extra",
+        role=PLAIN,
     )
 
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ...errors import RebasinError, near
 from ...registry import Registry
+from ...registry.options import Option
 from ...registry.source import constant
-from .vocabulary import ACCEPTED, REFUSED
 
 
-def wrong(key: str, text: str, command: str = "") -> str | None:
+def wrong(option: Option, text: str) -> str | None:
     """What is wrong with the text of an option; None where nothing is, or only its command can tell."""
-    check = _CHECKS.get(f"{command} {key}") or _CHECKS.get(key)
-    return check(text) if check and "${" not in text else None  # a variable that was not there
+    if "${" in text:  # a variable that was not there
+        return None
+    if option.choices and not option.within:  # what a method takes it checks itself
+        return _among(option.choices, text)
+    check = CHECKS.get(option.kind)
+    return check(text) if check else None
+
+
+def _among(known: Collection[str], text: str) -> str | None:
+    return None if text in known else f"unknown {text!r}; {near(text, known)}"
 
 
 def _method(text: str) -> str | None:
@@ -61,7 +69,7 @@ def _gate(text: str) -> None:
     parse_gate(text)
 
 
-def _model_gate(text: str) -> None:
+def _figure(text: str) -> None:
     from ...measure.model_gates import parse
 
     parse(text)
@@ -101,42 +109,25 @@ def _one_of(module: str, name: str, *more: str) -> Callable[[str], str | None]:
     """A check against the names that a module states."""
 
     def check(text: str) -> str | None:
-        known = [*more, *(constant(f"rebasin_cli.{module}", name) or ())]
-        return None if text in known else f"unknown {text!r}; {near(text, known)}"
+        return _among([*more, *(constant(f"rebasin_cli.{module}", name) or ())], text)
 
     return check
 
 
-# `repair.REPAIRS`, which is put together there and cannot be read off the source.
-REPAIRS = ("auto", "none", "reset", "repair", "rescale", "reshift", "refit", "distill", "bias")
-
-
-def _repair(text: str) -> str | None:
-    return None if text in REPAIRS else f"unknown repair {text!r}; {near(text, REPAIRS)}"
-
-
-def _missing(text: str) -> str | None:
-    known = (REFUSED, ACCEPTED)
-    return None if text in known else f"unknown {text!r}; {near(text, known)}"
-
-
-_CHECKS: dict[str, Callable[[str], str | None]] = {
+# By the `kind` of an option.
+CHECKS: dict[str, Callable[[str], str | None]] = {
     "method": _method,
-    "net": _reference,
-    "loss": _reference,
-    "metric": _reference,
+    "code": _reference,
     "data": _data,
     "spec": _spec,
     "gate": _by(_gate),
-    "eval gate": _by(_model_gate),
-    "missing_baseline": _missing,
-    "repair": _repair,
+    "figure": _by(_figure),
+    "repair": _one_of("repair.repairing", "REPAIRS", "auto"),
     "interpolation": _one_of("averages.mixing", "INTERPOLATIONS"),
     "heads": _one_of("averages.parts", "HEADS"),
     "extra": _one_of("averages.parts", "EXTRA"),
-    "soup": _one_of("commands.merging.average", "SOUPS"),
-    "out_dtype": _by(_dtype),
-    "out_shard_size": _by(_size),
+    "dtype": _by(_dtype),
+    "bytes": _by(_size),
     "attack": _by(_attack),
     "input": _by(_input),
     "normalize": _by(_normalization),

@@ -229,9 +229,7 @@ class Maker:
         if self.names.limits is not None and self._refuse(value, self.names.limits.wrong(option, value)):
             return []
         named = value.value in self.names.outputs if isinstance(value.value, str) else False
-        problem = wrong(option, value.value) or (
-            None if named else checking.wrong(option.key, str(value.value), self.command.name)
-        )
+        problem = wrong(option, value.value) or (None if named else checking.wrong(option, str(value.value)))
         if problem:
             first = f"; on a first run: {parts.form(option.key)}" * (option.key in MAY_BE_MISSING)
             self.problems.add(value, problem + first * (value.value in (None, "")))

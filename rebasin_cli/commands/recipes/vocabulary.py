@@ -36,7 +36,7 @@ REPORTS = ("report",)
 PARTS = {"baseline": {"file": "baseline", "missing": "missing_baseline", "tolerance": "baseline_tolerance"}}
 # Options whose file may be missing where another one says so.
 MAY_BE_MISSING = {"baseline": "missing_baseline"}
-REFUSED, ACCEPTED = (constant("rebasin_cli.session.outcomes", name) for name in ("REFUSE", "ACCEPT"))
+ACCEPTED = constant("rebasin_cli.session.outcomes", "ACCEPT")
 
 
 def wrong(option: Option, value: Any) -> str | None:

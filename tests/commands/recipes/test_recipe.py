@@ -172,7 +172,7 @@ def test_where_data_sets_lie_is_known_to_recipes():
         ("steps: [{merge: {models: AB, weights: [0.5]}}]", "1 weights for 2 models"),
         ("steps: [{merge: {models: AB, weights: [0.5, 0.4]}}]", "In the same proportions: 5/9,4/9"),
         ("steps: [{merge: {models: AB, interpolation: cubic}}]", "unknown 'cubic'; known: linear, slerp"),
-        ("steps: [{merge: {models: AB, repair: blah}}]", "unknown repair 'blah'"),
+        ("steps: [{merge: {models: AB, repair: blah}}]", "unknown 'blah'"),
         ("steps: [{merge: {models: a.safetensors}}]", "`merge` takes 2 or more models, and here are 1"),
         ("steps: [{barrier: {models: AB, gate: []}}]", "expected at least one"),
         ("steps: [{merge: {models: [., a.safetensors], out: m.safetensors}}]", "written into by"),
@@ -255,8 +255,21 @@ def test_a_model_that_became_shards_is_named_by_its_index(recipe, tmp_path):
     ]
 
 
-def test_names_of_repairs_are_those_that_there_are():
+def test_what_an_option_may_be_is_told_by_its_kind_and_not_by_its_key():
+    from rebasin_cli.averages import mixing, parts
     from rebasin_cli.commands.recipes import checking
+    from rebasin_cli.commands.recipes.vocabulary import vocabulary
+    from rebasin_cli.errors import near
     from rebasin_cli.repair import REPAIRS
 
-    assert set(checking.REPAIRS) == {"auto", *REPAIRS}
+    there = {"repair": ["auto", *REPAIRS], "interpolation": mixing.INTERPOLATIONS}
+    there |= {"heads": parts.HEADS, "extra": parts.EXTRA}
+    for key, names in there.items():
+        option = vocabulary()["average"].options[key]
+        assert [checking.wrong(option, name) for name in names] == [None] * len(names)
+        assert checking.wrong(option, "cubic") == f"unknown 'cubic'; {near('cubic', names)}"
+    assert checking.wrong(vocabulary()["train"].options["heads"], "4") is None  # of a transformer: a number
+    every = [
+        option for command in vocabulary().values() for option in command.parameters if not option.within
+    ]
+    assert {option.kind for option in every} == {"", *checking.CHECKS}
