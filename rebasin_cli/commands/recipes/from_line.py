@@ -121,7 +121,7 @@ def _value(command: Command, option: Option, text: str) -> Any:
         value = _text(command, option.brings, text)
     problem = wrong(option, value)
     if problem is None and option.brings == PLAIN:  # of a file only the run knows whether it is there
-        problem = checking.wrong(option.key, text, command.name)
+        problem = checking.wrong(option, text)
     if problem:
         raise UsageError(f"{option.flag}: {problem}")
     return value
