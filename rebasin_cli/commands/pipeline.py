@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from ..registry import operations
 from ..session.listener import Listener
-from ..session.subjects import Data, Loading, Network, Repair, Search
 from .align import Align
 from .align import run as _align
 from .barrier import Barrier
@@ -22,7 +21,6 @@ from .merge import Merge
 from .merge import run as _merge
 from .train import Train
 from .train import run as _train
-from .verbs.outputs import Output, Written
 from .verify import Verify
 from .verify import run as _verify
 
@@ -45,18 +43,11 @@ merge, train, verify = _of_checked(_merge), _of_checked(_train), _of_checked(_ve
 __all__ = [
     "Align",
     "Barrier",
-    "Data",
     "Eval",
     "Listener",
-    "Loading",
     "Merge",
-    "Network",
-    "Output",
-    "Repair",
-    "Search",
     "Train",
     "Verify",
-    "Written",
     "align",
     "barrier",
     "evaluate",

@@ -149,11 +149,8 @@ class Operation:
         words = list(self.words)
         for one in self.options:
             value = getattr(asked, one.within).get(one.name) if one.within else getattr(asked, one.name)
-            if one.positional:
-                given = value if one.many else (value,)
-                words += [f"./{text}" if str(text).startswith("-") else str(text) for text in given]
-            elif value is not None and value != one.default:
-                words += _typed(one, value)
+            if value is not None and (one.positional or value != one.default):
+                words += one.typed(value)
         return words
 
     def result(self, values: Mapping[str, Any]) -> Any:
@@ -161,14 +158,6 @@ class Operation:
         hint = get_type_hints(self.run)["return"]
         kind = next(kind for kind in get_args(hint) or (hint,) if kind is not Plan)
         return kind(**{each.name: values.get(each.name, UNSET) for each in fields(kind)})
-
-
-def _typed(one: Option, value: Any) -> list[str]:
-    if one.type is bool:
-        return [one.flag if value else one.off]
-    if one.count:
-        return [one.flag, *map(str, value)]
-    return [word for each in (value if one.many else (value,)) for word in (one.flag, str(each))]
 
 
 def _flags(one: Option) -> set[str]:

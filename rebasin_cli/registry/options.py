@@ -117,6 +117,19 @@ class Option:
         except (ValueError, KeyError):
             raise UsageError(f"{self.flag} {text!r} is not of type {self.type.__name__}") from None
 
+    def typed(self, value: Any) -> list[str]:
+        """The words of a command line that give it this value."""
+        if self.type is bool:
+            return [self.flag] if value else [self.off] * bool(self.off)
+        values = [str(each) for each in (value if isinstance(value, list | tuple) else [value])]
+        if self.positional:
+            return [f"./{text}" if text.startswith("-") else text for text in values]
+        if self.count:
+            return [self.flag, *values]
+        # as one word where it begins with a dash: it is no option
+        each = ([f"{self.flag}={text}"] if text.startswith("-") else [self.flag, text] for text in values)
+        return [word for words in each for word in words]
+
     def check(self, value: Any) -> None:
         """Raise UsageError for a value that the declaration rules out."""
         if value is None and self.default is None:

@@ -58,6 +58,7 @@ def test_a_value_is_told_as_a_command_line_that_stands_for_it(name, typed):
         asked = operation.made(given)
         line = operation.line(asked)
         assert line[: len(operation.words)] == list(operation.words)
+        assert "None" not in line  # what may be left out
         back = typed(operation, line[len(operation.words) :])
         if given is alone:  # a file that begins with a dash is told as one in this folder
             assert operation.line(back) == line

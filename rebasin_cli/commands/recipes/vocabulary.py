@@ -167,9 +167,7 @@ class Command:
     def line(self, arguments: Iterable[str], options: Mapping[str, Any]) -> list[str]:
         """The command line, without `rebasin`: words, arguments, then options in the order given."""
         told = [*self.words, *(f"./{text}" if text.startswith("-") else text for text in arguments)]
-        for key, value in options.items():
-            told += _told(self.options[key], value)
-        return told
+        return told + [word for key, value in options.items() for word in self.options[key].typed(value)]
 
 
 @functools.cache
@@ -188,17 +186,3 @@ def _one(option: Option, value: Any) -> Any:
     if option.type is bool or value is None:
         return value
     return option.read(str(value))
-
-
-def _told(option: Option, value: Any) -> list[str]:
-    if option.type is bool:
-        return [option.flag] if value else [option.off] if option.off else []
-    values = value if isinstance(value, list) else [value]
-    if option.count:
-        return [option.flag, *map(str, values)]
-    return [word for item in values for word in _word(option.flag, str(item))]
-
-
-def _word(flag: str, value: str) -> list[str]:
-    # As one word where the value begins with a dash: it is no option.
-    return [f"{flag}={value}"] if value.startswith("-") else [flag, value]
