@@ -1,5 +1,6 @@
 """Operations as commands: what is declared is typed, and what is typed is the value that was meant."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,10 @@ import typer
 
 from rebasin_cli.cli import builder
 from rebasin_cli.commands.recipes.vocabulary import Command
+from rebasin_cli.errors import GateNotMet, UsageError
 from rebasin_cli.registry import operations
 from rebasin_cli.registry.options import REQUIRED
+from rebasin_cli.registry.results import Result
 
 EVERY = operations.every()
 
@@ -132,3 +135,71 @@ def test_what_a_result_does_not_have_is_told_to_nobody():
     assert "reliability" in done.values() and "reliability" not in done.shown()
     again = EVERY["eval"].result(done.values())
     assert again == done
+
+
+def test_a_format_whose_flag_a_command_has_itself_is_written_by_another():
+    for name in ("barrier", "gate", "compare", "plane"):
+        flags = [option.flag for option in EVERY[name].options if not option.positional]
+        assert {"--json", "--json-file"} <= set(flags) and len(flags) == len(set(flags))
+
+
+def test_formats_of_a_package_that_cannot_be_imported_harm_nobody_else(monkeypatch):
+    def constant(name, which, known=operations.FORMATS.constant):
+        if name == "broken":
+            raise UsageError("it cannot be imported")
+        return known(name, which)
+
+    monkeypatch.setattr(operations.FORMATS, "names", lambda: ["broken", "markdown"])
+    monkeypatch.setattr(operations.FORMATS, "constant", constant)
+    assert [one.flag for one in operations.GATHERED["formats"]("formats")] == ["--markdown"]
+
+
+class Answer(Result):
+    """A result that is no, warns, and then ends with an error; all of that where `said` tells."""
+
+    def __init__(self, said, yes=True, wrong=None):
+        vars(self).update(said=said, answer=yes, wrong=wrong)
+
+    @property
+    def yes(self):
+        return self.answer
+
+    def warnings(self):
+        return self.said.append("warnings") or ()
+
+    def shown(self):
+        return self.said.append("shown") or {}
+
+    def end(self):
+        self.said.append("end")
+        if self.wrong is not None:
+            raise self.wrong
+
+
+def test_what_was_found_is_shown_and_warned_of_before_the_answer_ends_the_command(monkeypatch):
+    """A gate that is missed hides neither the figures nor the gates that nothing was held against."""
+    command = EVERY["inspect"]
+    for how, ended in (
+        ({}, None),
+        ({"yes": False}, typer.Exit),
+        ({"wrong": GateNotMet("1 of 1 gates not met")}, GateNotMet),
+    ):
+        said = []
+        monkeypatch.setattr("rebasin_cli.cli.perform.perform", lambda *given: Answer(said, **how))  # noqa: B023
+        given = {option.parameter: value_of(option) for option in command.options} | {"json": False}
+        with pytest.raises(ended) if ended else nullcontext():
+            builder.run(command, given, "as typed")
+        assert said == ["shown", "warnings", "end"]
+    monkeypatch.setattr("rebasin_cli.cli.perform.perform", lambda *given: None)  # not the first of several
+    builder.run(command, given, "as typed")
+
+
+def test_a_report_names_the_command_as_it_was_typed(monkeypatch):
+    seen = []
+    monkeypatch.setattr(builder, "run", lambda operation, given, line: seen.append(line))
+    app = typer.Typer()
+    app.command("it")(builder.command(EVERY["inspect"]))
+    app.callback()(lambda: None)
+    words = ["it", "a b.pt", "--json"]
+    typer.main.get_command(app)(words, standalone_mode=False, obj=words)
+    assert seen == ["rebasin it 'a b.pt' --json"]

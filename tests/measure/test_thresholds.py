@@ -50,6 +50,7 @@ def test_a_gate_says_a_figure_and_a_limit_and_the_rest_has_defaults():
         "accuracy midpoint barrier <= 0.2": "shipped:test:accuracy_midpoint<=0.2",
         "0.9 <= test accuracy": "shipped:test:accuracy>=0.9",
         "0.05 => barrier": "shipped:test:chord<=0.05",
+        "90% <= accuracy": "shipped:test:accuracy>=0.9",
         # units
         "accuracy >= 99.9%": "shipped:test:accuracy>=0.999",
         "accuracy drop <= 1 %": "shipped:test:accuracy_drop<=0.01",

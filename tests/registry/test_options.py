@@ -286,3 +286,35 @@ def test_the_hint_of_a_field_says_what_it_takes_and_python_keeps_what_no_text_ca
     named = Option("x", int, 1, flag="--one-way", within="options-of")
     assert (named.key, named.parameter) == ("one_way", "options_of_x")
     assert Option("models", Path, None, positional=True).key == "models"
+
+
+def test_an_option_of_several_methods_allows_whatever_one_of_them_allows():
+    def together(**of):
+        return operations._together(
+            "so_many", {name: Option("so_many", **how) for name, how in of.items()}, "o"
+        )
+
+    def whole(**more):
+        return {"type": int, "default": 1, "flag": "--n", **more}
+
+    both = together(a=whole(min=1, max=5), b=whole(min=0, max=3))
+    assert (both.min, both.max, both.default, both.within, both.shown) == (0, 5, None, "o", False)
+    assert together(a=whole(min=1), b=whole(max=3)).min is None
+    assert together(a=whole(min=1), b=whole(max=3)).max is None
+    mixed = together(a=whole(min=1), b=whole(type=float, min=0.5))
+    assert (mixed.type, mixed.min) == (str, None)  # read as the chosen method's
+    assert together(a=whole(kind="bytes")).type is str
+    words = together(
+        a=whole(type=str, choices=("x", "y")), b=whole(type=str, choices=("y", "z"), flag="--of")
+    )
+    assert words.choices == ("x", "y", "z") and words.metavar == "x|y|z"
+    assert (words.flag, words.also) == ("--n", ("--of",))
+    off, on = ({"type": bool, "default": default, "flag": "--n"} for default in (False, True))
+    assert [(one.default, one.off) for one in (together(a=off), together(a=off, b=on))] == [
+        (False, ""),
+        (None, "--no-n"),
+    ]
+    same, other = whole(help="So many."), whole(help="So large.", default=7)
+    assert together(a=same, b=same).help == "So many (1)."
+    assert together(a=same, b=other, c=same).help == "a, c: So many (1). b: So large (7)."
+    assert together(a=same, b=other).panel == "Options of a, b"
