@@ -1,13 +1,17 @@
 """What is refused before any work, and whose word is taken for what."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.errors import CheckpointError, NetworkError, SpecError, UsageError
 from rebasin_cli.matchers import am
-from rebasin_cli.session import method_options, samples
+from rebasin_cli.nets.mlp import MLP
+from rebasin_cli.session import asked, method_options, samples
 from rebasin_cli.session import models as intake
 from rebasin_cli.session import network as running
 from rebasin_cli.session.session import Session
@@ -199,3 +203,49 @@ def test_what_was_not_asked_for_opens_nothing(tmp_path):
     assert session.folds is None and not session.unseen
     with pytest.raises(CheckpointError):
         session.fitted  # noqa: B018
+
+
+def test_options_of_methods_come_in_the_types_that_the_chosen_method_means():
+    read = asked.meant({"memory": "2GB", "effort": "high", "max_sweeps": "3"}, "wm")
+    assert read == {"memory": 2 * 10**9, "effort": "high", "max_sweeps": 3}
+    assert asked.meant({"max_sweeps": "3"}, None) == {"max_sweeps": 3}  # of wm, which may be meant
+    assert asked.meant({"max_sweeps": 3}, ["am", "wm"]) == {"max_sweeps": 3}
+    assert asked.meant({"epochs": "3"}, "wm") == {"epochs": "3"}  # which wm refuses by its name
+    with pytest.raises(UsageError, match="--max-sweeps 'x' is not of type int"):
+        asked.meant({"max_sweeps": "x"}, "wm")
+
+
+def test_a_subject_has_what_the_operation_takes_and_else_its_defaults():
+    from rebasin_cli.commands.align import Align
+    from rebasin_cli.commands.eval import Eval
+
+    align = Align(reference=Path("a"), model=Path("b"), no_prove=True, seed=3, options={"max_sweeps": "2"})
+    of = asked.subjects_of(align)
+    assert of["search"] == Search(method="wm", options={"max_sweeps": 2}, prove=False)
+    assert asked.subjects_of(Align(reference=Path("a"), model=Path("b")))["search"] == Search(
+        "wm", prove=True, open=True
+    )
+    assert of["network"].seed == 3 and of["data"] == Data() and of["loading"] == Loading()
+    one = asked.subjects_of(Eval(model=Path("a"), data="digits"))
+    assert one["data"].data == "digits" and one["search"] == Search()
+    assert asked.of(align, Network, seed=5).seed == 5
+
+
+def test_another_search_or_other_tensors_share_what_was_opened_and_no_more(tmp_path):
+    """What was opened of the models stays as they are; what is found of tensors is theirs alone."""
+    paths = [tmp_path / f"{width}.safetensors" for width in (8, 5)]
+    for path, width in zip(paths, (8, 5), strict=True):
+        write_safetensors(path, MLP([64, width, 10]).state_dict(), metadata={"rebasin.data": "digits"})
+    session = Session("merge", [paths[0]] * 2, search=Search("wm"), network=Network(net="mlp"))
+    assert session.options is not None and session.has_data
+    opened = {name: getattr(session, name) for name in ("models", "fitted", "network")}
+    other = session.by(Search("am"))
+    assert other.method == "am" and other.options == am.Options() and session.method == "wm"
+    assert all(getattr(other, name) is one for name, one in opened.items())
+    models = [open_checkpoint(paths[1])] * 2
+    again = session.over(models, session.asked)
+    assert again.models == models and session.models is opened["models"]
+    assert again.network.state_dict()["head.bias"].shape == (10,) and again.network is not session.network
+    assert again.fitted.sizes != session.fitted.sizes
+    session.forget_network()
+    assert session.network is not opened["network"] and session.network is session.network
