@@ -179,9 +179,7 @@ def run(asked: Barrier, listener: Listener = SILENT) -> BarrierResult | Plan:
     """
     gates, subjects = asked_of(asked), subjects_of(asked)
     written, pairs = written_of(asked, listener), [_two(text) for text in asked.pair]
-    along = Along(asked.interpolation, asked.points, asked.curve, asked.attack)
-    how: dict[str, Any] = {"along": along, "perm": asked.perm, "pairs": pairs, "gates": gates}
-    found = _barrier(asked.a, asked.b, written, listener, **how, **subjects)
+    found = _barrier(asked, pairs, gates, written, listener, **subjects)
     return BarrierResult(found, asked.baseline) if isinstance(found, Report) else Plan(found)
 
 
@@ -193,36 +191,21 @@ def _two(text: str) -> tuple[Path, Path]:
     return Path(first), Path(second)
 
 
-@dataclass(frozen=True)
-class Along:
-    """The paths: how two models are joined, at how many points (None: as usual), trained `curves`, and under
-    which `attacks` (`networks.attacks`) all are measured, too."""
-
-    interpolation: str = "linear"
-    points: int | None = None
-    curves: Sequence[Path] = ()
-    attacks: Sequence[str] = ()
-
-
 def _barrier(
-    a: Path,
-    b: Path,
-    written: Written = Written(),  # noqa: B008 (frozen)
-    listener: Listener = SILENT,
-    *,
-    along: Along = Along(),  # noqa: B008 (frozen)
-    perm: Path | None = None,
-    pairs: Sequence[tuple[Path, Path]] = (),
-    gates: Asked = Asked(),  # noqa: B008 (frozen)
+    asked: Barrier,
+    pairs: Sequence[tuple[Path, Path]],
+    gates: Asked,
+    written: Written,
+    listener: Listener,
     **subjects: Unpack[Subjects],
 ) -> Report | dict[str, Any]:
     """The report of A and B, over all pairs; of a dry run the plan."""
-    if along.points is not None:
-        check_points(along.points)
-    check_interpolation(along.interpolation)
-    session = Session("barrier", [a, b], listener, **subjects, perm=perm)
+    if asked.points is not None:
+        check_points(asked.points)
+    check_interpolation(asked.interpolation)
+    session = Session("barrier", [asked.a, asked.b], listener, **subjects, perm=asked.perm)
     others = [file for model in itertools.chain(*pairs) for file in of_model(model)]
-    destinations = written.destinations(inputs=session.reads.and_files([*along.curves, *others]))
+    destinations = written.destinations(inputs=session.reads.and_files([*asked.curve, *others]))
     command = written.command or "rebasin barrier"
     if (before := known()) is not None:
         if written.dry_run:
@@ -231,7 +214,7 @@ def _barrier(
         before = dataclasses.replace(before, command=command)
         return judge(before, gates, written, destinations, listener)
     search.check(session, or_none=True)
-    planned = _plan(session, pairs, along, gates)
+    planned = _plan(session, asked, pairs, gates)
     if written.dry_run:
         return (
             plans.of_search(planned.session)
@@ -240,14 +223,13 @@ def _barrier(
         )
     report = _measure(planned, command, gates)
     measured: list[Report] = []
-    subjects["search"] = dataclasses.replace(
-        planned.session.asked.search, open=False
-    )  # all pairs by one method
+    by = planned.session.asked.search  # all pairs by one method
+    subjects["search"] = dataclasses.replace(by, open=False)
     for number, (c, d) in enumerate(pairs, start=2):
         listener.say(f"pair {number} of {1 + len(pairs)}: {c} and {d}")
         quiet = dataclasses.replace(listener, say=lambda text: None)
-        same = dataclasses.replace(along, curves=())
-        more = _barrier(c, d, listener=quiet, along=same, **subjects)
+        alike = dataclasses.replace(asked, a=c, b=d, curve=())
+        more = _barrier(alike, (), Asked(), Written(), quiet, **subjects)
         measured += [more] if isinstance(more, Report) else []
     report = intervals.with_pairs(report, measured) if measured else report
     return judge(report, gates, written, destinations, listener)
@@ -268,8 +250,8 @@ class _Plan:
 
 def _plan(
     session: Session,
+    asked: Barrier,
     pairs: Sequence[tuple[Path, Path]],
-    along: Along,
     gates: Asked,
 ) -> _Plan:
     """Everything that can be refused before an hour of measuring; the minutes are told."""
@@ -288,7 +270,7 @@ def _plan(
             )
     else:
         session = method.chosen(session)
-    points, repaired = points_of(along.points, full=session.asked.data.full)
+    points, repaired = points_of(asked.points, full=session.asked.data.full)
     repair = repairs.planned(session, has_data=True)
     how = repair.how
     settings = Rows(
@@ -296,9 +278,9 @@ def _plan(
         repaired_points=repaired,
         repair_with="auto" if session.asked.repair.repair == "auto" else how,  # it is open to a search
         ridge=session.asked.repair.ridge,
-        interpolation=along.interpolation,
-        curves=between(session.models, session.fitted, along.curves, pairs=bool(pairs)),
-        attacks=_attacks(along, session.asked.data.loss),
+        interpolation=asked.interpolation,
+        curves=between(session.models, session.fitted, asked.curve, pairs=bool(pairs)),
+        attacks=_attacks(asked),
         attacked=None if session.asked.data.full else ATTACKED,
     )
     word = repaired_label(how, statistics=bool(session.fitted.statistics))
@@ -317,7 +299,7 @@ def _plan(
         statistics=statistics,
         points=points,
         repaired_points=repaired,
-        turning=along.interpolation != "linear",
+        turning=asked.interpolation != "linear",
     )
     rows += plan_groups(word) if session.folds is not None and session.moved else []
     rows += plan_curves(settings.curves, resets=statistics, points=points)
@@ -338,17 +320,17 @@ def _plan(
     return _Plan(session, repair, settings, word, rows, figures, subject)
 
 
-def _attacks(along: Along, loss: str | None) -> Sequence[Attack]:
-    if along.attacks and loss is not None:
+def _attacks(asked: Barrier) -> Sequence[Attack]:
+    if asked.attack and asked.loss is not None:
         raise UsageError(
             "--attack goes up the cross-entropy, and --loss names another loss", hint="Leave one of them out"
         )
-    if along.attacks and along.points is not None and along.points <= MIDDLE:
+    if asked.attack and asked.points is not None and asked.points <= MIDDLE:
         raise UsageError(
-            f"--attack is measured along whole paths, and --points {along.points} are the ends and λ = ½",
+            f"--attack is measured along whole paths, and --points {asked.points} are the ends and λ = ½",
             hint="Give --points 5 or more",
         )
-    return list(dict.fromkeys(map(Attack.parse, along.attacks)))
+    return list(dict.fromkeys(map(Attack.parse, asked.attack)))
 
 
 def _measure(planned: _Plan, command: str, gates: Asked) -> Report:
