@@ -12,6 +12,7 @@ from rebasin_cli.measure.gates import (
     check_gate_names,
     contradicted,
     evaluate_gates,
+    fixed_rows,
     judged,
 )
 from rebasin_cli.measure.thresholds import FIGURES, asked, of_option, parse_gate
@@ -60,11 +61,18 @@ def test_gate_names_are_checked_against_what_will_be_measured():
 
 
 def test_a_tolerance_that_is_none_is_refused():
-    for tolerance in (math.nan, math.inf, -0.01):
-        with pytest.raises(UsageError, match="--baseline-tolerance"):
+    for tolerance, told in ((math.nan, "a number"), (math.inf, "a number"), (-0.01, "0 or more")):
+        with pytest.raises(UsageError, match=f"--baseline-tolerance: .*, expected {told}"):
             Asked(baseline_tolerance=tolerance)
         with pytest.raises(UsageError, match="--baseline-tolerance"):
             evaluate_gates(report(), baseline_tolerance=tolerance)
+
+
+def test_a_search_may_choose_no_other_repair_than_a_gate_names():
+    gates = ["aligned + reset train loss <= 1", "aligned + repair:test:chord<=1", "aligned + reset loss <= 2"]
+    gates += ["naive barrier <= 1", "barrier <= 1", "aligned accuracy >= 0"]
+    assert fixed_rows(map(parse_gate, gates)) == ["aligned + repair", "aligned + reset"]
+    assert Asked().any is False and fixed_rows([]) == []
 
 
 # holding
@@ -141,7 +149,8 @@ def test_what_is_no_number_or_was_not_measured_does_not_meet_its_gate():
     ends_only = Curve((0.0, 1.0), (0.3, 0.3), (0.9, 0.9), 10)
     broken = dataclasses.replace(report().rows[2], curves={"test": ends_only}, barriers={})
     broken = dataclasses.replace(report(), rows=(broken,))
-    assert "was not measured" in _one(broken, min_accuracy=0.1).detail
+    lacking = _one(broken, min_accuracy=0.1).detail
+    assert "was not measured" in lacking and "missed by" not in lacking
     assert not _one(broken, max_barrier=9.0).met
     assert not _one(dataclasses.replace(report(), endpoints=()), max_accuracy_drop=0.9).met
 

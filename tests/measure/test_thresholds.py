@@ -53,6 +53,7 @@ def test_a_gate_says_a_figure_and_a_limit_and_the_rest_has_defaults():
         "90% <= accuracy": "shipped:test:accuracy>=0.9",
         # units
         "accuracy >= 99.9%": "shipped:test:accuracy>=0.999",
+        "accuracy drop <= -1%": "shipped:test:accuracy_drop<=-0.01",
         "accuracy drop <= 1 %": "shipped:test:accuracy_drop<=0.01",
         "barrier <= 0.05 nats": "shipped:test:chord<=0.05",
         "barrier <= -1e-3": "shipped:test:chord<=-0.001",
@@ -168,7 +169,8 @@ def test_words_that_are_the_name_of_another_row_as_well_are_refused():
     assert "a row 'test'" in said("test barrier <= 1", rows)
     for fine in ("run 2 barrier <= 1", "test run 2:test:chord<=1", "shipped:test:chord<=1"):
         check_gate_names([parse_gate(fine)], rows, ["test"])
-    check_gate_names([of_option("max_barrier", 1)], ["test", "naive"], ["test"])
+    for option in (of_option("max_barrier", 1), stored("--max-barrier 1")):  # no words of a person's
+        check_gate_names([option], ["test", "naive"], ["test"])
 
 
 # options
