@@ -3,6 +3,7 @@
 import html.parser
 import io
 import math
+import re
 
 import numpy as np
 from PIL import Image
@@ -24,8 +25,10 @@ from rebasin_cli.reports.document import (
     On,
     Panel,
     Row,
+    Small,
     Table,
     Tone,
+    coded,
     shown,
 )
 from rebasin_cli.reports.formats import html as page
@@ -101,3 +104,177 @@ def test_words_above_a_picture_end_within_it():
         drawn = pictures.png(Document("title", [said], [Figure("", [panel] * panels, "")]))
         pixels = np.asarray(Image.open(io.BytesIO(drawn)).convert("L"))
         assert (pixels[:90, :-12] < 128).any() and (pixels[:, -12:] > 250).all()
+
+
+def whole():
+    """A document with one of everything."""
+    columns = [Column("row", Kind.TEXT), Column("loss at λ=½"), Column("all well", Kind.MARK)]
+    rows = [
+        Row(["naive", "nan", "-"], Tone.FAINT),
+        Row([("by ", Code("a|b")), "0.5", ""], Tone.CHOSEN, remarks=["T = 1_0", "control"]),
+        Row(["other", "0.25", "missed"], Tone.MISSED),
+    ]
+    gates = [Column("state", Kind.MARK), Column("gate", Kind.SENTENCE), Column("why", Kind.SENTENCE)]
+    drawn = Line("line", [0, 1], [0.0, 1.0], tells=["here", ""], remark="T = 2")
+    figure = Figure("Drawn", [Panel("loss", "λ", "nats", [drawn])], "a line", note="n_n", file="a b.png")
+    blocks = [
+        Table("Table", columns, rows, note="of *all*", remark="10 samples"),
+        Table("Headed", columns[:2], [Row(["one", "1"])], remark="5 samples", headed=True),
+        Table("Gates", gates, [Row(["met", "x <= 1", "is 0"], Tone.MET), Row(["no", "y", ""], Tone.MISSED)]),
+        Facts("Facts", [("w_d", coded("run `rebasin merge` now"))]),
+        Notes("Word", ["told"], word="note"),
+        Notes("Notes", ["first", "second"], strong=frozenset({1})),
+        Command("Again", "rebasin a", "as *typed*"),
+        Command("File", "a: 1\nb: 2", language="yaml"),
+        figure,
+        Small(("what ", Code("T"), " is"), on=On.WRITTEN),
+        Fold("Fold", [Notes("", ["within"]), Fold("Inner", [Facts("Deep", [("a", "b")])], on=On.ALL)]),
+        Fold("Open", [Figure("", [Panel("p", "x", "y", [drawn])], "alt")], open=True, on=On.ALL),
+        Fold("Nothing", [], on=On.ALL),
+    ]
+    said = ["one", "", ("two ", Link("there", "a b.json"))]
+    return Document("Title", said, blocks, Badge("no", Tone.MISSED), name="t")
+
+
+def test_markdown_says_all_of_a_document_with_its_own_marks():
+    assert (
+        markdown.text(whole(), level=1)
+        == r"""# Title
+
+one
+
+**two [there](a%20b.json)**
+
+## Table, 10 samples
+
+| row | loss at λ=½ | all well |
+| --- | ---: | --- |
+| *naive* | *nan* | *-* |
+| ▸ **by <code>a&#124;b</code>** *(T = 1\_0, control)* | **0.5** |  |
+| other | 0.25 | **missed** |
+
+<sub>of \*all\*</sub>
+
+| **row** 5 samples | loss at λ=½ |
+| --- | ---: |
+| one | 1 |
+
+## Gates
+
+| state | gate | why |
+| --- | --- | --- |
+| met | x \<= 1 | is 0 |
+| **no** | y |  |
+
+## Facts
+
+- w\_d: run `rebasin merge` now
+
+## Word
+
+- told
+
+## Notes
+
+- first
+- **second**
+
+## Again
+
+```sh
+rebasin a
+```
+
+as \*typed\*
+
+## File
+
+```yaml
+a: 1
+b: 2
+```
+
+## Drawn
+
+![a line](a%20b.png)
+
+<sub>n\_n</sub>
+
+<sub>what `T` is</sub>
+
+## Open
+"""
+    )
+
+
+def test_a_terminal_says_it_in_words_that_need_no_colour():
+    assert (
+        terminal.text(whole(), width=72)
+        == """\
+ Title
+ one
+ two there
+
+ Table, 10 samples
+                                 loss
+    row                        at λ=½   all well
+ ───────────────────────────────────────────────
+    naive                         nan   -
+  ▸ by a|b  T = 1_0, control      0.5
+    other                        0.25   missed
+ of *all*
+
+   row                                                             loss
+   5 samples                                                     at λ=½
+───────────────────────────────────────────────────────────────────────
+   one                                                                1
+
+ Gates
+ met  x <= 1
+      is 0
+ NO   y
+
+ w_d   run rebasin merge now
+ note  told
+
+ · first
+ ! second
+"""
+    )
+
+
+def test_what_is_to_be_copied_from_a_terminal_stays_on_its_line():
+    line = "rebasin merge " + "a-model.safetensors " * 9 + "b"
+    document = Document("t", [], [Command("Again", line, on=On.ALL), Notes("n", [line])])
+    lines = terminal.text(document, width=40).splitlines()
+    assert f" Again  {line}" in lines and f" · {line}" in lines
+
+
+def test_a_page_says_it_in_elements():
+    text = page.page(whole())
+    for said in (
+        '<p class="badge missed">no</p>',
+        "<p>one</p>\n<p><b>two there</b></p>",
+        "<caption>Table</caption>",
+        '<tr class="row">',
+        "<h2>Table <small>10 samples</small></h2>",
+        '<tr class="chosen"><th scope="row">▸ by <code>a|b</code> ',
+        "<small>T\u00a0=\u00a01_0, control</small></th>",
+        '<td class="n">0.5</td><td class="mark"></td></tr>',
+        '<tr class="missed"><th scope="row">other</th>',
+        "<dt>w_d</dt><dd>run <code>rebasin merge</code> now</dd>",
+        "<li>first</li>\n<li><b>! second</b></li>",
+        "a: 1\nb: 2</code></pre>",
+        '<p class="legend">what <code>T</code> is</p>',
+        "<details>\n<summary>Fold</summary>",
+        "<summary>Inner</summary>",
+        "<h2>Open</h2>",
+        'aria-label="loss: a line"',
+        "<small>T\u00a0=\u00a02</small>",
+        "<title>here</title>",
+        "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\"",
+    ):
+        assert said in text, said
+    assert "Nothing" not in text and text.count("<details>") == 2 and text.count("<svg") == 2
+    (light, on_light), (dark, on_dark) = re.findall(r"--(c[0-9a-f]{6}): (#\w+);", text)
+    assert light == dark and on_light != on_dark
