@@ -141,17 +141,23 @@ def _held(report: Report, gate: Threshold) -> Gate:
 
 
 def of_figure(text: str, figure: Figure, measured: float, limit: float, where: str) -> Gate:
-    """One figure held against its limit; `where` it was measured, in words."""
+    """One figure held against its limit; `where` it was measured, in words.
+
+    One beyond 0–1 where limits are shares, as a metric of one's own may be, meets none: 37 is not above 90 %.
+    """
     unit, spare = figure.unit, ROUNDING[figure.unit]
     bound = f"{'at least' if figure.larger else 'at most'} {number(limit)}{unit}"
     met = measured >= limit - spare if figure.larger else measured <= limit + spare  # False for NaN
-    met = met and math.isfinite(measured)
+    beyond = not unit and math.isfinite(measured) and abs(measured) > 1 + spare
+    met = met and math.isfinite(measured) and not beyond
     shown = number(measured)
     if not met and shown == number(limit):
         shown = f"{measured:.9g}"  # "is 0.05, wanted at most 0.05" would be a riddle
     found = "was not measured or is not a number" if math.isnan(measured) else f"is {shown}{unit}"
     told = f"{where}: {figure.sentence} {found}, wanted {bound}"
-    if not met and math.isfinite(measured):
+    if beyond:
+        told += "; it is no share, and a gate asks for one: let --metric return 0–1"
+    elif not met and math.isfinite(measured):
         told += f": missed by {number(abs(measured - limit))}{unit}"
     return Gate(text, measured, limit, met, told, bound)
 

@@ -146,6 +146,10 @@ def test_what_is_no_number_or_was_not_measured_does_not_meet_its_gate():
     for value in (math.nan, math.inf):
         assert not _one(report(accuracy=value), min_accuracy=0.1).met
         assert not _one(report(accuracy=value), max_accuracy_drop=0.1).met
+    for value in (37.0, -37.0):  # of a metric that counts otherwise: 37 % of what should be 90 %
+        percent = _one(report(accuracy=value), min_accuracy=0.9)
+        assert not percent.met and f"is {value:g}" in percent.detail and "return 0–1" in percent.detail
+    assert _one(report(accuracy=1.0), min_accuracy=1.0).met
     ends_only = Curve((0.0, 1.0), (0.3, 0.3), (0.9, 0.9), 10)
     broken = dataclasses.replace(report().rows[2], curves={"test": ends_only}, barriers={})
     broken = dataclasses.replace(report(), rows=(broken,))
