@@ -91,7 +91,7 @@ def write_safetensors(
     check_space(path.parent, total)
     shards = _shards(plan, shard_size) if layout is None else _shards_by(plan, layout)
     with _in(stage, path) as stage:
-        stage.replaces(lambda: _giving_way(path, earlier(path, layout), force))
+        stage.replaces(lambda: _giving_way(earlier(path, layout), force))
         if len(shards) == 1 and layout is None:
             with stage.open(path) as file:
                 _write_file(file, path, shards[0], tensors, texts, finite, tell)
@@ -128,7 +128,7 @@ def write_torch(
     plan = _output_plan(tensors, out_dtype, as_torch=True)
     check_space(path.parent, sum(nbytes(*planned) for planned in plan.values()))
     with _in(stage, path) as stage, hashing() as (add, total):
-        stage.replaces(lambda: _giving_way(path, [one for one in (path, about) if one.exists()], force))
+        stage.replaces(lambda: _giving_way([one for one in (path, about) if one.exists()], force))
         written = WritingDigest(plan, add)
 
         def put(name: str, record: IO[bytes]) -> None:
@@ -158,7 +158,7 @@ def write_text_atomic(
     """
     path = check_output(path, force=force, text=True)
     with _in(stage, path) as stage:
-        stage.replaces(lambda: _giving_way(path, [path] * path.exists(), force))
+        stage.replaces(lambda: _giving_way([path] * path.exists(), force))
         with stage.open(path) as file, disk(path):
             file.write(content.encode("utf-8") if isinstance(content, str) else content)
     return path
@@ -182,7 +182,7 @@ def _in(stage: Staging | None, path: Path) -> contextlib.AbstractContextManager[
     return staged(path.parent)
 
 
-def _giving_way(path: Path, there: list[Path], force: bool) -> list[Path]:
+def _giving_way(there: list[Path], force: bool) -> list[Path]:
     """The files whose place the new ones take; without `force` there must be none by now."""
     if there and not force:
         raise OutputExists(

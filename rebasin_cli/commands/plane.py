@@ -155,13 +155,10 @@ def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
     if asked.split not in SPLITS:
         raise UsageError(f"--split {asked.split}: there is test, and train")
     written, perm, curves = written_of(asked, listener), asked.perm, asked.curve
-    asked_for = {"png": asked.plot, "html": asked.html, "json": asked.json_file}
-    written = replace(written, files={name: path for name, path in asked_for.items() if path})
     settled = asked.c is not None or bool(curves) or perm is not None  # what the third one is
     named = "none" if asked.method is None and settled else asked.method
     paths = [asked.a, asked.b, *([asked.c] if asked.c is not None else [])]
-    subjects, grid = subjects_of(replace(asked, method=named)), asked
-    session = Session("plane", paths, listener, **subjects, perm=perm)
+    session = Session("plane", paths, listener, **subjects_of(replace(asked, method=named)), perm=perm)
     files = written.destinations(FILENAMES, session.reads.and_files([*curves]))
     if written.resume and not files:
         raise UsageError("--resume: nothing is kept of a plane that is not written", hint="Name a --report")
@@ -172,12 +169,12 @@ def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
         check_state(state_path(files[0][1]), "search", session.reads.and_files([*curves]), again=True)
     given, trained = session.given[0], between(session.models, session.fitted, curves)
     network, statistics = session.need_network(), bool(session.fitted.statistics)
-    splits = session.open_splits(grid.split, *["reset"] * statistics)
-    shown = splits[grid.split]
+    splits = session.open_splits(asked.split, *["reset"] * statistics)
+    shown = splits[asked.split]
     if session.asked.data.limit is None and not session.asked.data.full:
         shown = shown.subset(SAMPLES, session.seed)
     again = splits["reset"].subset(RESET, session.seed) if statistics else None
-    plan = _plan(session, grid, shown, again)
+    plan = _plan(session, asked, shown, again)
     listener.say(plans.in_words(plan))
     if written.dry_run:
         return Plan(plans.of_search(session) | plan)
@@ -186,15 +183,15 @@ def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
     perms = found.permutations[0] if found else given
     names, models = _three(session.models, session.fitted, trained, perms)
     flat = planes.Plane.through(models, session.fitted)
-    axes = flat.axes(grid.points)
+    axes = flat.axes(asked.points)
     network = network.to(session.device)
     ends = [
         planes.score(model, network, shown, scores=session.scores, device=session.device) for model in models
     ]
-    if grid.split == "test":
+    if asked.split == "test":
         session.splits["test"] = shown
         endpoints.check(session)({"test": ends[: len(session.models)]})
-    with _kept(session, written, files, grid, curves, perms) as state:
+    with _kept(session, written, files, asked) as state:
         figures = _measured(session, flat, axes, shown, again, perms, state)
     made = PlaneResult(
         schema=SCHEMA,
@@ -206,7 +203,7 @@ def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
         match=accounts.describe_match(found, given=perm is not None),
         proof=proof.account,
         data=provenance.describe_data(shown, full=session.asked.data.full)
-        | {"split": grid.split, "samples": shown.samples, "reset": 0 if again is None else again.samples},
+        | {"split": asked.split, "samples": shown.samples, "reset": 0 if again is None else again.samples},
         points=[
             {"name": name, "x": x, "y": y, "loss": end.loss, "accuracy": end.accuracy}
             for name, (x, y), end in zip(names, flat.places, ends, strict=True)
@@ -272,13 +269,13 @@ def _three(
     return ("A", end, "bend"), (a, first.b, replaced(a, first.controls[0]))
 
 
-def _plan(session: Session, grid: Plane, shown: Any, again: Any) -> dict[str, Any]:
+def _plan(session: Session, asked: Plane, shown: Any, again: Any) -> dict[str, Any]:
     """Points, samples and seconds."""
-    points, splits = grid.points**2 + 3, {grid.split: shown}
+    points, splits = asked.points**2 + 3, {asked.split: shown}
     each = plans.seconds_a_sample(
         session.need_network(), splits, output=session.output, device=session.device
     )
-    samples = {grid.split: shown.samples} | ({} if again is None else {"reset": again.samples})
+    samples = {asked.split: shown.samples} | ({} if again is None else {"reset": again.samples})
     return {
         "rows": {"the plane": points},
         "points": points,
@@ -292,9 +289,7 @@ def _kept(
     session: Session,
     written: Written,
     files: Sequence[tuple[str, Path]],
-    grid: Plane,
-    curves: Sequence[Path],
-    perms: Permutations | None,
+    asked: Plane,
 ) -> Iterator[Resumable]:
     """What was measured is kept beside the first file when it is interrupted; without any, nowhere."""
     if not files:
@@ -302,13 +297,13 @@ def _kept(
         return
     data = session.asked.data
     options = {
-        "points": grid.points,
-        "split": grid.split,
+        "points": asked.points,
+        "split": asked.split,
         "full": data.full,
         "batch_size": data.batch_size,
         "loss": data.loss,
         "metric": data.metric,
-        "curves": [stored.load(path).digest for path in curves],
+        "curves": [stored.load(path).digest for path in asked.curve],
     }
     output = Output(files[0][1], written.force, resume=written.resume)
     with search.resumable(session, output, options) as state:

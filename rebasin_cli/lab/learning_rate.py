@@ -61,7 +61,7 @@ def run(bench: Bench) -> Outcome:
     solved = bench.each("descending, m =", widths, solve)
     claims, tables, panels = [], [], []
     for m, (rows, even, errors, _) in zip(widths, solved, strict=True):
-        claims += _claims(m, rows, even, errors, p)
+        claims += _claims(m, rows, even, errors)
         head = (
             "ηm",
             "runs that end",
@@ -100,7 +100,7 @@ def _spread(students: torch.Tensor) -> float:
     return float(systems.pq_index(students.norm(dim=-1), *ORDERS[0]).std() / len(students) ** 0.5)
 
 
-def _claims(m: int, rows: list[Any], even: list[float], error: float, p: Any) -> list[Claim]:
+def _claims(m: int, rows: list[Any], even: list[float], error: float) -> list[Claim]:
     slow = [row for row in rows if row[0] <= 4 and row[1]]
     fast = [row for row in rows if 4 < row[0] <= 6.5 and row[1]]
     found = []

@@ -118,9 +118,9 @@ class Written:
 def written_of(asked: Any, listener: Listener = SILENT, **own: Any) -> Written:
     """Where the report of an operation goes; `own` is what no option of that name says.
 
-    Files of formats are those of `files`, and of options that are called as the format: `html`, `json_file`.
+    Files of formats are those of `files`, and of options of one format: `html`, `json_file`, `plot`.
     """
-    formats = {"json": "json_file", "markdown": "markdown", "html": "html", "png": "png"}
+    formats = {"png": "plot", "html": "html", "markdown": "markdown", "json": "json_file"}
     named = {name: getattr(asked, option, None) for name, option in formats.items()}
     found = {name: path for name, path in named.items() if path is not None}
     found |= {name: Path(text) for name, text in getattr(asked, "files", {}).items()}
