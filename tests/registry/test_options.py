@@ -318,3 +318,21 @@ def test_an_option_of_several_methods_allows_whatever_one_of_them_allows():
     assert together(a=same, b=same).help == "So many (1)."
     assert together(a=same, b=other, c=same).help == "a, c: So many (1). b: So large (7)."
     assert together(a=same, b=other).panel == "Options of a, b"
+
+
+def test_a_value_is_typed_so_that_it_is_read_back():
+    for one, value, words in (
+        (Option("x", int, 1, flag="--x"), 3, ["--x", "3"]),
+        (Option("x", int, 1, flag="--x"), -3, ["--x=-3"]),
+        (Option("x", Path, None, flag="--x"), Path("-a b"), ["--x=-a b"]),
+        (Option("x", str, (), flag="--x", many=True), ("a", "-b"), ["--x", "a", "--x=-b"]),
+        (Option("x", str, (), flag="--x", many=True), ["a"], ["--x", "a"]),
+        (Option("x", str, (), flag="--x", many=True), (), []),
+        (Option("x", Path, None, flag="--x", many=True, count=2), (Path("a"), Path("b")), ["--x", "a", "b"]),
+        (Option("x", bool, False, flag="--x"), True, ["--x"]),
+        (Option("x", bool, False, flag="--x"), False, []),
+        (Option("x", bool, None, flag="--x", off="--no-x"), False, ["--no-x"]),
+        (Option("x", Path, None, positional=True), Path("-a"), ["./-a"]),
+        (Option("x", Path, None, positional=True, many=True), (Path("a"), Path("-b")), ["a", "./-b"]),
+    ):
+        assert one.typed(value) == words

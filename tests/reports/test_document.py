@@ -116,6 +116,7 @@ def whole():
     ]
     gates = [Column("state", Kind.MARK), Column("gate", Kind.SENTENCE), Column("why", Kind.SENTENCE)]
     drawn = Line("line", [0, 1], [0.0, 1.0], tells=["here", ""], remark="T = 2")
+    other = Line("", [0, 1], [1.0, 0.0], color=("#123456", "#abcdef"))
     figure = Figure("Drawn", [Panel("loss", "λ", "nats", [drawn])], "a line", note="n_n", file="a b.png")
     blocks = [
         Table("Table", columns, rows, note="of *all*", remark="10 samples"),
@@ -129,7 +130,7 @@ def whole():
         figure,
         Small(("what ", Code("T"), " is"), on=On.WRITTEN),
         Fold("Fold", [Notes("", ["within"]), Fold("Inner", [Facts("Deep", [("a", "b")])], on=On.ALL)]),
-        Fold("Open", [Figure("", [Panel("p", "x", "y", [drawn])], "alt")], open=True, on=On.ALL),
+        Fold("Open", [Figure("", [Panel("p", "x", "y", [other])], "alt")], open=True, on=On.ALL),
         Fold("Nothing", [], on=On.ALL),
     ]
     said = ["one", "", ("two ", Link("there", "a b.json"))]
@@ -276,5 +277,19 @@ def test_a_page_says_it_in_elements():
     ):
         assert said in text, said
     assert "Nothing" not in text and text.count("<details>") == 2 and text.count("<svg") == 2
-    (light, on_light), (dark, on_dark) = re.findall(r"--(c[0-9a-f]{6}): (#\w+);", text)
-    assert light == dark and on_light != on_dark
+    colors = re.findall(r"--(c[0-9a-f]{6}): (#\w+);", text)
+    (first, one), (second, two), *dark = sorted(colors[:2]) + sorted(colors[2:])
+    assert (first, one, dark[0]) == ("c123456", "#123456", ("c123456", "#abcdef"))
+    assert dark[1][0] == second and dark[1][1] != two and len(dark) == 2
+
+
+def test_words_in_backquotes_are_code_wherever_they_stand():
+    for sentence, pieces in {
+        "`a` b `c`": (Code("a"), " b ", Code("c")),
+        "a `b` c": ("a ", Code("b"), " c"),
+        "`a``b`": (Code("a"), Code("b")),
+        "it's a ` alone": ("it's a ` alone",),
+        "": (),
+    }.items():
+        found = coded(sentence)
+        assert (found, [type(each) for each in found]) == (pieces, [type(each) for each in pieces])
