@@ -46,7 +46,6 @@ def _performed(step: Step, more: Mapping[str, Any], line: Sequence[str]) -> Perf
     # What reports name as their command: the same whether something lay there before or not.
     named = [word for word in line if word not in ("--force", "--resume")]
     operation, asked = step.command.operation, step.asked(**more)
-    assert operation is not None
     done = screened(operation, asked, shlex.join(["rebasin", *named]))
     if done is None:
         return Performed({})
@@ -83,7 +82,7 @@ def _show(outcome: Any, *, brief: bool = False) -> None:
             reports.brief(report)
         else:
             reports.whole(report)
-    elif outcome.result and operation is not None and operation.figures:
+    elif outcome.result and operation.figures:
         show_on_screen(operation.result(numbers(outcome.result)))
     elif unchanged:
         result({"written": list(outcome.outputs) or None})

@@ -15,6 +15,7 @@ from ..analysis.diagnosis.facts import Fact
 from ..checkpoints.checkpoint import Checkpoint
 from ..errors import DataError, NetworkError, NoSpecFits, UsageError
 from ..matchers.search.candidates import candidates
+from ..registry import operations
 from ..registry.options import READS, again, argument
 from ..registry.results import Result
 from ..repair import open_to_choice
@@ -226,13 +227,6 @@ def given_options(asked: Asked) -> dict[str, Any]:
 
 def _line(words: Sequence[str], given: Mapping[str, Any], carried: Sequence[str]) -> str:
     """The command with those of the user's own options that it takes too."""
-    options = []
-    for name in carried:
-        option, value = f"--{name.replace('_', '-')}", given.get(name)
-        if value is True:
-            options.append(option)
-        elif isinstance(value, tuple):
-            options += [word for one in value for word in (option, str(one))]
-        elif value:
-            options += [option, str(value)]
-    return shlex.join(["rebasin", *words, *options])
+    known = {one.name: one for one in operations.of(words[0])[0].options}
+    options = (known[name].typed(given[name]) for name in carried if given.get(name))
+    return shlex.join(["rebasin", *words, *(word for each in options for word in each)])

@@ -77,7 +77,7 @@ def test_a_value_is_told_as_a_command_line_that_stands_for_it(name, typed):
 @pytest.mark.parametrize("name", EVERY)
 def test_a_step_of_a_recipe_is_the_value_of_its_operation(name):
     operation = EVERY[name]
-    command = Command.of(operation)
+    command = Command(operation)
     arguments = [
         str(text)
         for option in operation.options
@@ -93,7 +93,7 @@ def test_a_step_of_a_recipe_is_the_value_of_its_operation(name):
 
 def test_what_a_step_writes_that_names_no_file_ends_as_its_command_says():
     ends = {"canon": ".safetensors", "curve": ".curve.safetensors", "dream": ".npz", "doctor": None}
-    assert {name: Command.of(EVERY[name]).ending for name in ends} == ends
+    assert {name: Command(EVERY[name]).ending for name in ends} == ends
 
 
 def test_help_and_names_are_read_without_importing_the_command():
@@ -112,7 +112,7 @@ def test_of_what_methods_declare_only_what_was_given_is_told():
     off = {"options_as_published": False, "options_effort": None, "options_ascent": False}
     assert merge.made({"models": models, **off}).options == {"ascent": False}  # which is on by itself
     said = {"as_published": False, "effort": "high"}
-    assert Command.of(merge).made(["a", "b"], said).options == {"effort": "high"}
+    assert Command(merge).made(["a", "b"], said).options == {"effort": "high"}
 
 
 def test_a_report_that_nobody_typed_a_command_for_names_the_one_that_would_make_it():

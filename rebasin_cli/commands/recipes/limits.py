@@ -108,7 +108,7 @@ class Limits:
 
     @_noted
     def wrong_command(self, command: Command) -> str | None:
-        if command.said:
+        if command.operation.said:
             return None
         return f"nobody has said yet what `{command.name}` may do in a recipe of a stranger's"
 

@@ -159,20 +159,19 @@ def _steps(
     titles = _titles(given.value, names, problems)
     names.written = _planned(given.value, folder, titles)
     found: list[Step] = []
-    for step, title in zip(given.value, titles, strict=True):
-        names.later = set(titles[len(found) :])
+    for number, (step, title) in enumerate(zip(given.value, titles, strict=True)):
+        names.later = set(titles[number:])
         word = step_command(step)
         command = vocabulary.get(word) if word else None
         if limits is not None and command is not None and (why := limits.wrong_command(command)):
             problems.add(step, why)
         if command is None:
             placing.no_step(step, vocabulary, problems)
-            found.append(Step(title, Command((), "", ()), (), {}, (), (), {}, (), step.where))
             continue
         made = Maker(title, command, step, names, folder, problems, fetch).made(defaults)
         names.add(title, made.writes)
         found.append(made)
-    return [step for step in found if step.command.words]
+    return found
 
 
 def _titles(steps: Sequence[Value], names: Names, problems: Problems) -> list[str]:

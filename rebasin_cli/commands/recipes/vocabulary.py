@@ -35,7 +35,7 @@ REPORTS = ("report",)
 # Options that a step may write as one with parts: `baseline: {file: FILE, missing: accept}`.
 PARTS = {"baseline": {"file": "baseline", "missing": "missing_baseline", "tolerance": "baseline_tolerance"}}
 # Options whose file may be missing where another one says so.
-MAY_BE_MISSING = {"baseline": "missing_baseline"}
+MAY_BE_MISSING = {key: parts["missing"] for key, parts in PARTS.items() if "missing" in parts}
 ACCEPTED = constant("rebasin_cli.session.outcomes", "ACCEPT")
 
 
@@ -82,30 +82,27 @@ MERGES = ("merge", "average")  # several models into one; mergekit's words mean 
 
 @dataclass(frozen=True)
 class Command:
-    """A command that a step may run: `words` as typed, such as ("spec", "infer").
+    """An operation as a recipe knows it: a command that a step may run, and is a value of."""
 
-    `operation` is what a step of it is a value of; None only for what is no command.
-    """
-
-    words: tuple[str, ...]
-    help: str
-    parameters: tuple[Option, ...]
-    operation: Operation | None = None
-
-    @classmethod
-    def of(cls, operation: Operation) -> Command:
-        """An operation as a recipe knows it."""
-        first = operation.help.partition("\n")[0]
-        return cls(operation.words, first, operation.options, operation)
-
-    @property
-    def said(self) -> bool:
-        """Whether its role in a recipe has been thought about with all its arguments."""
-        return self.operation is not None and self.operation.said
+    operation: Operation
 
     @property
     def name(self) -> str:
-        return " ".join(self.words)
+        return self.operation.name
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """As they are typed, such as ("spec", "infer")."""
+        return self.operation.words
+
+    @property
+    def help(self) -> str:
+        """What it does, in a line."""
+        return self.operation.help.partition("\n")[0]
+
+    @property
+    def parameters(self) -> tuple[Option, ...]:
+        return self.operation.options
 
     @property
     def arguments(self) -> tuple[Option, ...]:
@@ -152,9 +149,8 @@ class Command:
 
     def made(self, arguments: Sequence[str], options: Mapping[str, Any]) -> Any:
         """The value of its operation: what a recipe says of each option, in the type that this has."""
-        assert self.operation is not None
         values, rest = dict[str, Any](), list(arguments)
-        for option in self.operation.options:
+        for option in self.parameters:
             if option.positional:
                 taken, rest = (rest, []) if option.many else (rest[:1], rest[1:])
                 values |= (
@@ -173,7 +169,7 @@ class Command:
 @functools.cache
 def vocabulary() -> dict[str, Command]:
     """The commands that a step may run, by their words."""
-    return {name: Command.of(one) for name, one in sorted(operations.every().items()) if one.is_step}
+    return {name: Command(one) for name, one in sorted(operations.every().items()) if one.is_step}
 
 
 def _value(option: Option, value: Any) -> Any:

@@ -7,6 +7,7 @@ import pytest
 from rebasin_cli.commands.recipes import reading
 from rebasin_cli.commands.recipes.recipe import parse
 from rebasin_cli.commands.recipes.vocabulary import Command
+from rebasin_cli.registry.operations import Operation
 from rebasin_cli.registry.options import MAY_READ, READS, REQUIRED, WRITES, Option
 
 
@@ -14,47 +15,46 @@ def argument(name, **more):
     return Option(name, Path, REQUIRED, positional=True, role=READS, **more)
 
 
-ALIGN = Command(
-    ("align",),
-    "Align.",
-    (
-        argument("reference"),
-        argument("model"),
-        Option("out", Path, None, flag="--out", role=WRITES, ending=".safetensors"),
-        Option("method", str, None, flag="--method", kind="method"),
-        Option("data", str, None, flag="--data", kind="data", role=MAY_READ),
-        Option("seed", int, None, flag="--seed", min=0, max=9),
-        Option("force", bool, None, flag="--force"),
-        Option("resume", bool, None, flag="--resume"),
-    ),
+def command(name, *options):
+    operation = Operation((name,), "", name)
+    vars(operation).update(
+        {"help": f"{name}.", "options": options}
+    )  # which are read off its source otherwise
+    return Command(operation)
+
+
+ALIGN = command(
+    "align",
+    argument("reference"),
+    argument("model"),
+    Option("out", Path, None, flag="--out", role=WRITES, ending=".safetensors"),
+    Option("method", str, None, flag="--method", kind="method"),
+    Option("data", str, None, flag="--data", kind="data", role=MAY_READ),
+    Option("seed", int, None, flag="--seed", min=0, max=9),
+    Option("force", bool, None, flag="--force"),
+    Option("resume", bool, None, flag="--resume"),
 )
-MERGE = Command(
-    ("merge",),
-    "Merge.",
-    (
-        argument("models", many=True),
-        Option("out", Path, None, flag="--out", role=WRITES, ending=".safetensors"),
-        Option("method", str, None, flag="--method", kind="method"),
-        Option("repair", str, None, flag="--repair", kind="repair"),
-        Option("interpolation", str, None, flag="--interpolation", kind="interpolation"),
-        Option("weights", str, None, flag="--weights"),
-        Option("reference", Path, None, flag="--reference", role=READS),
-        Option("out_dtype", str, None, flag="--out-dtype", kind="dtype"),
-        Option("share", float, None, flag="--share", min=0, max=1),
-        Option("ascent", bool, None, flag="--ascent", off="--no-ascent"),
-        Option("between", Path, None, flag="--between", many=True, count=2, role=READS),
-        Option("force", bool, None, flag="--force"),
-    ),
+MERGE = command(
+    "merge",
+    argument("models", many=True),
+    Option("out", Path, None, flag="--out", role=WRITES, ending=".safetensors"),
+    Option("method", str, None, flag="--method", kind="method"),
+    Option("repair", str, None, flag="--repair", kind="repair"),
+    Option("interpolation", str, None, flag="--interpolation", kind="interpolation"),
+    Option("weights", str, None, flag="--weights"),
+    Option("reference", Path, None, flag="--reference", role=READS),
+    Option("out_dtype", str, None, flag="--out-dtype", kind="dtype"),
+    Option("share", float, None, flag="--share", min=0, max=1),
+    Option("ascent", bool, None, flag="--ascent", off="--no-ascent"),
+    Option("between", Path, None, flag="--between", many=True, count=2, role=READS),
+    Option("force", bool, None, flag="--force"),
 )
-BARRIER = Command(
-    ("barrier",),
-    "Measure.",
-    (
-        argument("a"),
-        argument("b"),
-        Option("report", Path, None, flag="--report", role=WRITES),
-        Option("gate", str, None, flag="--gate", kind="gate", many=True),
-    ),
+BARRIER = command(
+    "barrier",
+    argument("a"),
+    argument("b"),
+    Option("report", Path, None, flag="--report", role=WRITES),
+    Option("gate", str, None, flag="--gate", kind="gate", many=True),
 )
 VOCABULARY = {command.name: command for command in (ALIGN, MERGE, BARRIER)}
 

@@ -10,10 +10,12 @@ from rebasin_cli.commands.recipes import familiar, reading
 from rebasin_cli.commands.recipes.cache import of_run
 from rebasin_cli.commands.recipes.limits import MOST_STEPS, Limits
 from rebasin_cli.commands.recipes.recipe import parse
-from rebasin_cli.commands.recipes.vocabulary import Command, vocabulary
+from rebasin_cli.commands.recipes.vocabulary import vocabulary
 from rebasin_cli.errors import UsageError
 from rebasin_cli.registry import allowed, import_reference
-from rebasin_cli.registry.options import UNSAID, Option
+from rebasin_cli.registry.options import REQUIRED, UNSAID, Option
+
+from .conftest import command
 
 OUT = "output_dir: out\n"
 
@@ -299,10 +301,12 @@ def test_somebody_has_said_of_every_option_of_every_command_what_it_may_name():
     """Say what a new one is where it is declared (`role`); until then no stranger's recipe has it."""
     known = vocabulary().values()
     unsaid = [f"{c.name} {p.flag or p.key}" for c in known for p in c.parameters if p.brings == UNSAID]
-    assert unsaid == [] and [c.name for c in known if not c.said] == []
+    assert unsaid == [] and [c.name for c in known if not c.operation.said] == []
 
 
 def test_an_option_that_nobody_has_said_anything_of_is_refused():
     value = reading.Value("x", "", "line 1")
     assert "nobody has said" in Limits().wrong(Option("new", str, None, flag="--new"), value)
-    assert "nobody has said" in Limits().wrong_command(Command(("new",), "", ()))
+    assert "nobody has said" in Limits().wrong_command(
+        command("new", Option("new", str, REQUIRED, positional=True))
+    )
