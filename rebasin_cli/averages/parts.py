@@ -11,14 +11,14 @@ from __future__ import annotations
 import fnmatch
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from ..checkpoints.tensors import plan_of
-from ..errors import SpecError, UsageError, unknown
+from ..errors import SpecError, UsageError, near, unknown
 from ..types import Tensors
 from .products import Products
 from .together import products_of
@@ -74,6 +74,21 @@ def check_choices(heads: str | None, extra: str, models: int) -> None:
         raise UsageError(f"--heads is for two models, not {models}", hint="Merge them two by two")
 
 
+def _ignored(globs: Sequence[str], names: Iterable[str]) -> set[str]:
+    """What is named to be copied. Raises UsageError for a glob of nothing: a slip would average it."""
+    found: set[str] = set()
+    for glob in globs:
+        named = {name for name in names if fnmatch.fnmatchcase(name, glob)}
+        if not named:
+            hint = near(glob.strip("*.") or glob, names)
+            raise UsageError(
+                f"--ignore {glob!r} names no tensor of these models",
+                hint=f"{hint[0].upper()}{hint[1:]}; rebasin inspect FILE lists them",
+            )
+        found |= named
+    return found
+
+
 def parts_of(
     models: Sequence[Tensors],
     *,
@@ -85,7 +100,7 @@ def parts_of(
     """Sort the tensors of these models. `ignore` are globs; `source` is whose tensors are copied.
 
     Raises SpecError with every tensor that cannot be averaged, for families that cannot (`together`),
-    UsageError for choices that there are not.
+    UsageError for choices that there are not, and for a glob that names no tensor.
     """
     check_choices(heads, extra, len(models))
     plans = [plan_of(model) for model in models]
@@ -100,7 +115,7 @@ def parts_of(
     likely = _likely_ties(plans)
     whole: list[str] = []  # those that can be taken from one model
     names = dict.fromkeys(name for plan in (*plans, source_plan) for name in plan)
-    ignored = {name for name in names if any(fnmatch.fnmatchcase(name, glob) for glob in ignore)}
+    ignored = _ignored(ignore, names)
     products = products_of(models, keep=ignored, source=source, resized=heads not in (None, "drop"))
     together = products.members
     for name in names:

@@ -170,3 +170,12 @@ def test_more_than_two_models_with_a_longer_vocabulary_are_told_what_to_ignore()
     narrow = [{f"w{k}": torch.zeros(n, 3) for k in range(9)} | {"v": torch.zeros(1)} for n in (5, 5, 6)]
     with pytest.raises(SpecError, match="See what a file holds"):
         parts_of(narrow)
+
+
+def test_a_glob_that_names_nothing_is_refused_and_none_is_averaged_by_a_slip():
+    models = [model(0), model(1)]
+    assert parts_of(models, ignore=["head.*"]).copied["head.bias"] == "ignored"
+    for ignore in (["haed.weight"], ["head.*", "haed.weight"]):
+        with pytest.raises(UsageError, match="'haed.weight' names no tensor") as raised:
+            parts_of(models, ignore=ignore)
+        assert "Did you mean head.weight?" in raised.value.hint

@@ -434,6 +434,7 @@ def test_a_greedy_soup_keeps_what_helps_and_never_loses_to_the_best_model(kin, d
 def test_a_soup_needs_a_network_and_data_and_equal_weights(kin, run_of_three, refused):
     soup = ("--method", "none", "--soup", "greedy")
     refused(2, "merge", *kin, *soup, "--weights", "0.25,0.25,0.25,0.25", says="Drop --weights")
+    refused(4, "average", *run_of_three, "--soup", "greedy", says="--net file.py:factory --data NAME")
     refused(2, "merge", *kin, *soup[:3], "gredy", says="Did you mean greedy")
     refused(4, "merge", *run_of_three, *soup, "--data", "digits", says="no built-in spec fits")
 

@@ -120,6 +120,7 @@ def test_what_is_averaged_as_it_is_and_looks_like_strangers_is_told(trained, pai
     assert said not in done("merge", pair[0], "aligned.safetensors", *plain, "-o", "m.safetensors").err
     told = done("merge", pair[0], kin, pair[1], *plain, "-o", "m.safetensors").err
     assert f"warning: {pair[1]} and {pair[0]} look like strangers." in told
+    assert "rebasin merge, by any --method but none" in told  # also where rebasin average says it
     short = ["--data", "digits", "--limit", "100", "--points", "3", "--repair", "none", "--skip-checks"]
     assert said in done("barrier", *pair, "--method", "none", *short).err
     assert said not in done("barrier", *pair, "--method", "wm", *short).err

@@ -13,6 +13,7 @@ from ...averages.combining import combined
 from ...averages.greedy import Soup, greedy
 from ...averages.parts import parts_of
 from ...checkpoints.tensors import LazyTensors, replaced
+from ...errors import NoSpecFits
 from ...networks.evaluation import Scores
 from ...repair import reset
 from ...session.listener import SILENT
@@ -110,7 +111,13 @@ def _network(session: Session) -> nn.Module:
     """The network of `--net` without asking for a spec, else that of the spec."""
     if session.asked.network.net is not None and not session.moved:
         return networks.from_reference(session.asked.network.net, session.models[0].shapes).float()
-    return session.need_network()
+    try:
+        return session.need_network()
+    except NoSpecFits as error:
+        if session.moved:
+            raise
+        hint = "Every mean is measured: give the network and data, --net file.py:factory --data NAME"
+        raise NoSpecFits(f"--soup greedy: {error.message}", hint=hint) from None
 
 
 def _account(paths: Sequence[Path], soup: Soup[Scores], splits: Splits) -> dict[str, Any]:

@@ -25,6 +25,6 @@ def tell(models: Sequence[Checkpoint], say: Callable[[str], None]) -> None:
         names = ", ".join(dict.fromkeys(str(model.path) for model, _ in found))
         say(
             f"warning: {names} and {first.path} look like strangers. {found[0][1].why} An average of "
-            "them as they are is no model. Align them: rebasin merge without --method none, and with --net "
-            "where no built-in spec fits"
+            "them as they are is no model. Align them: rebasin merge, by any --method but none, and with "
+            "--net where no built-in spec fits"
         )
