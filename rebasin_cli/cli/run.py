@@ -71,7 +71,7 @@ def perform(given: Mapping[str, Any]) -> None:
             _check(given)
             from ..commands import run as running  # heavy: what an earlier run left is gone by now
 
-            asked, words = running.Asked(given["download"], given["dry_run"], limits), vocabulary()
+            asked, words = running.Settings(given["download"], given["dry_run"], limits), vocabulary()
             if given["key"]:
                 told = running.key(documents, words, limits)
             else:

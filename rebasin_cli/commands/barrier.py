@@ -16,7 +16,7 @@ from ..errors import UsageError
 from ..measure import intervals, pairing
 from ..measure import report as measuring
 from ..measure.baseline import Subject, check_baseline
-from ..measure.gates import Asked, check_gate_names, fixed_rows, judged
+from ..measure.gates import GateSet, check_gate_names, fixed_rows, judged
 from ..measure.rows import (
     ATTACKED,
     MIDDLE,
@@ -194,7 +194,7 @@ def _two(text: str) -> tuple[Path, Path]:
 def _barrier(
     asked: Barrier,
     pairs: Sequence[tuple[Path, Path]],
-    gates: Asked,
+    gates: GateSet,
     written: Written,
     listener: Listener,
     **subjects: Unpack[Subjects],
@@ -229,7 +229,7 @@ def _barrier(
         listener.say(f"pair {number} of {1 + len(pairs)}: {c} and {d}")
         quiet = dataclasses.replace(listener, say=lambda text: None)
         alike = dataclasses.replace(asked, a=c, b=d, curve=())
-        more = _barrier(alike, (), Asked(), Written(), quiet, **subjects)
+        more = _barrier(alike, (), GateSet(), Written(), quiet, **subjects)
         measured += [more] if isinstance(more, Report) else []
     report = intervals.with_pairs(report, measured) if measured else report
     return judge(report, gates, written, destinations, listener)
@@ -252,7 +252,7 @@ def _plan(
     session: Session,
     asked: Barrier,
     pairs: Sequence[tuple[Path, Path]],
-    gates: Asked,
+    gates: GateSet,
 ) -> _Plan:
     """Everything that can be refused before an hour of measuring; the minutes are told."""
     _ = session.scores
@@ -333,7 +333,7 @@ def _attacks(asked: Barrier) -> Sequence[Attack]:
     return list(dict.fromkeys(map(Attack.parse, asked.attack)))
 
 
-def _measure(planned: _Plan, command: str, gates: Asked) -> Report:
+def _measure(planned: _Plan, command: str, gates: GateSet) -> Report:
     """The report of A and B."""
     session = planned.session
     inputs, proof = search.inputs(session), prove(session)

@@ -32,7 +32,7 @@ from .recipes.steps import Step
 from .recipes.variables import Had
 from .recipes.vocabulary import Command
 
-__all__ = ["Asked", "read", "recipe_of", "run", "schema_text"]
+__all__ = ["Settings", "read", "recipe_of", "run", "schema_text"]
 
 
 PANEL = "Align and merge"
@@ -109,7 +109,7 @@ class Run(Screen):
 
 
 @dataclass(frozen=True)
-class Asked:
+class Settings:
     """How a recipe is run, beyond what its documents know."""
 
     download: bool = False
@@ -156,7 +156,7 @@ def run(
     documents: Documents,
     vocabulary: Mapping[str, Command],
     perform: Perform,
-    asked: Asked,
+    settings: Settings,
     listener: Listener = SILENT,
     watch: Watch | None = None,
     *,
@@ -172,23 +172,23 @@ def run(
     def limited(step: Step) -> AbstractContextManager[object]:
         return watch.within(step.time_limit)
 
-    stranger = asked.limits is not None
-    fetcher = Fetcher(cache.folder / "downloads", listener.say, allowed=asked.download, stranger=stranger)
+    stranger = settings.limits is not None
+    fetcher = Fetcher(cache.folder / "downloads", listener.say, allowed=settings.download, stranger=stranger)
     cache.check()
-    recipe = read(documents, vocabulary, fetcher.expected, asked.limits)
+    recipe = read(documents, vocabulary, fetcher.expected, settings.limits)
     documents.about["recipe_sha256"] = of_file(documents.path)
     _check_steps(recipe, documents)
-    with running.folders(recipe.files, keep=not asked.dry_run):
+    with running.folders(recipe.files, keep=not settings.dry_run):
         documents.check()
         if recipe.downloads:  # what is wrong without them is told before the first of them is fetched
             coming = fetcher.missing
             judging.check(
                 recipe.steps, cache, perform, how, coming=coming, progress=progress, limited=limited
             )
-            recipe = read(documents, vocabulary, fetcher, asked.limits)
+            recipe = read(documents, vocabulary, fetcher, settings.limits)
         plans = judging.check(recipe.steps, cache, perform, how, progress=progress, limited=limited)
         documents.about["downloads"] = list(recipe.downloads)
-        if asked.dry_run:
+        if settings.dry_run:
             documents.about["steps"] = found = plan(recipe, cache, plans, how)
             return found
     with as_one():

@@ -25,7 +25,7 @@ ROUNDING = {"": 1e-12, " nats": 5e-8}
 
 
 @dataclass(frozen=True)
-class Asked:
+class GateSet:
     """All gates that a command is asked for. Raises UsageError for a tolerance that cannot be meant."""
 
     gates: tuple[Threshold, ...] = ()
@@ -48,7 +48,7 @@ def check_tolerance(tolerance: float) -> None:
         raise UsageError(f"--baseline-tolerance: the limit is {tolerance:g}, expected {expected}")
 
 
-def judged(report: Report, asked: Asked) -> Report:
+def judged(report: Report, asked: GateSet) -> Report:
     """The report with these gates in the place of those that it had, all held against its figures."""
     baseline = asked.baseline
     before = baseline.report if baseline else None
@@ -100,7 +100,7 @@ def _misnamed(gate: Threshold, rows: Sequence[str], splits: Sequence[str]) -> It
     yield from misread(gate, rows)
 
 
-def check_measured(report: Report, asked: Asked) -> None:
+def check_measured(report: Report, asked: GateSet) -> None:
     """Raise UsageError for gates on rows or splits that the report has no figures of."""
     check_gate_names(asked.gates, [row.name for row in report.rows], _splits(report))
 
@@ -126,7 +126,7 @@ def evaluate_gates(
     """
     check_tolerance(baseline_tolerance)
     asked = tuple(parse_gate(gate) if isinstance(gate, str) else gate for gate in gates)
-    check_measured(report, Asked(gates=asked))
+    check_measured(report, GateSet(gates=asked))
     found = [_held(report, gate) for gate in asked]
     if baseline is not None:
         found += against(baseline, report, baseline_tolerance)

@@ -25,7 +25,7 @@ def report(*, loss=0.32, accuracy=0.915, data=DATA, command="rebasin barrier a.p
     row = Row("aligned", {"test": curve}, {"test": barrier_of(curve)}, shipped=True)
     spec = {"name": "mlp", "sha256": "c3", "log10_symmetries": 12.5}
     made = Report("0", command, 0, (), spec, data, {}, {}, ENDS, (row,))
-    return gates.judged(made, gates.Asked(tuple(of_option(*limit) for limit in limits.items())))
+    return gates.judged(made, gates.GateSet(tuple(of_option(*limit) for limit in limits.items())))
 
 
 def stored(path, made):

@@ -8,7 +8,7 @@ import pytest
 from rebasin_cli.errors import GateNotMet, UsageError
 from rebasin_cli.measure.baseline import Baseline
 from rebasin_cli.measure.gates import (
-    Asked,
+    GateSet,
     check_gate_names,
     contradicted,
     evaluate_gates,
@@ -63,7 +63,7 @@ def test_gate_names_are_checked_against_what_will_be_measured():
 def test_a_tolerance_that_is_none_is_refused():
     for tolerance, told in ((math.nan, "a number"), (math.inf, "a number"), (-0.01, "0 or more")):
         with pytest.raises(UsageError, match=f"--baseline-tolerance: .*, expected {told}"):
-            Asked(baseline_tolerance=tolerance)
+            GateSet(baseline_tolerance=tolerance)
         with pytest.raises(UsageError, match="--baseline-tolerance"):
             evaluate_gates(report(), baseline_tolerance=tolerance)
 
@@ -72,7 +72,7 @@ def test_a_search_may_choose_no_other_repair_than_a_gate_names():
     gates = ["aligned + reset train loss <= 1", "aligned + repair:test:chord<=1", "aligned + reset loss <= 2"]
     gates += ["naive barrier <= 1", "barrier <= 1", "aligned accuracy >= 0"]
     assert fixed_rows(map(parse_gate, gates)) == ["aligned + repair", "aligned + reset"]
-    assert Asked().any is False and fixed_rows([]) == []
+    assert GateSet().any is False and fixed_rows([]) == []
 
 
 # holding
@@ -212,7 +212,7 @@ def test_a_gate_on_the_shipped_row_holds_whatever_row_that_is():
 
 def test_a_report_whose_gates_say_what_its_figures_do_not_is_contradicted():
     old = (of_option("min_accuracy", 0.99), of_option("max_accuracy_drop", 0.01))  # of versions before
-    made = judged(report(), Asked((*asked(["naive:test:chord<=1"], max_barrier=0.1), *old)))
+    made = judged(report(), GateSet((*asked(["naive:test:chord<=1"], max_barrier=0.1), *old)))
     assert [gate.met for gate in made.gates] == [True, False, False, True] and not [*contradicted(made)]
     assert [gate.text for gate in made.gates][2:] == ["--min-accuracy 0.99", "--max-accuracy-drop 0.01"]
     for place, gate in enumerate(made.gates):
@@ -229,20 +229,20 @@ def test_a_report_whose_gates_say_what_its_figures_do_not_is_contradicted():
 
 
 def test_a_limit_of_more_digits_than_its_option_shows_contradicts_nothing():
-    made = judged(report(chord=1.234573), Asked((of_option("max_barrier", 1.234574),)))
+    made = judged(report(chord=1.234573), GateSet((of_option("max_barrier", 1.234574),)))
     assert [(gate.text, gate.met) for gate in made.gates] == [("--max-barrier 1.23457", True)]
     assert not [*contradicted(made)]
 
 
 def test_gates_that_are_judged_anew_take_the_place_of_those_before():
-    first = judged(report(), Asked(asked([], max_barrier=0.1), Baseline("base.json")))
+    first = judged(report(), GateSet(asked([], max_barrier=0.1), Baseline("base.json")))
     assert first.baseline == {"file": "base.json", "missing": True} and len(first.gates) == 1
     base = Baseline("base.json", report(), "ab")
-    second = judged(first, Asked(asked(["accuracy >= 0.5"]), base))
+    second = judged(first, GateSet(asked(["accuracy >= 0.5"]), base))
     assert second.baseline == {"file": "base.json", "sha256": "ab"}
     assert [gate.text.split()[0] for gate in second.gates] == ["accuracy", "--baseline", "--baseline"]
-    assert judged(second, Asked()) == report()
-    assert [Asked().any, Asked(asked([], max_barrier=0.0)).any, Asked(baseline=Baseline("b")).any] == [
+    assert judged(second, GateSet()) == report()
+    assert [GateSet().any, GateSet(asked([], max_barrier=0.0)).any, GateSet(baseline=Baseline("b")).any] == [
         False,
         True,
         True,

@@ -53,10 +53,10 @@ def baseline(path: Path | None, missing: str = REFUSE) -> Baseline | None:
     return Baseline(str(path), found.report, found.sha256)
 
 
-def asked_of(asked: Any) -> gates.Asked:
+def asked_of(asked: Any) -> gates.GateSet:
     """The gates that an operation asks for. Raises UsageError before anything is measured."""
     named = thresholds.asked(asked.gate, max_barrier=asked.max_barrier)
-    return gates.Asked(named, baseline(asked.baseline, asked.missing_baseline), asked.baseline_tolerance)
+    return gates.GateSet(named, baseline(asked.baseline, asked.missing_baseline), asked.baseline_tolerance)
 
 
 def written_of(asked: Any, listener: Listener) -> Written:
@@ -102,7 +102,7 @@ def sound(path: Path) -> Iterator[None]:
 
 
 def judge(
-    report: Report, asked: gates.Asked, written: Written, destinations: Destinations, listener: Listener
+    report: Report, asked: gates.GateSet, written: Written, destinations: Destinations, listener: Listener
 ) -> Report:
     """The report with its gates judged, written wherever it was asked for, added to the step summary."""
     report = gates.judged(report, asked)

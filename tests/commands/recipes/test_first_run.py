@@ -164,7 +164,7 @@ class Commands:
         before, line = known(), step.line(**more)
         self.ran.append("judged" if before else "measured")
         limit = float(line[line.index("--max-barrier") + 1])
-        report = gates.judged(before or measured(self.loss), gates.Asked(asked_for([], max_barrier=limit)))
+        report = gates.judged(before or measured(self.loss), gates.GateSet(asked_for([], max_barrier=limit)))
         report = dataclasses.replace(report, command=" ".join(line))
         out = Path(line[line.index("--json-file") + 1])
         out.write_text(json_format.render(report))
