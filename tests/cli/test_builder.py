@@ -1,17 +1,21 @@
 """Operations as commands: what is declared is typed, and what is typed is the value that was meant."""
 
+import json
+import math
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
 
 from rebasin_cli.cli import builder
+from rebasin_cli.cli.perform import show
 from rebasin_cli.commands.recipes.vocabulary import Command
 from rebasin_cli.errors import GateNotMet, UsageError
 from rebasin_cli.registry import operations
 from rebasin_cli.registry.options import REQUIRED
-from rebasin_cli.registry.results import Result
+from rebasin_cli.registry.results import Plan, Result
 
 EVERY = operations.every()
 
@@ -203,3 +207,13 @@ def test_a_report_names_the_command_as_it_was_typed(monkeypatch):
     words = ["it", "a b.pt", "--json"]
     typer.main.get_command(app)(words, standalone_mode=False, obj=words)
     assert seen == ["rebasin it 'a b.pt' --json"]
+
+
+def test_json_is_what_was_found_in_plain_values_and_one_line_break(capsys):
+    within = Plan({"n": [1, None], "at": Path("a/b")})
+    done = Plan({"loss": math.nan, "all": (within, {3: math.inf, "yes": True})})
+    show(done, SimpleNamespace(json=True))
+    values = {"loss": "nan", "all": [{"n": [1, None], "at": "a/b"}, {"3": "inf", "yes": True}]}
+    assert capsys.readouterr().out == json.dumps(values, indent=2) + "\n"
+    show(within, SimpleNamespace(json=False))
+    assert "{" not in capsys.readouterr().out and operations.of("nothing") == ()

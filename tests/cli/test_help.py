@@ -20,6 +20,7 @@ def test_help_is_what_most_people_use(done, command):
     short, whole = done(command, "--help").out, done(command, "--help-all").out
     assert len(short.splitlines()) <= 60
     assert f"rebasin {command} --help-all" in short and "rebasin list methods NAME" in short
+    assert "--help-all" in whole and f"rebasin {command} --help-all" not in whole
     assert f"Example: rebasin {command}" in short and "--effort" in short and "--max-sweeps" not in whole
     for one in EVERY[command].options:
         has_a_row = any(row.startswith(f"│ {one.flag} ") for row in whole.splitlines())

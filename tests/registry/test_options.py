@@ -35,6 +35,8 @@ from . import base
 from .base import LEAST as FEW, WAYS
 
 PLAIN = "as it is"
+WORDS = ("a", "b")
+ALL = (*WORDS, "c", *WORDS)
 
 @dataclass(frozen=True)
 class Options(base.Common):
@@ -132,6 +134,7 @@ def test_what_only_running_can_tell_is_left_to_the_import(package):
 def test_constants_are_read_too(package):
     assert constant("somebodys.method", "PLAIN") == "as it is"
     assert constant("somebodys.method", "NOTHING") is None
+    assert constant("somebodys.method", "ALL") == ("a", "b", "c", "a", "b")
 
 
 def test_an_operation_is_read_as_the_class_would_be_made(package):

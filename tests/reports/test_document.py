@@ -251,6 +251,22 @@ def test_what_is_to_be_copied_from_a_terminal_stays_on_its_line():
     assert f" Again  {line}" in lines and f" · {line}" in lines
 
 
+def test_the_headline_that_counts_is_bold_where_there_are_colours():
+    lines = terminal.text(whole(), color=True).splitlines()
+    bold = [line for line in lines[:3] if "\x1b[1m" in line]
+    assert len(bold) == 2 and "Title" in bold[0] and "two there" in bold[1]
+    assert "\x1b" not in terminal.text(whole(), color=False)
+
+
+def test_where_figures_leave_hardly_any_room_names_are_broken_and_not_cut():
+    columns = [Column("row", Kind.TEXT), *(Column(name) for name in ("loss", "accuracy", "barrier"))]
+    table = Table("t", columns, [Row(["aligned + reset", "0.1234", "0.9171", "1.0167"], last=True)])
+    text = terminal.text(Document("d", [], [table]), width=38)
+    assert "…" not in text and all(figure in text for figure in ("0.1234", "0.9171", "1.0167"))
+    first = [line[:9].strip() for line in text.splitlines() if line.strip()][4:]
+    assert "".join(first).replace(" ", "") == "aligned+reset", first
+
+
 def test_a_page_says_it_in_elements():
     text = page.page(whole())
     for said in (

@@ -11,9 +11,12 @@ from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.errors import CheckpointError, NetworkError, SpecError, UsageError
 from rebasin_cli.matchers import am
 from rebasin_cli.nets.mlp import MLP
+from rebasin_cli.runtime.ranks import Ranks
 from rebasin_cli.session import asked, method_options, samples
 from rebasin_cli.session import models as intake
 from rebasin_cli.session import network as running
+from rebasin_cli.session import session as session_file
+from rebasin_cli.session.listener import Listener
 from rebasin_cli.session.session import Session
 from rebasin_cli.session.subjects import Data, Loading, Network, Search
 from rebasin_cli.spec import library
@@ -249,3 +252,38 @@ def test_another_search_or_other_tensors_share_what_was_opened_and_no_more(tmp_p
     assert again.fitted.sizes != session.fitted.sizes
     session.forget_network()
     assert session.network is not opened["network"] and session.network is session.network
+
+
+def test_a_device_that_is_not_there_is_told_before_any_file_is_read(tmp_path):
+    session = Session("align", [tmp_path / "gone"] * 2, network=Network(device="cuda:99"))
+    with pytest.raises(UsageError, match="cuda"):
+        session.models  # noqa: B018
+
+
+def test_samples_are_told_once_and_looked_at_once_with_a_network_that_somebody_asked_for(
+    tmp_path, monkeypatch
+):
+    path, said, looked = tmp_path / "model.safetensors", [], []
+    write_safetensors(path, MLP([64, 8, 10]).state_dict(), metadata={"rebasin.data": "digits"})
+    monkeypatch.setattr(session_file.doubts, "look", lambda *given: looked.append(given) or ())
+    session = Session("barrier", [path], Listener(say=said.append), data=Data(limit=20))
+    assert session.open_splits("test").keys() == {"test"} and looked == []
+    assert "network" not in vars(session)  # nobody asked for it
+    assert session.network is not None and session.by(Search("am")).network is session.network
+    for _ in range(2):
+        assert session.open_splits("test", "train").keys() == {"test", "train"}
+    assert len(looked) == 1 and session.better == () and session.splits.keys() == {"test", "train"}
+    assert [text.partition(",")[0] for text in said if text.startswith("data: ")] == ["data: digits"]
+    other = Session("eval", [path], ranks=Ranks(rank=1, size=2))
+    other.look_at_inputs(session.splits, session.network)
+    assert len(looked) == 1 and other.better == ()  # the first of several processes says it
+
+
+def test_the_network_that_is_named_needs_no_spec_unless_one_is_named_too(tmp_path):
+    path = tmp_path / "model.safetensors"
+    write_safetensors(path, MLP([64, 8, 10]).state_dict())
+    alone = Session("eval", [path], network=Network(net="mlp"))
+    assert alone.network_alone.state_dict().keys() == alone.models[0].shapes.keys()
+    assert not {"symmetries", "network"} & {*vars(alone)}
+    both = Session("eval", [path], network=Network(net="mlp"), loading=Loading(spec="mlp"))
+    assert both.network_alone is both.network and both.fitted.spec.source
