@@ -118,6 +118,7 @@ def whole():
     drawn = Line("line", [0, 1], [0.0, 1.0], tells=["here", ""], remark="T = 2")
     other = Line("", [0, 1], [1.0, 0.0], color=("#123456", "#abcdef"))
     figure = Figure("Drawn", [Panel("loss", "λ", "nats", [drawn])], "a line", note="n_n", file="a b.png")
+    far = Facts("Far", [("c", Code("test:a<=1"))])
     blocks = [
         Table("Table", columns, rows, note="of *all*", remark="10 samples"),
         Table("Headed", columns[:2], [Row(["one", "1"])], remark="5 samples", headed=True),
@@ -130,7 +131,7 @@ def whole():
         figure,
         Small(("what ", Code("T"), " is"), on=On.WRITTEN),
         Fold("Fold", [Notes("", ["within"]), Fold("Inner", [Facts("Deep", [("a", "b")])], on=On.ALL)]),
-        Fold("Open", [Figure("", [Panel("p", "x", "y", [other])], "alt")], open=True, on=On.ALL),
+        Fold("Open", [Figure("", [Panel("p", "x", "y", [other])], "alt"), far], open=True, on=On.ALL),
         Fold("Nothing", [], on=On.ALL),
     ]
     said = ["one", "", ("two ", Link("there", "a b.json"))]
@@ -204,6 +205,10 @@ b: 2
 <sub>what `T` is</sub>
 
 ## Open
+
+### Far
+
+- c: `test:a<=1`
 """
     )
 
@@ -255,6 +260,8 @@ def test_the_headline_that_counts_is_bold_where_there_are_colours():
     lines = terminal.text(whole(), color=True).splitlines()
     bold = [line for line in lines[:3] if "\x1b[1m" in line]
     assert len(bold) == 2 and "Title" in bold[0] and "two there" in bold[1]
+    (none,) = (line for line in lines if "naive" in line)
+    assert re.search(r"\x1b\[[0-9;]*31m *nan", none)  # a figure that is none is red
     assert "\x1b" not in terminal.text(whole(), color=False)
 
 
@@ -286,6 +293,8 @@ def test_a_page_says_it_in_elements():
         "<details>\n<summary>Fold</summary>",
         "<summary>Inner</summary>",
         "<h2>Open</h2>",
+        "<h3>Far</h3>",
+        "<code>test:<wbr>a<wbr>&lt;=1</code>",
         'aria-label="loss: a line"',
         "<small>T\u00a0=\u00a02</small>",
         "<title>here</title>",

@@ -4,7 +4,7 @@ import pytest
 
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.commands.verbs import method
-from rebasin_cli.errors import DataError
+from rebasin_cli.errors import CheckpointError, DataError
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.session.listener import Listener
 from rebasin_cli.session.session import Session
@@ -86,3 +86,8 @@ def test_a_command_that_merges_nothing_says_which_method_it_takes(session, tmp_p
         asked, said = session(**how)
         method.tell(asked)
         assert any("wm, by weights alone, as --method names no other" in text for text in said) is told, how
+    wrong = Session("align", [tmp_path / "gone"], Listener(say=said.append), search=Search(**OPEN))
+    said.clear()
+    with pytest.raises(CheckpointError):  # what is wrong with the models comes first
+        method.tell(wrong)
+    assert said == []
