@@ -95,7 +95,7 @@ def run(asked: Align, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Alig
     model = asked.model
     output = output_of(asked, default_path(model, "aligned"))
     output = placed(output, model)
-    session = Session("align", [asked.reference, model], listener, **subjects_of(asked), ranks=ranks)
+    session = Session("align", [asked.reference, model], listener, subjects_of(asked), ranks=ranks)
     ranks.first(lambda: check_outputs(output, session.reads, permutation_beside=True, as_torch=True))
     search.check(session, output)
     search.check_needs(session)

@@ -60,7 +60,7 @@ def run(asked: Apply, listener: Listener = SILENT) -> ApplyResult:
     """
     perm, model, invert = asked.perm, asked.model, asked.invert
     output = placed(output_of(asked, default_path(model, "permuted")), model)
-    session = Session("apply", [model], listener, **subjects_of(asked), perm=perm, undo=invert)
+    session = Session("apply", [model], listener, subjects_of(asked), perm=perm, undo=invert)
     check_outputs(output, session.reads, as_torch=True)
     if stored.is_stored(perm):
         if asked.spec is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..registry.options import READS, again, argument
@@ -57,6 +57,5 @@ class Average(AsTheyAre, Loading, Running, DataSet, Samples, Weights, Screen):
 
 def run(asked: Average, listener: Listener = SILENT) -> MergeResult | Plan:
     """Average models and write one; what `merge` writes by the method "none"."""
-    subjects = subjects_of(asked)
-    subjects["search"] = of(asked, Search, method="none")
-    return merged(asked.models, asked, output_of(asked), listener, **subjects)
+    subjects = replace(subjects_of(asked), search=of(asked, Search, method="none"))
+    return merged(asked.models, asked, output_of(asked), listener, subjects)

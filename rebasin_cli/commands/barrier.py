@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from .. import networks
 from ..analysis import signatures
@@ -60,6 +60,7 @@ from ..session.subjects import (
     Ridge,
     Samples,
     Scoring,
+    Search,
     Subjects,
 )
 from .merging.curved import between
@@ -179,7 +180,7 @@ def run(asked: Barrier, listener: Listener = SILENT) -> BarrierResult | Plan:
     """
     gates, subjects = asked_of(asked), subjects_of(asked)
     written, pairs = written_of(asked, listener), [_two(text) for text in asked.pair]
-    found = _barrier(asked, pairs, gates, written, listener, **subjects)
+    found = _barrier(asked, pairs, gates, written, listener, subjects)
     return BarrierResult(found, asked.baseline) if isinstance(found, Report) else Plan(found)
 
 
@@ -197,13 +198,13 @@ def _barrier(
     gates: GateSet,
     written: Written,
     listener: Listener,
-    **subjects: Unpack[Subjects],
+    subjects: Subjects,
 ) -> Report | dict[str, Any]:
     """The report of A and B, over all pairs; of a dry run the plan."""
     if asked.points is not None:
         check_points(asked.points)
     check_interpolation(asked.interpolation)
-    session = Session("barrier", [asked.a, asked.b], listener, **subjects, perm=asked.perm)
+    session = Session("barrier", [asked.a, asked.b], listener, subjects, perm=asked.perm)
     others = [file for model in itertools.chain(*pairs) for file in of_model(model)]
     destinations = written.destinations(inputs=session.reads.and_files([*asked.curve, *others]))
     command = written.command or "rebasin barrier"
@@ -224,12 +225,12 @@ def _barrier(
     report = _measure(planned, command, gates)
     measured: list[Report] = []
     by = planned.session.asked.search  # all pairs by one method
-    subjects["search"] = dataclasses.replace(by, open=False)
+    subjects = dataclasses.replace(subjects, search=dataclasses.replace(by, open=False))
     for number, (c, d) in enumerate(pairs, start=2):
         listener.say(f"pair {number} of {1 + len(pairs)}: {c} and {d}")
         quiet = dataclasses.replace(listener, say=lambda text: None)
         alike = dataclasses.replace(asked, a=c, b=d, curve=())
-        more = _barrier(alike, (), GateSet(), Written(), quiet, **subjects)
+        more = _barrier(alike, (), GateSet(), Written(), quiet, subjects)
         measured += [more] if isinstance(more, Report) else []
     report = intervals.with_pairs(report, measured) if measured else report
     return judge(report, gates, written, destinations, listener)
@@ -431,13 +432,8 @@ def _check_pairs(session: Session, pairs: Sequence[tuple[Path, Path]]) -> None:
             hint="Align each first (rebasin align), then measure with --method none",
         )
     for pair in pairs:
-        other = Session(
-            "barrier",
-            pair,
-            loading=session.asked.loading,
-            network=session.asked.network,
-            data=session.asked.data,
-        ).fitted
+        asked = dataclasses.replace(session.asked, search=Search())
+        other = Session("barrier", pair, asked=asked).fitted
         if other.spec.digest != session.fitted.spec.digest or other.shapes != session.fitted.shapes:
             raise UsageError(
                 f"--pair {pair[0]},{pair[1]}: these have another architecture than the first pair",

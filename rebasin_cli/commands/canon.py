@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -74,10 +74,9 @@ def run(asked: Canon, listener: Listener = SILENT) -> CanonResult:
     rounded to the file's types; `as_rounded` is how much they differ after that. Raises NotProven
     otherwise, UsageError where no network is named, NetworkError where it cannot be traced.
     """
-    model, subjects = asked.model, subjects_of(asked)
+    model, subjects = asked.model, replace(subjects_of(asked), search=Search(groups="all"))
     output = placed(output_of(asked, default_path(model, "canon")), model)
-    subjects["search"] = Search(groups="all")
-    session = Session("canon", [model], listener, **subjects)
+    session = Session("canon", [model], listener, subjects)
     check_outputs(output, session.reads, as_torch=True)
     fitted, folds = session.fitted, session.folds or Folds()
     form = canonical(session.models[0], fitted, folds)

@@ -69,7 +69,7 @@ def run(asked: Card, listener: Listener = SILENT) -> CardResult:
     """
     model, report, recipe = asked.model, asked.barrier, asked.recipe
     subjects = subjects_of(asked)
-    session = Session("card", [model], listener, **subjects)
+    session = Session("card", [model], listener, subjects)
     check_files([("card", asked.out)], session.reads.and_files([report, recipe]), force=asked.force)
     made = open_checkpoint(model, key=asked.key, unsafe_load=asked.unsafe_load)
     facts = provenance.recorded(made) or {}
@@ -82,7 +82,7 @@ def run(asked: Card, listener: Listener = SILENT) -> CardResult:
         None if report is None else _of_parents(stored_report(report, "--barrier").report, record, report)
     )
     text = None if recipe is None else files.text(recipe, f"--recipe {recipe}", most=LARGEST)
-    scores = [evaluated(model, "test", listener, **subjects).values()] if asked.data else []
+    scores = [evaluated(model, "test", listener, subjects).values()] if asked.data else []
     name = asked.name or model.stem or str(model)
     about = _card.About(name, asked.base_model, asked.license, asked.library)
     shown = _card.render(record, about, scores=scores, report=measured, recipe=text)

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from .. import matchers
 from ..analysis import comparison, formats
@@ -124,7 +124,7 @@ def run(asked: Compare, listener: Listener = SILENT) -> CompareResult | Plan:
     """
     methods = asked.method or ("wm",)
     subjects = subjects_of(replace(asked, method=methods))
-    found = _compare(asked, methods, written_of(asked, listener), listener, **subjects)
+    found = _compare(asked, methods, written_of(asked, listener), listener, subjects)
     return CompareResult(found) if isinstance(found, Comparison) else Plan(found)
 
 
@@ -133,7 +133,7 @@ def _compare(
     methods: Sequence[str],
     written: outputs.Written,
     listener: Listener,
-    **subjects: Unpack[Subjects],
+    subjects: Subjects,
 ) -> Comparison | dict[str, Any]:
     """The comparison; of a dry run the plan."""
     paths = asked.models
@@ -141,8 +141,8 @@ def _compare(
         raise UsageError("comparing merges takes at least two models", hint="rebasin compare A B C …")
     if doubled := sorted({method for method in methods if list(methods).count(method) > 1}):
         raise UsageError(f"--method {doubled[0]} is given twice")
-    searches = _searches(subjects.pop("search", Search()), methods)
-    session = Session("compare", paths, listener, **subjects)
+    searches = _searches(subjects.search, methods)
+    session = Session("compare", paths, listener, replace(subjects, search=Search()))
     destinations = written.destinations(formats.FILENAMES, session.reads)
     options = {m: method_options.make(search, session.asked.data) for m, search in searches.items()}
     scores = session.scores

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,12 +108,12 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
 
     An interrupted training is kept beside the output, and goes on from there with `resume`.
     """
-    how, subjects = of(asked, training.Training), subjects_of(asked)
-    subjects["data"] = of(asked, Data, limit=None)  # of what is trained on alone
+    how = of(asked, training.Training)  # whose limit is of what is trained on alone
+    subjects = replace(subjects_of(asked), data=of(asked, Data, limit=None))
     output = outputs.Output(asked.out, asked.force, resume=asked.resume, dry_run=asked.dry_run)
     if not output.path.name.endswith(SUFFIX):
         raise UsageError(f"{output.path} is no name for a curve", hint=f"Use {output.path.stem}{SUFFIX}")
-    session = Session("curve", [asked.a, asked.b], listener, **subjects, perm=asked.perm)
+    session = Session("curve", [asked.a, asked.b], listener, subjects, perm=asked.perm)
     check_outputs(output, session.reads)
     search.check(session, output, or_none=True, steps=True)
     method.tell(session)

@@ -29,7 +29,7 @@ from ..session.models import naming
 from ..session.network import begin_alike
 from ..session.outcomes import Answer, ReportFiles, Screen, Weights
 from ..session.session import Session
-from ..session.subjects import Asked, DataSet, Loading, Network, Samples
+from ..session.subjects import DataSet, Loading, Network, Samples, Subjects
 from ..spec.spec import FittedSpec
 from .verbs import outputs
 
@@ -85,8 +85,8 @@ class DoctorResult(Result):
 def run(asked: Doctor, listener: Listener = SILENT) -> DoctorResult:
     """Facts about a pair, a verdict and the command to run next; a page where one is asked for."""
     subjects, page = subjects_of(asked), asked.html
-    subjects["data"] = dataclasses.replace(subjects["data"], limit=asked.limit or LOOK)
-    session = Session("doctor", [asked.a, asked.b], listener, **subjects)
+    data = dataclasses.replace(subjects.data, limit=asked.limit or LOOK)
+    session = Session("doctor", [asked.a, asked.b], listener, dataclasses.replace(subjects, data=data))
     if page is not None:
         outputs.check_files([("html", page)], session.reads, force=asked.force)
     found = _found(session, asked.a, asked.b)
@@ -149,7 +149,7 @@ def _found(session: Session, a: Path, b: Path) -> DoctorResult:
     )
 
 
-def _by_tensors(models: Sequence[Checkpoint], asked: Asked, a: Path, b: Path) -> DoctorResult:
+def _by_tensors(models: Sequence[Checkpoint], asked: Subjects, a: Path, b: Path) -> DoctorResult:
     """What the tensors alone tell, where no spec is known."""
     found = by_tensors(*models)
     statistics = any(name.endswith("running_var") for name in models[0].shapes)
@@ -220,7 +220,7 @@ def next_command(
     return _line(words, given, carried)
 
 
-def given_options(asked: Asked) -> dict[str, Any]:
+def given_options(asked: Subjects) -> dict[str, Any]:
     """The options by name that the next command may take over."""
     return {**vars(asked.loading), **vars(asked.network), **vars(asked.data)}
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from .. import networks
 from ..datasets import SPLITS
@@ -24,7 +24,6 @@ from ..session.session import Session
 from ..session.subjects import (
     Calibration,
     Choosing,
-    Data,
     DataSet,
     Loading,
     Running,
@@ -98,7 +97,7 @@ def run(asked: Eval, listener: Listener = SILENT) -> EvalResult:
     """
     own_loss = asked.loss is not None
     limits = [model_gates.parse(text, asked.split, own_loss=own_loss) for text in asked.gate]
-    found = measured(asked.model, asked.split, listener, **subjects_of(asked))
+    found = measured(asked.model, asked.split, listener, subjects_of(asked))
     if not limits:
         return found
     figures = {name: getattr(found, name) for name in model_gates.FIGURES}
@@ -106,15 +105,15 @@ def run(asked: Eval, listener: Listener = SILENT) -> EvalResult:
     return dataclasses.replace(found, gates=list(map(dataclasses.asdict, held)))
 
 
-def measured(path: Path, split: str, listener: Listener, **subjects: Unpack[Subjects]) -> EvalResult:
+def measured(path: Path, split: str, listener: Listener, subjects: Subjects) -> EvalResult:
     """What one model is worth on one split.
 
     Raises UsageError for an unknown split and without a network, DataError for a trained model at chance.
     """
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
-    subjects["data"] = dataclasses.replace(subjects.get("data", Data()), full=True)
-    session = Session("eval", [path], listener, **subjects)
+    data = dataclasses.replace(subjects.data, full=True)
+    session = Session("eval", [path], listener, dataclasses.replace(subjects, data=data))
     scorer, (model,) = session.scores, session.models
     module = session.network_alone
     samples = session.open_splits(split)[split]

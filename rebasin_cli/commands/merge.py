@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from ..averages.weights import parse
 from ..registry.options import READS, again, argument
@@ -148,18 +148,18 @@ class MergeResult(Result):
 
 def run(asked: Merge, listener: Listener = SILENT) -> MergeResult | Plan:
     """Merge models in the way that fits what was asked for, and write one model."""
-    return merged(asked.models, asked, output_of(asked), listener, **subjects_of(asked))
+    return merged(asked.models, asked, output_of(asked), listener, subjects_of(asked))
 
 
 def merged(
-    models: Sequence[Path], asked: Mean, output: Output, listener: Listener, **subjects: Unpack[Subjects]
+    models: Sequence[Path], asked: Mean, output: Output, listener: Listener, subjects: Subjects
 ) -> MergeResult | Plan:
     """One model of several. Of models as they are it is the same file whichever command makes it."""
     paths, mean = of(asked, Average, weights=parse(asked.weights)).in_order(models)
     mean.check(len(paths))
-    curved.check(mean, subjects["search"], len(paths))
+    curved.check(mean, subjects.search, len(paths))
     output = mean.placed(output, paths)
-    session = Session("merge", paths, listener, **subjects, perm=mean.perm)
+    session = Session("merge", paths, listener, subjects, perm=mean.perm)
     reads = session.reads.and_files([mean.curve, *mean.sources()])
     check_outputs(output, reads, as_torch=True)
     search.check(session, output, or_none=True)

@@ -158,7 +158,7 @@ def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
     settled = asked.c is not None or bool(curves) or perm is not None  # what the third one is
     named = "none" if asked.method is None and settled else asked.method
     paths = [asked.a, asked.b, *([asked.c] if asked.c is not None else [])]
-    session = Session("plane", paths, listener, **subjects_of(replace(asked, method=named)), perm=perm)
+    session = Session("plane", paths, listener, subjects_of(replace(asked, method=named)), perm=perm)
     files = written.destinations(FILENAMES, session.reads.and_files([*curves]))
     if written.resume and not files:
         raise UsageError("--resume: nothing is kept of a plane that is not written", hint="Name a --report")

@@ -94,7 +94,7 @@ def run(asked: Repair, listener: Listener = SILENT) -> RepairResult:
         raise unknown("repair", asked.repair, ["auto", *REPAIRS[1:]])
     if not 0 < share < 1:
         raise UsageError(f"--lambda {share:g} is not between the endpoints", hint="Choose one in 0–1: 0.5")
-    session = Session("repair", [path, *asked.endpoints], listener, **subjects_of(asked), perm=asked.perm)
+    session = Session("repair", [path, *asked.endpoints], listener, subjects_of(asked), perm=asked.perm)
     check_outputs(output, session.reads, as_torch=True)
     plan = repairs.planned(session)
     if plan.how not in SAMPLES and session.asked.data.limit is not None:

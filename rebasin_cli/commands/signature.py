@@ -116,15 +116,10 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
     subjects = subjects_of(dataclasses.replace(asked, method=named))
     counts, perm, curve, bounded = _counts(asked.stability), asked.perm, asked.curve, asked.bounds
     files = [(name, path) for name, path in (("png", asked.plot), ("html", asked.html)) if path is not None]
-    asked_of, data = subjects["search"], subjects["data"]
-    check_method(asked_of, or_none=True)
-    session = Session(
-        "signature",
-        [asked.a, asked.b],
-        listener,
-        **subjects | {"data": _samples(data, asked_of, counts, perm)},
-        perm=perm,
-    )
+    check_method(subjects.search, or_none=True)
+    data = _samples(subjects.data, subjects.search, counts, perm)
+    subjects = dataclasses.replace(subjects, data=data)
+    session = Session("signature", [asked.a, asked.b], listener, subjects, perm=perm)
     outputs.check_files(files, session.reads.and_files([curve]), force=asked.force)
     search.check(session, or_none=True)
     method.tell(session)

@@ -25,7 +25,7 @@ from ..session.method_options import GROUPS, check_groups
 from ..session.models import infer_spec, naming
 from ..session.network import find_network, need_inputs, none_named, origin
 from ..session.outcomes import Answer, Screen, Weights
-from ..session.subjects import MOST, Asked, Grouping, Loading, Network, Proving
+from ..session.subjects import MOST, Grouping, Loading, Network, Proving, Subjects
 from ..spec import library
 from ..spec.fitting import fit
 from ..spec.parsing import parse
@@ -278,7 +278,7 @@ def infer(asked: Infer, listener: Listener = SILENT) -> InferResult:
     """
     network = of(asked, Network)
     if asked.out is not None:
-        inputs = inputs_of([asked.checkpoint] if asked.checkpoint else [], Asked(network=network))
+        inputs = inputs_of([asked.checkpoint] if asked.checkpoint else [], Subjects(network=network))
         check_files([("spec", asked.out)], inputs, force=asked.force)
     shapes = _shapes(asked.checkpoint, Loading())
     check_groups(asked.groups)
@@ -396,7 +396,7 @@ def import_(asked: Import, listener: Listener = SILENT) -> ImportResult:
 
     file, checkpoint, loading = asked.file, asked.checkpoint, of(asked, Loading)
     if asked.out is not None:
-        inputs = inputs_of([checkpoint] if checkpoint else [], Asked(loading), [file])
+        inputs = inputs_of([checkpoint] if checkpoint else [], Subjects(loading), [file])
         check_files([("spec", asked.out)], inputs, force=asked.force)
     mapping = importing.read(file)
     shapes = _shapes(checkpoint, loading)

@@ -18,7 +18,7 @@ from ..runtime.text import many
 from ..session.inputs import inputs_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, Output, Screen, Weights
-from ..session.subjects import Asked, Data, DataSet, Interruptible, Network, Running, Training
+from ..session.subjects import Data, DataSet, Interruptible, Network, Running, Subjects, Training
 from .verbs import outputs
 from .verbs.outputs import check_outputs, check_state
 
@@ -136,7 +136,7 @@ def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
     net, data, keep_every = asked.net, asked.data, asked.keep_every
     wanted = _wanted(asked, devices.choose(asked.device))
     again = output.resume or output.force
-    named = Asked(network=Network(net=net), data=Data(data=data, data_root=asked.data_root))
+    named = Subjects(network=Network(net=net), data=Data(data=data, data_root=asked.data_root))
     inputs = inputs_of([], named)
     check_outputs(output, inputs)
     state = output.path.with_name(f"{output.path.stem}.training.pt")

@@ -98,7 +98,7 @@ def run(asked: Verify, listener: Listener = SILENT) -> VerifyResult:
     B into the canonical form of A.
     """
     check_groups(asked.groups)
-    session = Session("verify", [asked.a, asked.b], listener, **subjects_of(asked))
+    session = Session("verify", [asked.a, asked.b], listener, subjects_of(asked))
     output, force = asked.out, asked.force
     if output is not None:
         check_outputs(Output(output, force), session.reads)

@@ -24,13 +24,13 @@ def of(asked: Any, subject: type[T], **more: Any) -> T:
 
 def subjects_of(asked: Any) -> Subjects:
     """All subjects of an operation, as a session takes them."""
-    return {
-        "loading": of(asked, Loading),
-        "network": of(asked, Network),
-        "data": of(asked, Data),
-        "search": search_of(asked),
-        "repair": of(asked, Repair),
-    }
+    return Subjects(
+        loading=of(asked, Loading),
+        network=of(asked, Network),
+        data=of(asked, Data),
+        search=search_of(asked),
+        repair=of(asked, Repair),
+    )
 
 
 def search_of(asked: Any) -> Search:

@@ -15,10 +15,10 @@ from ..registry import references
 from ..runtime.files import Inputs
 from ..spec import library
 from .method_options import start_file
-from .subjects import Asked
+from .subjects import Subjects
 
 
-def inputs_of(paths: Sequence[Path], asked: Asked, more: Iterable[Path | None] = ()) -> Inputs:
+def inputs_of(paths: Sequence[Path], asked: Subjects, more: Iterable[Path | None] = ()) -> Inputs:
     """Models with their shards, the spec with what it includes, a search's start, data and code; and `more`.
 
     Of data sets that have names, their files below the folder of all data. Not in it: what the user's own
@@ -60,7 +60,7 @@ def of_data(root: Path | None) -> list[Path]:
     return references.of_data_sets(root or all_data())
 
 
-def of_code(asked: Asked) -> list[Path]:
+def of_code(asked: Subjects) -> list[Path]:
     """The user's own code: `net.py:factory`, `loader.py:load`."""
     texts = [asked.network.net, asked.data.loss, asked.data.metric, asked.data.data, asked.data.held_out]
     return [file for text in texts if text for file in references.files_of(text)]

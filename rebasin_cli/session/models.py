@@ -33,7 +33,7 @@ from ..types import Shapes
 from .listener import SILENT
 from .network import find_network, need_inputs, none_named
 from .samples import data_reference
-from .subjects import Asked, Data, Loading, Network
+from .subjects import Data, Loading, Network, Subjects
 
 if TYPE_CHECKING:
     from ..inference import Inferred
@@ -245,7 +245,7 @@ def infer_spec(
 
 
 def with_groups(
-    plain: FittedSpec, models: Sequence[Checkpoint], asked: Asked, say: Callable[[str], None]
+    plain: FittedSpec, models: Sequence[Checkpoint], asked: Subjects, say: Callable[[str], None]
 ) -> tuple[FittedSpec, Folds]:
     """The spec with groups, and what is folded: from the spec where it gives some, else from the network.
 
@@ -259,7 +259,7 @@ def with_groups(
     return fitted, folds
 
 
-def _with_groups(plain: FittedSpec, asked: Asked, say: Callable[[str], None]) -> tuple[FittedSpec, Folds]:
+def _with_groups(plain: FittedSpec, asked: Subjects, say: Callable[[str], None]) -> tuple[FittedSpec, Folds]:
     from ..inference.inferring import folds_of, infer  # torch.export takes a second to import
 
     quiet = SILENT.say if asked.network.net else say

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from torch import nn
 
@@ -31,7 +31,7 @@ from .listener import SILENT, Listener
 from .models import fit_spec, looked_through, open_models, read_permutation, with_groups
 from .network import find_network, given_network, none_named
 from .samples import Splits
-from .subjects import Asked, Search, Subjects
+from .subjects import Search, Subjects
 
 AVERAGING = ("merge", "barrier", "compare", "curve", "plane", "repair")  # commands that mix models' tensors
 
@@ -48,14 +48,14 @@ class Session:
         command: str,
         paths: Sequence[Path],
         listener: Listener = SILENT,
+        asked: Subjects = Subjects(),  # noqa: B008 (frozen)
         *,
         perm: Path | None = None,
         undo: bool = False,
         ranks: Ranks = ALONE,
-        **subjects: Unpack[Subjects],
     ):
         self.command, self.paths, self.listener, self.ranks = command, list(paths), listener, ranks
-        self.asked, self.perm, self.undo = Asked(**subjects), perm, undo
+        self.asked, self.perm, self.undo = asked, perm, undo
         self.seed, self.output = self.asked.network.seed, self.asked.network.output
         self.outputs, self.say = self.asked.network.outputs, listener.say
         self.splits: Splits = {}  # those that were opened
@@ -69,7 +69,7 @@ class Session:
         other.asked = replace(self.asked, search=search)
         return other
 
-    def over(self, models: Sequence[Checkpoint], asked: Asked) -> Session:
+    def over(self, models: Sequence[Checkpoint], asked: Subjects) -> Session:
         """The same command on other tensors of these files: what was opened of theirs is opened anew."""
         other = copy.copy(self)
         for name in ("symmetries", "given", "network", "network_alone", "has_data"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from ..registry.options import DATA, MAY_READ, MAY_RUN, PLAIN, READS, TRUSTS, WRITES, gathered, option
 
@@ -419,7 +419,7 @@ class Repair(Repairing):
 
 
 @dataclass(frozen=True)
-class Asked:
+class Subjects:
     """All that was asked of a command; the subjects that it does not take have their defaults."""
 
     loading: Loading = Loading()
@@ -427,13 +427,3 @@ class Asked:
     data: Data = Data()
     search: Search = Search()
     repair: Repair = Repair()
-
-
-class Subjects(TypedDict, total=False):
-    """The subjects of a command, as a session takes them."""
-
-    loading: Loading
-    network: Network
-    data: Data
-    search: Search
-    repair: Repair

@@ -18,7 +18,7 @@ from rebasin_cli.session import network as running
 from rebasin_cli.session import session as session_file
 from rebasin_cli.session.listener import Listener
 from rebasin_cli.session.session import Session
-from rebasin_cli.session.subjects import Data, Loading, Network, Search
+from rebasin_cli.session.subjects import Data, Loading, Network, Search, Subjects
 from rebasin_cli.spec import library
 
 
@@ -224,13 +224,13 @@ def test_a_subject_has_what_the_operation_takes_and_else_its_defaults():
 
     align = Align(reference=Path("a"), model=Path("b"), no_prove=True, seed=3, options={"max_sweeps": "2"})
     of = asked.subjects_of(align)
-    assert of["search"] == Search(method="wm", options={"max_sweeps": 2}, prove=False)
-    assert asked.subjects_of(Align(reference=Path("a"), model=Path("b")))["search"] == Search(
+    assert of.search == Search(method="wm", options={"max_sweeps": 2}, prove=False)
+    assert asked.subjects_of(Align(reference=Path("a"), model=Path("b"))).search == Search(
         "wm", prove=True, open=True
     )
-    assert of["network"].seed == 3 and of["data"] == Data() and of["loading"] == Loading()
+    assert of.network.seed == 3 and of.data == Data() and of.loading == Loading()
     one = asked.subjects_of(Eval(model=Path("a"), data="digits"))
-    assert one["data"].data == "digits" and one["search"] == Search()
+    assert one.data.data == "digits" and one.search == Search()
     assert asked.of(align, Network, seed=5).seed == 5
 
 
@@ -239,7 +239,9 @@ def test_another_search_or_other_tensors_share_what_was_opened_and_no_more(tmp_p
     paths = [tmp_path / f"{width}.safetensors" for width in (8, 5)]
     for path, width in zip(paths, (8, 5), strict=True):
         write_safetensors(path, MLP([64, width, 10]).state_dict(), metadata={"rebasin.data": "digits"})
-    session = Session("merge", [paths[0]] * 2, search=Search("wm"), network=Network(net="mlp"))
+    session = Session(
+        "merge", [paths[0]] * 2, asked=Subjects(search=Search("wm"), network=Network(net="mlp"))
+    )
     assert session.options is not None and session.has_data
     opened = {name: getattr(session, name) for name in ("models", "fitted", "network")}
     other = session.by(Search("am"))

@@ -13,7 +13,7 @@ from ...averages.weights import checked
 from ...errors import UsageError, unknown
 from ...registry.options import PLAIN, READS, option
 from ...session.inputs import of_model
-from ...session.subjects import Asked, Interpolation
+from ...session.subjects import Interpolation, Subjects
 from ..verbs.outputs import Output
 
 SOUPS = ("greedy",)
@@ -177,7 +177,7 @@ class Average(Averaging, AsTheyAre):
             what = "a soup" if self.soup else "an average without a search"
             raise UsageError(f"--resume: {what} keeps no state", hint="Start it anew, without --resume")
 
-    def asks_for_no_spec(self, asked: Asked) -> bool:
+    def asks_for_no_spec(self, asked: Subjects) -> bool:
         """Whether nothing is asked for that takes a spec or a network."""
         return (
             asked.search.method == "none"

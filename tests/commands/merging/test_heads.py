@@ -6,14 +6,14 @@ from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.commands.merging import heads
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.session.session import Session
-from rebasin_cli.session.subjects import Loading
+from rebasin_cli.session.subjects import Loading, Subjects
 
 
 def test_the_session_that_heads_are_taken_out_of_stays_as_it_was(tmp_path):
     paths = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
     for path, classes in zip(paths, (3, 2), strict=True):
         write_safetensors(path, MLP([4, 5, classes]).state_dict())
-    session = Session("merge", paths, loading=Loading(spec="mlp"))
+    session = Session("merge", paths, asked=Subjects(Loading(spec="mlp")))
     apart, aside = heads.set_aside(session, "concat")
     assert set(aside.names) == {"head.weight", "head.bias"} and apart is not session
     assert all(

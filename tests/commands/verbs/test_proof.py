@@ -2,13 +2,12 @@
 
 from rebasin_cli.commands.verbs.proof import prove
 from rebasin_cli.session.session import Session
-from rebasin_cli.session.subjects import Loading, Network
+from rebasin_cli.session.subjects import Loading, Network, Subjects
 
 
 def account_of_proof(models, *, spec=None, net=None):
-    session = Session(
-        "align", [model.path for model in models], loading=Loading(spec=spec), network=Network(net=net)
-    )
+    asked = Subjects(loading=Loading(spec=spec), network=Network(net=net))
+    session = Session("align", [model.path for model in models], asked=asked)
     return prove(session).account
 
 

@@ -5,7 +5,7 @@ import dataclasses
 from rebasin_cli.commands.verbs import provenance
 from rebasin_cli.commands.verbs.outputs import Output
 from rebasin_cli.session.session import Session
-from rebasin_cli.session.subjects import Network
+from rebasin_cli.session.subjects import Network, Subjects
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 
@@ -22,7 +22,7 @@ def test_the_code_that_a_found_spec_names_is_a_parent_where_it_may_have_run(tmp_
         (Network(), True, False),
         (Network(net="mlp", trust_code=True), True, False),
     ):
-        session = Session("merge", [model, model], network=network)
+        session = Session("merge", [model, model], asked=Subjects(network=network))
         if opened:  # by another session of the same command, as without heads
             assert session.over(session.models, session.asked).fitted.spec is theirs
         found = provenance.parents(session, merged)
