@@ -318,3 +318,38 @@ def test_words_in_backquotes_are_code_wherever_they_stand():
     }.items():
         found = coded(sentence)
         assert (found, [type(each) for each in found]) == (pieces, [type(each) for each in pieces])
+
+
+def test_points_say_what_they_are_where_they_are_drawn():
+    far = Line("l", [0, 2, 1, 1], [0.5, 1.5, math.inf, math.nan], tells=["one", "far", "out", "none"])
+    drawn = pictures.svg(Panel("p", "x", "y", [far], top=1.0, floor=0.0), "alt")
+    _, _, wide, high = map(float, re.search(r'viewBox="([^"]+)"', drawn)[1].split())
+    hits = re.findall(r'class="hit" cx="([-\d.]+)" cy="([-\d.]+)" r="5"><title>(\w+)<', drawn)
+    assert [told for *_, told in hits] == ["one", "far", "out"]  # what is no number is nowhere
+    assert all(0 < float(x) < wide and 0 < float(y) < high for x, y, _ in hits)
+    assert float(hits[1][1]) == float(hits[2][1]) < float(hits[0][1])  # beyond the top: at it
+
+
+def test_a_panel_ends_where_it_says_and_its_words_leave_each_other_room():
+    line = Line("l", [0, 1], [0.0, 1.0])
+    told = {
+        across: pictures.svg(Panel("p", "x", "y", [line], across=across), "") for across in (None, (0, 10))
+    }
+    assert ">10<" in told[0, 10] and ">10<" not in told[None]
+    words = [[(k / 9, f"{k} {'a' * size}") for k in range(2, 8)] for size in (1, 16)]
+    few, many = (pictures.svg(Panel("p", "x", "y", [line], ticks=ticks), "") for ticks in words)
+    assert re.search(r"rotate\(-?40\b", many) and not re.search(r"rotate\(-?40\b", few)
+    top = pictures.svg(Panel("p", "x", "y", [line], floor=-20, top=40), "")
+    assert ">40<" in top and ">\N{MINUS SIGN}20<" in top
+
+
+def test_a_key_shows_how_its_line_is_drawn():
+    def sign(place=0, points=2, **how):
+        return pictures.key(Line("l", range(points), [0.0] * points, **how), place)[1]
+
+    assert [sign(), sign(1), sign(heavy=True)] == ["─●─", "─■─", "━●━"]
+    assert [sign(dashed=True), sign(dotted=True), sign(points=999)] == ["╌╌╌", "┈┈┈", "───"]
+    assert [sign(joined=False), sign(marker="D"), sign(marker="")] == ["●", "─◆─", "───"]
+    lines = [Line("", [], [], color=(color, color)) for color in ("#bbbbbb", "#aaaaaa", "#bbbbbb")]
+    names = [name for name, _ in pictures.colors([Panel("", "", "", lines[:1]), Panel("", "", "", lines)])]
+    assert names == ["caaaaaa", "cbbbbbb"]
