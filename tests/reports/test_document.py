@@ -56,6 +56,7 @@ def hostile():
         *(table, Notes(HOSTILE, [HOSTILE]), Facts(HOSTILE, [(HOSTILE, Code(HOSTILE))])),
         Command(HOSTILE, f"{HOSTILE}\n```\nx", HOSTILE),
         Fold(HOSTILE, [Notes(HOSTILE, [HOSTILE])], open=True, on=On.ALL),
+        Fold(HOSTILE, [Notes(HOSTILE, [HOSTILE], strong=frozenset({0})), Facts(HOSTILE, [(HOSTILE, "")])]),
     ]
     said = (Code(HOSTILE), Link(HOSTILE, "javascript:x"))
     return Document(HOSTILE, [HOSTILE, said], blocks, Badge(HOSTILE, Tone.MISSED))
