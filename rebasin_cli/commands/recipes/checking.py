@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection
 
-from ...errors import RebasinError, near
+from ...averages.weights import checked, parse
+from ...errors import RebasinError, UsageError, near
 from ...registry import Registry
 from ...registry.options import Option
 from ...registry.source import constant
@@ -23,6 +24,22 @@ def wrong(option: Option, text: str) -> str | None:
 
 def _among(known: Collection[str], text: str) -> str | None:
     return None if text in known else f"unknown {text!r}; {near(text, known)}"
+
+
+def wrong_weights(text: str, models: int) -> str | None:
+    """What is wrong with numbers, one a model, that add up to 1; names of schedules are the command's to know.
+
+    Without `models` nobody knows how many there are.
+    """
+    if text.replace("-", "").isalpha() or "${" in text:
+        return None
+    try:
+        weights = parse(text)
+        if models and not isinstance(weights, str):
+            checked(weights, models)
+    except UsageError as error:
+        return "; ".join(filter(None, (error.message, error.hint)))
+    return None
 
 
 def _method(text: str) -> str | None:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...averages.weights import checked, parse
-from ...errors import UsageError
 from ...registry import numbers, references
 from ...registry.options import (
     MAY_READ,
@@ -110,7 +108,8 @@ class Maker:
                     judging += self.reads[known:]
                     del self.reads[known:]
         if "weights" in given and isinstance(options.get("weights"), str):
-            self._check_weights(options["weights"], models, given["weights"])
+            if problem := checking.wrong_weights(options["weights"], models):
+                self.problems.add(given["weights"], problem)
         if self.command.has("data"):
             named = options.get("data_root")
             root = references.data_folder(Path(named) if named else None)
@@ -196,17 +195,6 @@ class Maker:
         if not told and (problem := command.wrong_count(len(files))):
             self.problems.add(value or self.step, problem)
         return files
-
-    def _check_weights(self, text: str, models: int, value: Value) -> None:
-        """Numbers, one a model, that add up to 1; names of schedules are the command's to know."""
-        if text.replace("-", "").isalpha():
-            return
-        try:
-            weights = parse(text)
-            if models and not isinstance(weights, str):
-                checked(weights, models)
-        except UsageError as error:
-            self.problems.add(value, "; ".join(filter(None, (error.message, error.hint))))
 
     def _option(self, option: Option, value: Value) -> Any:
         values = value.value if value.is_list and option.many else [value]

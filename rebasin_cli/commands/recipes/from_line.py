@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,9 @@ from ...registry.numbers import READ
 from ...registry.options import PLAIN, READS, REQUIRED, Option
 from . import checking, moved
 from .inputs import ELSEWHERE
-from .vocabulary import MODELS, OF_THE_RUN, Command, expected, wrong
+from .vocabulary import MERGES, MODELS, OF_THE_RUN, Command, expected, wrong
+
+OF_A_SHELL = re.compile(r"\d?[<>|&;]")  # how a word begins that a shell would not have handed on
 
 
 def recipe_of(
@@ -41,7 +44,10 @@ def recipe_of(
         say(f"left out, since it is `rebasin run` that takes it: {', '.join(left)}")
     body: dict[str, Any] = {}
     if command.takes_models:
-        if problem := command.wrong_count(len(arguments)):
+        problem = command.wrong_count(len(arguments))
+        if problem is None and command.name in MERGES and "weights" in options:
+            problem = checking.wrong_weights(options["weights"], len(arguments))
+        if problem:
             raise UsageError(problem)
         body[MODELS] = [_text(command, READS, text) for text in arguments]
     else:
@@ -66,6 +72,10 @@ def _read(command: Command, words: Sequence[str]) -> tuple[list[str], dict[str, 
     rest, plain = list(words), False
     while rest:
         word = rest.pop(0)
+        if not plain and OF_A_SHELL.match(word):
+            raise UsageError(
+                f"{word!r} is for a shell: a step is one command, without what is done around it"
+            )
         if plain or not word.startswith("-") or word == "-":
             arguments.append(word)
             continue
@@ -123,7 +133,7 @@ def _value(command: Command, option: Option, text: str) -> Any:
     if problem is None and option.brings == PLAIN:  # of a file only the run knows whether it is there
         problem = checking.wrong(option, text)
     if problem:
-        raise UsageError(f"{option.flag}: {problem}")
+        raise UsageError(problem if problem.startswith(option.flag) else f"{option.flag}: {problem}")
     return value
 
 
