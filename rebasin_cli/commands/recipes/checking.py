@@ -27,7 +27,7 @@ def _among(known: Collection[str], text: str) -> str | None:
 
 
 def wrong_weights(text: str, models: int) -> str | None:
-    """What is wrong with numbers, one a model, that add up to 1; names of schedules are the command's to know.
+    """What is wrong with numbers, one a model, that add up to 1; names of schedules their command knows.
 
     Without `models` nobody knows how many there are.
     """
