@@ -30,7 +30,7 @@ from ..measure.rows import (
 )
 from ..measure.settings import Rows, repaired_label
 from ..networks.attacks import Attack, Attacker
-from ..registry.options import PAIR, READS, WRITES, again, argument, option
+from ..registry.options import PAIR, PLAIN, READS, WRITES, again, argument, option
 from ..registry.results import Plan
 from ..repair.repairing import few
 from ..reports import Report
@@ -43,7 +43,7 @@ from ..session.method_options import bounded, start_file
 from ..session.outcomes import REPORT, Answer, Formats, Gates, Screen, Summary, Weights
 from ..session.session import Session
 from ..session.subjects import (
-    Attacks,
+    SAMPLES,
     Calibration,
     Choosing,
     Data,
@@ -57,7 +57,7 @@ from ..session.subjects import (
     Polishing,
     Proving,
     Repair,
-    Ridge,
+    Repairing,
     Samples,
     Scoring,
     Search,
@@ -91,7 +91,6 @@ class Barrier(
     Methods,
     Grouping,
     Polishing,
-    Ridge,
     Formats,
     Screen,
 ):
@@ -127,7 +126,15 @@ class Barrier(
         metavar="FILE",
         role=READS,
     )
-    attack: tuple[str, ...] = Attacks.attack
+    attack: tuple[str, ...] = option(
+        (),
+        "Measure curves and lines under this attack (PGD), too: 8/255, or eps=0.1,step=0.025,"
+        "steps=20,restarts=2; repeatable.",
+        metavar="EPS",
+        kind="attack",
+        panel=SAMPLES,
+        role=PLAIN,
+    )
     pair: tuple[str, ...] = option(
         (),
         "Measure these two as well, for means over pairs of seeds; repeatable.",
@@ -135,6 +142,7 @@ class Barrier(
         role=PAIR,
     )
     repair: str = Repair.repair
+    ridge: float | None = Repairing.ridge
     full: bool = again(
         Data.full,
         False,

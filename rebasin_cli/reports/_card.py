@@ -1,6 +1,7 @@
 """A model card: Markdown with the metadata that the Hugging Face hub reads, for a model that was merged.
 
-Nothing is claimed that was not measured: results are of the model itself; a barrier report is of the path.
+Its form is that of https://huggingface.co/docs/hub/model-cards. Nothing is claimed that was not
+measured: results are of the model itself; a barrier report is of the path.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from ._format import number
 from .document import Block, Code, Column, Command, Document, Fold, Inline, Kind, Notes, On, Row, Table
 from .formats import markdown
 
-HUB = "https://huggingface.co/docs/hub/model-cards"
 TAGS = ("merge", "rebasin")
 FIGURES = ("loss", "accuracy", "ece")
 

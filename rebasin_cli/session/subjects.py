@@ -238,21 +238,6 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attacks:
-    """Attacks that are measured under, too."""
-
-    attack: tuple[str, ...] = option(
-        (),
-        "Measure curves and lines under this attack (PGD), too: 8/255, or eps=0.1,step=0.025,"
-        "steps=20,restarts=2; repeatable.",
-        metavar="EPS",
-        kind="attack",
-        panel=SAMPLES,
-        role=PLAIN,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class Method:
     """The method of a search, or what is taken in its place.
 
@@ -387,13 +372,6 @@ class Repairing:
         min=0,
         max=1e6,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ridge:
-    """Of a refit alone."""
-
-    ridge: float | None = Repairing.ridge
 
 
 @dataclass(frozen=True, kw_only=True)
