@@ -217,3 +217,17 @@ def test_json_is_what_was_found_in_plain_values_and_one_line_break(capsys):
     assert capsys.readouterr().out == json.dumps(values, indent=2) + "\n"
     show(within, SimpleNamespace(json=False))
     assert "{" not in capsys.readouterr().out and operations.of("nothing") == ()
+
+
+def test_what_has_to_be_given_is_asked_for_and_short_names_are_the_same(typed):
+    align = EVERY["align"]
+    assert typed(align, ["a", "b", "-o", "c", "-m", "am"]) == typed(
+        align, ["a", "b", "--out", "c", "--method", "am"]
+    )
+    for name, words, lacks in (
+        ("align", ["a"], "model"),
+        ("align", [], "reference"),
+        ("repair", ["m"], "endpoints"),
+    ):
+        with pytest.raises(Exception, match=f"Missing parameter: {lacks}"):
+            typed(EVERY[name], words)

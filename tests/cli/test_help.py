@@ -53,6 +53,7 @@ def test_a_method_and_an_option_are_told_by_their_names(done, refused):
 def test_completion_offers_the_options_of_the_method_that_is_named(completed):
     offered = completed("rebasin align a b --method ste --")
     assert {"--epochs", "--mixture", "--device", "--groups"} <= offered and "--effort" not in offered
+    assert completed("rebasin merge a b --effort ") == {"fast", "normal", "high"}
     assert "--effort" in completed("rebasin merge a b --eff")  # it may be wm that is meant
 
 

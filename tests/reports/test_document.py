@@ -325,7 +325,7 @@ def test_points_say_what_they_are_where_they_are_drawn():
     far = Line("l", [0, 2, 1, 1], [0.5, 1.5, math.inf, math.nan], tells=["one", "far", "out", "none"])
     drawn = pictures.svg(Panel("p", "x", "y", [far], top=1.0, floor=0.0), "alt")
     _, _, wide, high = map(float, re.search(r'viewBox="([^"]+)"', drawn)[1].split())
-    hits = re.findall(r'class="hit" cx="([-\d.]+)" cy="([-\d.]+)" r="5"><title>(\w+)<', drawn)
+    hits = re.findall(r'class="hit" cx="([^"]+)" cy="([^"]+)" r="5"><title>(\w+)<', drawn)
     assert [told for *_, told in hits] == ["one", "far", "out"]  # what is no number is nowhere
     assert all(0 < float(x) < wide and 0 < float(y) < high for x, y, _ in hits)
     assert float(hits[1][1]) == float(hits[2][1]) < float(hits[0][1])  # beyond the top: at it
@@ -354,3 +354,15 @@ def test_a_key_shows_how_its_line_is_drawn():
     lines = [Line("", [], [], color=(color, color)) for color in ("#bbbbbb", "#aaaaaa", "#bbbbbb")]
     names = [name for name, _ in pictures.colors([Panel("", "", "", lines[:1]), Panel("", "", "", lines)])]
     assert names == ["caaaaaa", "cbbbbbb"]
+
+
+def test_neither_mentions_nor_addresses_work_and_short_pages_are_plain():
+    said = markdown.text(Document("t", ["ask @somebody at www.a.b, https://c.d"], []))
+    assert "@" not in said and "www." not in said and "://" not in said
+    columns = [Column("", Kind.TEXT), Column("n")]
+    few, many = (
+        page.page(Document("t", ["alone"], [Table("t", columns, [Row(["a", "1"])] * rows)]))
+        for rows in (2, 17)
+    )
+    assert "<p>alone</p>" in few and ">value</th>" in few  # a head that is read aloud
+    assert 'class="scroll"' in few and 'class="scroll long"' in many

@@ -213,6 +213,7 @@ def test_options_of_methods_come_in_the_types_that_the_chosen_method_means():
     assert read == {"memory": 2 * 10**9, "effort": "high", "max_sweeps": 3}
     assert asked.meant({"max_sweeps": "3"}, None) == {"max_sweeps": 3}  # of wm, which may be meant
     assert asked.meant({"max_sweeps": 3}, ["am", "wm"]) == {"max_sweeps": 3}
+    assert asked.meant({"epochs": "3"}, "ste") == asked.meant({"epochs": "3"}, ["ste"]) == {"epochs": 3}
     assert asked.meant({"epochs": "3"}, "wm") == {"epochs": "3"}  # which wm refuses by its name
     with pytest.raises(UsageError, match="--max-sweeps 'x' is not of type int"):
         asked.meant({"max_sweeps": "x"}, "wm")
@@ -257,7 +258,7 @@ def test_another_search_or_other_tensors_share_what_was_opened_and_no_more(tmp_p
 
 
 def test_a_device_that_is_not_there_is_told_before_any_file_is_read(tmp_path):
-    session = Session("align", [tmp_path / "gone"] * 2, network=Network(device="cuda:99"))
+    session = Session("align", [tmp_path / "gone"] * 2, asked=Subjects(network=Network(device="cuda:99")))
     with pytest.raises(UsageError, match="cuda"):
         session.models  # noqa: B018
 
@@ -268,7 +269,7 @@ def test_samples_are_told_once_and_looked_at_once_with_a_network_that_somebody_a
     path, said, looked = tmp_path / "model.safetensors", [], []
     write_safetensors(path, MLP([64, 8, 10]).state_dict(), metadata={"rebasin.data": "digits"})
     monkeypatch.setattr(session_file.doubts, "look", lambda *given: looked.append(given) or ())
-    session = Session("barrier", [path], Listener(say=said.append), data=Data(limit=20))
+    session = Session("barrier", [path], Listener(say=said.append), asked=Subjects(data=Data(limit=20)))
     assert session.open_splits("test").keys() == {"test"} and looked == []
     assert "network" not in vars(session)  # nobody asked for it
     assert session.network is not None and session.by(Search("am")).network is session.network
@@ -284,8 +285,8 @@ def test_samples_are_told_once_and_looked_at_once_with_a_network_that_somebody_a
 def test_the_network_that_is_named_needs_no_spec_unless_one_is_named_too(tmp_path):
     path = tmp_path / "model.safetensors"
     write_safetensors(path, MLP([64, 8, 10]).state_dict())
-    alone = Session("eval", [path], network=Network(net="mlp"))
+    alone = Session("eval", [path], asked=Subjects(network=Network(net="mlp")))
     assert alone.network_alone.state_dict().keys() == alone.models[0].shapes.keys()
     assert not {"symmetries", "network"} & {*vars(alone)}
-    both = Session("eval", [path], network=Network(net="mlp"), loading=Loading(spec="mlp"))
+    both = Session("eval", [path], asked=Subjects(network=Network(net="mlp"), loading=Loading(spec="mlp")))
     assert both.network_alone is both.network and both.fitted.spec.source

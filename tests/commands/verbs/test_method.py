@@ -8,7 +8,7 @@ from rebasin_cli.errors import CheckpointError, DataError
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.session.listener import Listener
 from rebasin_cli.session.session import Session
-from rebasin_cli.session.subjects import Data, Network, Search
+from rebasin_cli.session.subjects import Data, Network, Search, Subjects
 
 OPEN = {"method": "wm", "open": True}  # where nobody named one
 
@@ -21,8 +21,8 @@ def session(tmp_path):
         path, said = tmp_path / "model.safetensors", []
         metadata = {} if recorded is None else {"rebasin.data": recorded}
         write_safetensors(path, MLP([64, 8, 10]).state_dict(), metadata=metadata, force=True)
-        subjects = {"search": Search(**search), "network": Network(net=net), "data": Data(data=data)}
-        return Session("merge", [path, path], Listener(say=said.append), perm=perm, **subjects), said
+        asked = Subjects(search=Search(**search), network=Network(net=net), data=Data(data=data))
+        return Session("merge", [path, path], Listener(say=said.append), asked, perm=perm), said
 
     return session
 
@@ -86,7 +86,7 @@ def test_a_command_that_merges_nothing_says_which_method_it_takes(session, tmp_p
         asked, said = session(**how)
         method.tell(asked)
         assert any("wm, by weights alone, as --method names no other" in text for text in said) is told, how
-    wrong = Session("align", [tmp_path / "gone"], Listener(say=said.append), search=Search(**OPEN))
+    wrong = Session("align", [tmp_path / "gone"], Listener(say=said.append), Subjects(search=Search(**OPEN)))
     said.clear()
     with pytest.raises(CheckpointError):  # what is wrong with the models comes first
         method.tell(wrong)
