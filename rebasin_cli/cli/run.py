@@ -133,7 +133,8 @@ def _again(given: Mapping[str, Any]) -> list[str]:
     from ..commands.recipes.variables import public
 
     sets = [word for text in given["assign"] or () for word in ("--set", public(text))]
-    variables = [word for name in given["allow_env"] or () for word in ("--allow-env", name)]
+    names = [text.partition("=")[0] for text in given["allow_env"] or ()]  # no value is shown
+    variables = [word for name in names for word in ("--allow-env", name)]
     switches = ["--download"] * given["download"] + ["--untrusted"] * given["untrusted"]
     return ["rebasin", "run", str(given["recipe"] or NONE), *sets, *switches, *variables]
 

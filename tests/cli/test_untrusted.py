@@ -84,6 +84,8 @@ def test_a_spec_of_the_folder_runs_no_code_either(fork, run, tmp_path):
 
 
 def test_variables_are_allowed_to_strangers_alone(fork, run):
+    ended = run("run", fork(PLAIN % "seed: 0").name, "--untrusted", "--allow-env", "HF_TOKEN=hf_abc")
+    assert ended.code == 2 and "hf_abc" not in ended.err + ended.out
     ended = run("run", fork(PLAIN % "seed: 0").name, "--allow-env", "HOME")
     assert ended.code == 2 and "--allow-env is for --untrusted" in ended.err
 

@@ -71,7 +71,12 @@ class Limits:
             raise UsageError(
                 "--untrusted: every file lies below /", hint="Start it in a folder of the recipe's own"
             )
-        for name in self.variables:
+        for name, given in ((text.partition("=")[0], text) for text in self.variables):
+            if not (given.isidentifier() and given.isascii()):
+                raise UsageError(
+                    f"--allow-env {name}{'=…' * (name != given)}: expected the name of a variable alone",
+                    hint="Set it before: NAME=VALUE rebasin run … --allow-env NAME",
+                )
             if is_secret(name):
                 raise UsageError(
                     f"--allow-env {name}: it is a secret by its name, and a recipe may show it to anybody",

@@ -244,6 +244,10 @@ def test_a_stranger_gets_the_variables_that_are_named_and_no_secret(judged):
         problems, _, _ = judged(OUT + address, environment=environment, variables={variable})
         assert any("is a secret by its name" in line or "holds no ${" in line for line in problems)
         assert "hunter2" not in "".join(problems)
+    for given in ("HF_TOKEN=hf_abc", "BRANCH=main", "", "a b"):
+        with pytest.raises(UsageError, match="expected the name of a variable alone") as raised:
+            Limits({given}).check_start(__file__)
+        assert "abc" not in str(raised.value)
     with pytest.raises(UsageError, match="--allow-env API_TOKEN"):
         Limits({"API_TOKEN"}).check_start(__file__)
 
