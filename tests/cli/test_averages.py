@@ -182,6 +182,8 @@ def test_running_statistics_are_refused_without_a_spec_too(tmp_path, refused, do
     refused(2, "merge", *paths, "--method", "none", says=says)
     done("merge", *paths, "--method", "none", "--repair", "none")
     done("average", *paths, "--ignore", "*.running_*", "-o", "kept.safetensors")
+    refused(2, "average", *paths, "-o", "mean.safetensors", says="--repair none")
+    done("average", *paths, "--repair", "none", "-o", "mean.safetensors")
 
 
 def test_data_and_specs_still_repair_what_is_averaged_unaligned(resnets, done):
