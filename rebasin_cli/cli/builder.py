@@ -82,7 +82,7 @@ def _parameter(option: Option) -> Parameter:
     elif option.many:
         kind = list.__class_getitem__(kind)
         default = None if default == () else default
-    if option.off:
+    if option.off and option.within:  # what a method or a format says by itself where nobody says it
         default = None
     hint = Optional[kind] if default is None else kind  # noqa: UP045 (made at run time)
     told = typer.Argument if option.positional else typer.Option

@@ -235,7 +235,8 @@ def _line(where: Axes, line: Line, place: int, *, top: float | None, over: bool)
     if line.errors:
         where.errorbar(line.x, line.y, line.errors, capsize=3, elinewidth=1.5, label=label, **style)
     else:
-        where.plot(x, y, label=label, **style)
+        (drawn,) = where.plot(x, y, label=label, **style)
+        drawn.set_in_layout(top is None)  # what leaves the axes above asks for no room
     if line.between:
         low, high = zip(*line.between, strict=True)
         where.fill_between(line.x, low, high, color=color, alpha=0.15, linewidth=0)

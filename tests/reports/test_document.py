@@ -366,3 +366,9 @@ def test_neither_mentions_nor_addresses_work_and_short_pages_are_plain():
     )
     assert "<p>alone</p>" in few and ">value</th>" in few  # a head that is read aloud
     assert 'class="scroll"' in few and 'class="scroll long"' in many
+
+
+def test_a_line_far_above_the_axes_leaves_them_their_room():
+    for far in (2.0, 1e6):
+        lines = [Line("naive", [0, 1, 2], [0.1, far, 0.1]), Line("aligned", [0, 1, 2], [0.1, 0.2, 0.1])]
+        assert pictures.svg(Panel("loss", "", "", lines, top=0.5), "loss")  # a collapsed layout is a warning
