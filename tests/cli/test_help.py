@@ -54,6 +54,9 @@ def test_completion_offers_the_options_of_the_method_that_is_named(completed):
     offered = completed("rebasin align a b --method ste --")
     assert {"--epochs", "--mixture", "--device", "--groups"} <= offered and "--effort" not in offered
     assert completed("rebasin merge a b --effort ") == {"fast", "normal", "high"}
+    assert completed("rebasin merge a b --method m") == {"merge-many"}
+    assert completed("rebasin merge a b --repair re") == {"reset", "repair", "rescale", "reshift", "refit"}
+    assert completed("rebasin eval a --data cif") == {"cifar10", "cifar100"}
     assert "--effort" in completed("rebasin merge a b --eff")  # it may be wm that is meant
 
 

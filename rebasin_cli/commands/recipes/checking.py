@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection
 
 from ...averages.weights import checked, parse
 from ...errors import RebasinError, UsageError, near
-from ...registry import Registry
+from ...registry.names import known
 from ...registry.options import Option
-from ...registry.source import constant
 
 
 def wrong(option: Option, text: str) -> str | None:
@@ -22,8 +21,8 @@ def wrong(option: Option, text: str) -> str | None:
     return check(text) if check else None
 
 
-def _among(known: Collection[str], text: str) -> str | None:
-    return None if text in known else f"unknown {text!r}; {near(text, known)}"
+def _among(names: Collection[str], text: str) -> str | None:
+    return None if text in names else f"unknown {text!r}; {near(text, names)}"
 
 
 def wrong_weights(text: str, models: int) -> str | None:
@@ -43,8 +42,8 @@ def wrong_weights(text: str, models: int) -> str | None:
 
 
 def _method(text: str) -> str | None:
-    known = [*Registry("matchers", "method").names(), "none"]
-    return None if text in known else f"unknown method {text!r}; {near(text, known)}"
+    names = known("method")
+    return None if text in names else f"unknown method {text!r}; {near(text, names)}"
 
 
 def _reference(text: str) -> str | None:
@@ -56,10 +55,10 @@ def _reference(text: str) -> str | None:
 
 
 def _data(text: str) -> str | None:
-    known = Registry("datasets", "data set").names()
-    if ":" in text or text in known or os.path.exists(text):
+    names = known("data")
+    if ":" in text or text in names or os.path.exists(text):
         return _reference(text)
-    return f"unknown data set {text!r}; {near(text, known)}"
+    return f"unknown data set {text!r}; {near(text, names)}"
 
 
 def _spec(text: str) -> str | None:
@@ -122,13 +121,9 @@ def _normalization(text: str) -> None:
     Normalization.parse(text, Normalization())  # what a data set says of itself is read with it
 
 
-def _one_of(module: str, name: str, *more: str) -> Callable[[str], str | None]:
-    """A check against the names that a module states."""
-
-    def check(text: str) -> str | None:
-        return _among([*more, *(constant(f"rebasin_cli.{module}", name) or ())], text)
-
-    return check
+def _one_of(kind: str) -> Callable[[str], str | None]:
+    """A check against the names of a kind."""
+    return lambda text: _among(known(kind), text)
 
 
 # By the `kind` of an option.
@@ -139,10 +134,7 @@ CHECKS: dict[str, Callable[[str], str | None]] = {
     "spec": _spec,
     "gate": _by(_gate),
     "figure": _by(_figure),
-    "repair": _one_of("repair.repairing", "REPAIRS", "auto"),
-    "interpolation": _one_of("averages.mixing", "INTERPOLATIONS"),
-    "heads": _one_of("averages.parts", "HEADS"),
-    "extra": _one_of("averages.parts", "EXTRA"),
+    **{kind: _one_of(kind) for kind in ("repair", "interpolation", "heads", "extra")},
     "dtype": _by(_dtype),
     "bytes": _by(_size),
     "attack": _by(_attack),
