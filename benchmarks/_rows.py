@@ -25,12 +25,12 @@ import torch
 
 from rebasin_cli import nets, open_checkpoint
 from rebasin_cli.matchers import Problem, wm
-from rebasin_cli.permutations import assignment, permutation
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.spec.spec import FittedSpec
+from rebasin_cli.symmetry import assignment, permutation
 
 NETS = {  # row: (net, input, width)
     "mlp 3x512": ("mlp", (1, 28, 28), 512),

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from rebasin_cli.permutations import assignment
+from rebasin_cli.symmetry import assignment
 
 try:
     import lap

@@ -30,8 +30,8 @@ from _rows import line
 import rebasin_cli
 from rebasin_cli import matchers, networks
 from rebasin_cli.datasets import Samples, open_data
+from rebasin_cli.learning.training import train as training
 from rebasin_cli.networks.evaluation import evaluate
-from rebasin_cli.networks.training import train as training
 from rebasin_cli.repair.calibration import COLDEST, Scaled
 from rebasin_cli.repair.choosing import MARGIN, SURE
 from rebasin_cli.runtime.seeds import generator

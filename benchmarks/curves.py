@@ -33,22 +33,22 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rebasin_cli import nets, networks  # noqa: E402
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint  # noqa: E402
-from rebasin_cli.curves.curve import Curve, along  # noqa: E402
-from rebasin_cli.curves.training import Search, Training  # noqa: E402
-from rebasin_cli.curves.training import train as train_curve  # noqa: E402
 from rebasin_cli.datasets import open_data  # noqa: E402
+from rebasin_cli.learning.curves.curve import Curve, along  # noqa: E402
+from rebasin_cli.learning.curves.training import Search, Training  # noqa: E402
+from rebasin_cli.learning.curves.training import train as train_curve  # noqa: E402
+from rebasin_cli.learning.training import train  # noqa: E402
 from rebasin_cli.matchers import Problem, State, registry  # noqa: E402
-from rebasin_cli.matchers.doubly_stochastic.projecting import PROJECTIONS, projected  # noqa: E402
-from rebasin_cli.matchers.doubly_stochastic.search import Run  # noqa: E402
-from rebasin_cli.matchers.search.align import align  # noqa: E402
+from rebasin_cli.matchers.portfolio.align import align  # noqa: E402
+from rebasin_cli.matchers.relaxed.projecting import PROJECTIONS, projected  # noqa: E402
+from rebasin_cli.matchers.relaxed.search import Run  # noqa: E402
 from rebasin_cli.measure.statistics import t_interval  # noqa: E402
 from rebasin_cli.networks.attacks import Attack, attacked  # noqa: E402
 from rebasin_cli.networks.evaluation import evaluate  # noqa: E402
-from rebasin_cli.networks.training import train  # noqa: E402
-from rebasin_cli.permutations.permutation import identity, permuted  # noqa: E402
 from rebasin_cli.repair.batchnorm import reset  # noqa: E402
 from rebasin_cli.runtime.signals import holding  # noqa: E402
 from rebasin_cli.spec.resolving import resolve_spec  # noqa: E402
+from rebasin_cli.symmetry.permutation import identity, permuted  # noqa: E402
 
 FIGURES = ("accuracy, mean", "accuracy, lowest", "between the ends", "test loss, mean", "train loss, mean")
 RESET = 512  # samples that running statistics are estimated anew on, at every point
@@ -472,7 +472,7 @@ def projection(study: Study) -> None:
             spent[0] += time.perf_counter() - began
             return found
 
-        with mock.patch("rebasin_cli.matchers.doubly_stochastic.search.projected", timed):
+        with mock.patch("rebasin_cli.matchers.relaxed.search.projected", timed):
             began = time.perf_counter()
             run._step(inputs, targets, anchor)
             whole.append(time.perf_counter() - began)

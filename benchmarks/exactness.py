@@ -18,7 +18,7 @@ from _rows import Case, begin, cases, heading, parser, row, timed
 from scipy.optimize import linear_sum_assignment
 
 from rebasin_cli.matchers import wm
-from rebasin_cli.permutations import assignment
+from rebasin_cli.symmetry import assignment
 
 SOLVE = assignment.solve
 

@@ -30,7 +30,7 @@ from torch.nn.utils import prune
 
 from rebasin_cli.errors import RebasinError
 from rebasin_cli.inference import infer
-from rebasin_cli.inference import prove as proving
+from rebasin_cli.proof import prove as proving
 
 HEADING = (
     "date", "network", "words", "before, log10", "log10", "by hand", "moved before", "moved", "error",

@@ -25,9 +25,9 @@ import torch
 import rebasin_cli
 from rebasin_cli import nets, networks
 from rebasin_cli.datasets import open_data
+from rebasin_cli.learning.training import train
 from rebasin_cli.measure import baseline, intervals, pairing
 from rebasin_cli.networks.evaluation import Scores, evaluate
-from rebasin_cli.networks.training import train
 from rebasin_cli.reports import Curve, Middle, Report, Row
 
 RULES = ("tolerance alone", "intervals", "paired")

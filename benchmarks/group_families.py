@@ -34,16 +34,16 @@ from packages import torchvision
 from torch import nn
 from torch.nn import functional as F
 
-from rebasin_cli.canonical.form import Canonical, canonical, moved_by
 from rebasin_cli.errors import RebasinError
-from rebasin_cli.groups import elements as acts
 from rebasin_cli.inference.inferring import infer
-from rebasin_cli.inference.trials import Fails, Runs, difference
-from rebasin_cli.inference.writing import Inferred
+from rebasin_cli.inference.text.writing import Inferred
 from rebasin_cli.matchers.grouped.search import search
 from rebasin_cli.networks.returned import Kept
 from rebasin_cli.networks.running import fed
 from rebasin_cli.networks.state import fresh, own_state
+from rebasin_cli.proof.trials import Fails, Runs, difference
+from rebasin_cli.symmetry import elements as acts
+from rebasin_cli.symmetry.form import Canonical, canonical, moved_by
 
 NOISES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 PLOTTED = ("ViT", "GPT-2, head apart", "Llama", "Mixtral", "BERT", "MLP tanh", "MLP ReLU", "ResNet, no norms")

@@ -29,13 +29,13 @@ from unittest import mock
 import torch
 from _rows import environment, line
 
-from rebasin_cli.canonical.form import Canonical, canonical, moved_by
-from rebasin_cli.groups import elements as acts
-from rebasin_cli.groups.elements import Elements
 from rebasin_cli.matchers.grouped.matching import drawn as drawn_balanced
 from rebasin_cli.matchers.grouped.search import Found, _Run, search, units_of
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.spec import FittedSpec
+from rebasin_cli.symmetry import elements as acts
+from rebasin_cli.symmetry.elements import Elements
+from rebasin_cli.symmetry.form import Canonical, canonical, moved_by
 
 NOISE = 0.05
 HOWS = ("other sweeps", "other order", "random start", "kick")

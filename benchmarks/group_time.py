@@ -38,17 +38,17 @@ from _rows import environment, line
 from torch import nn
 
 from rebasin_cli import nets
-from rebasin_cli.canonical.form import canonical
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
-from rebasin_cli.groups import elements as acts
-from rebasin_cli.groups import projection
 from rebasin_cli.inference.inferring import infer
 from rebasin_cli.matchers import State
-from rebasin_cli.matchers.search.align import align
+from rebasin_cli.matchers.portfolio.align import align
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.spec.spec import FittedSpec
+from rebasin_cli.symmetry import elements as acts
+from rebasin_cli.symmetry import projection
+from rebasin_cli.symmetry.form import canonical
 
 LLAMA = {"norm": "rms", "activation": "swiglu", "positions": "rope", "heads": 32}
 SWEEPS = 3  # by groups

@@ -32,13 +32,13 @@ from repair import Pair, interval, score
 
 import rebasin_cli
 from rebasin_cli import networks
-from rebasin_cli.canonical.form import canonical
 from rebasin_cli.datasets import UNIT, Data, form
-from rebasin_cli.groups import elements as acts
 from rebasin_cli.inference.inferring import infer
-from rebasin_cli.matchers.search.align import align
+from rebasin_cli.matchers.portfolio.align import align
 from rebasin_cli.networks import dreaming
 from rebasin_cli.runtime.seeds import generator
+from rebasin_cli.symmetry import elements as acts
+from rebasin_cli.symmetry.form import canonical
 
 SEARCHES = {  # row: method, options, whether with groups
     "wm, permutations": ("wm", {}, False),

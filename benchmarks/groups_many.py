@@ -25,7 +25,7 @@ from _rows import environment, line
 from groups import Grouped
 from repair import score
 
-from rebasin_cli.matchers.search.align import align
+from rebasin_cli.matchers.portfolio.align import align
 
 SEARCHES = {  # row: method, options, whether with groups
     "merge-many, permutations": ("merge-many", {}, False),

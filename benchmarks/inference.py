@@ -31,9 +31,9 @@ from torch import nn
 
 from rebasin_cli.errors import RebasinError
 from rebasin_cli.inference import infer
-from rebasin_cli.inference import prove as proving
-from rebasin_cli.inference.walk import INPUT, OUTPUT
-from rebasin_cli.inference.writing import Inferred
+from rebasin_cli.inference.rules.walk import INPUT, OUTPUT
+from rebasin_cli.inference.text.writing import Inferred
+from rebasin_cli.proof import prove as proving
 
 HEADING = (
     "network", "words", "symmetries, log10", "move", "error", "seconds", "with proof", "what stays",

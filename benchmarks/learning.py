@@ -33,7 +33,7 @@ from rebasin_cli.matchers import Problem, ste_mm
 from rebasin_cli.matchers.straight_through import projection
 from rebasin_cli.matchers.straight_through.followers import Followers
 from rebasin_cli.matchers.straight_through.search import Run
-from rebasin_cli.permutations import assignment
+from rebasin_cli.symmetry import assignment
 
 NETS = {
     "mlp 3x512": ("mlp", (1, 28, 28), 512, 500),

@@ -22,10 +22,10 @@ import torch
 
 from rebasin_cli.checkpoints.tensors import LazyTensors
 from rebasin_cli.checkpoints.writing import write_safetensors
-from rebasin_cli.permutations import permutation
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
+from rebasin_cli.symmetry import permutation
 
 SPEC = """\
 # Llama: residual stream r, key heads with their query heads kv{i}, feed-forward f{i}

@@ -21,9 +21,9 @@ from _rows import as_command
 from rebasin_cli import nets
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.matchers import ste_mm
-from rebasin_cli.permutations import permutation
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec import library
+from rebasin_cli.symmetry import permutation
 
 ALLOWANCE = 150e6
 NETS = {"mlp": (1, 28, 28), "resnet50": (3, 224, 224), "vgg16": (3, 224, 224)}

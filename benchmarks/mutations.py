@@ -33,15 +33,15 @@ from torch.nn import functional as F
 from rebasin_cli import nets
 from rebasin_cli.errors import NetworkError, NotProven, RebasinError
 from rebasin_cli.inference import infer
-from rebasin_cli.inference.prove import prove
 from rebasin_cli.networks.returned import Kept
 from rebasin_cli.networks.running import evaluating, forward
-from rebasin_cli.permutations import permutation
+from rebasin_cli.proof.prove import prove
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import Product, Word, words_of
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.spec.spec import FittedSpec
+from rebasin_cli.symmetry import permutation
 
 GAINS = (0.3, 1.0, 3.0)  # of the weights by which truth is decided
 WRONG = 1e-9

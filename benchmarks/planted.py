@@ -22,9 +22,9 @@ from torch import nn
 
 import rebasin_cli
 from rebasin_cli import nets, networks
-from rebasin_cli.permutations import permutation
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec import library
+from rebasin_cli.symmetry import permutation
 
 NETS = {
     "mlp": (1, 28, 28),

@@ -37,14 +37,14 @@ from repair import BATCH, RESET, Pair, interval, parsed, score
 
 import rebasin_cli
 from rebasin_cli import matchers, networks
-from rebasin_cli.matchers.search import align as searching
-from rebasin_cli.matchers.search.mending import NEARER
-from rebasin_cli.permutations.permutation import permuted, random
+from rebasin_cli.matchers.portfolio import align as searching
+from rebasin_cli.matchers.portfolio.mending import NEARER
 from rebasin_cli.repair.choosing import MARGIN, SURE
 from rebasin_cli.repair.options import DISTILL_SAMPLES
 from rebasin_cli.repair.repairing import open_to_choice
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.session.held_out import HeldOut
+from rebasin_cli.symmetry.permutation import permuted, random
 
 MATCH, IMAGES, HELD = 10_000, 1_000, 2_560
 PAIR, MANY = ("wm", "am", "dual", "ste"), ("wm", "merge-many", "universe", "dual", "ste-mm")

@@ -19,8 +19,8 @@ from _rows import Case, begin, cases, heading, median, parser, row, timed
 from scipy.optimize import linear_sum_assignment
 
 from rebasin_cli.matchers.weights.pair import Pair
-from rebasin_cli.permutations import assignment, permutation
 from rebasin_cli.runtime.seeds import generator
+from rebasin_cli.symmetry import assignment, permutation
 
 MOVE = 1e-3  # of a tensor's norm, a step
 ROWS = "mlp 3x512,trained mlp512"

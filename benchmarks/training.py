@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from rebasin_cli import nets
 from rebasin_cli.datasets import open_data
-from rebasin_cli.networks import training
+from rebasin_cli.learning import training
 from rebasin_cli.runtime.seeds import seeded
 
 BATCH = 128

@@ -40,10 +40,10 @@ from _many_names import commands
 
 from rebasin_cli import nets
 from rebasin_cli.checkpoints.writing import write_safetensors
-from rebasin_cli.permutations import permutation
 from rebasin_cli.runtime.memory import BLOCK, RETAINED
 from rebasin_cli.runtime.seeds import generator, seeded
 from rebasin_cli.spec import library
+from rebasin_cli.symmetry import permutation
 
 FRESH = {  # file: (net, input, classes, width, norm)
     "mlp": ("mlp", (1, 28, 28), 10, 512, None),

@@ -27,11 +27,11 @@ from scipy.optimize import linear_sum_assignment
 
 from rebasin_cli.matchers import wm
 from rebasin_cli.matchers.weights.pair import Pair
-from rebasin_cli.permutations import permutation
-from rebasin_cli.permutations.permutation import Permutations
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.atoms import atoms
 from rebasin_cli.spec.spec import FittedSpec
+from rebasin_cli.symmetry import permutation
+from rebasin_cli.symmetry.permutation import Permutations
 
 SWEEPS = 100  # at most, as in the authors' program: in float32 rounding may go round in circles
 FORMS = {

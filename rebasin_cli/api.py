@@ -33,11 +33,9 @@ from .checkpoints.given import Model, Values, as_given, named, plain
 from .checkpoints.tensors import LazyTensors, replaced
 from .errors import UsageError
 from .matchers import State
-from .matchers.search import align as searching
-from .matchers.search.align import Alignment
+from .matchers.portfolio import align as searching
+from .matchers.portfolio.align import Alignment
 from .measure.report import barrier
-from .permutations import permutation
-from .permutations.permutation import permuted
 from .repair import Outcome, Repaired, Repairs
 from .repair.choosing import Choice
 from .repair.means import repaired_mean
@@ -45,6 +43,8 @@ from .repair.repairing import few, open_to_choice, resolved
 from .runtime.ranks import ALONE, Ranks
 from .spec.resolving import resolve_spec
 from .spec.spec import FittedSpec, Spec
+from .symmetry import permutation
+from .symmetry.permutation import permuted
 from .types import Permutations, Tensors
 
 __all__ = ["INTERPOLATIONS", "Alignment", "Merged", "align", "average", "barrier", "merge"]

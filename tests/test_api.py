@@ -28,12 +28,12 @@ from rebasin_cli.measure import paths
 from rebasin_cli.measure.rows import plan_rows
 from rebasin_cli.networks import load
 from rebasin_cli.networks.evaluation import evaluate
-from rebasin_cli.permutations import permutation
 from rebasin_cli.repair import reset
 from rebasin_cli.runtime.seeds import seeded
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
+from rebasin_cli.symmetry import permutation
 
 
 def network(norm: str = "none", width: int = 12, seed: int = 0) -> nn.Module:

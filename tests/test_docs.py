@@ -28,12 +28,12 @@ from rebasin_cli.cli import whole
 from rebasin_cli.commands.verbs import specs
 from rebasin_cli.matchers import Problem, wm
 from rebasin_cli.nets.mlp import MLP
-from rebasin_cli.permutations.permutation import permuted, random
 from rebasin_cli.registry import Registry
 from rebasin_cli.runtime import broken
 from rebasin_cli.runtime.seeds import derive
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
+from rebasin_cli.symmetry.permutation import permuted, random
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

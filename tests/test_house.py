@@ -17,13 +17,17 @@ HOUSE = ROOT / "rebasin_cli"
 FLOORS = """
     cli  commands  commands.recipes  commands.merging  commands.verbs  session  api
     lab  lab.teacher  lab.batched  lab.engine
-    measure  analysis  reports
-    curves
-    matchers  matchers.search  matchers.polishing
-    matchers.doubly_stochastic
+    measure  reports
+    learning.curves
+    matchers  matchers.portfolio  matchers.polish
+    matchers.relaxed
     matchers.straight_through  matchers.grouped  matchers.activations  matchers.weights
     matchers.accounts
-    canonical  repair  inference  networks  groups  permutations  spec
+    repair
+    inference  inference.text  inference.groups  inference.rules  inference.axes
+    proof  graph
+    learning
+    networks  symmetry  spec
     averages
     nets  datasets  checkpoints  runtime  registry  version  types  errors
 """.split()

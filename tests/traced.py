@@ -17,7 +17,8 @@ from torch._export import utils as listing
 from torch.export import decomp_utils, exported_program
 from torch.utils import _pytree as pytree
 
-from rebasin_cli.inference import inferring, tracing
+from rebasin_cli.graph import tracing
+from rebasin_cli.inference import inferring
 from rebasin_cli.matchers.activations import sites
 from rebasin_cli.repair import producers
 

@@ -2,8 +2,8 @@
 
 import rebasin_cli
 from rebasin_cli.datasets import open_data
+from rebasin_cli.learning.training import train
 from rebasin_cli.nets.mlp import from_shapes
-from rebasin_cli.networks.training import train
 
 # Two networks from different seeds. Yours come from anywhere; a state dict is a mapping of names to tensors.
 a, b = (train("mlp", "digits", width=64, epochs=20, seed=seed).tensors for seed in (1, 2))

@@ -141,7 +141,7 @@ def spec_written(done: Any) -> None:
 
 def spec_explained(done: Any) -> None:
     """Why each axis stays, or where another spec differs."""
-    from ..inference import explaining
+    from ..inference.text import explaining
 
     result({name: done.told[name] for name in ("spec", "inferred", "outputs") if name in done.told})
     typer.echo()

@@ -194,7 +194,7 @@ def _duration(seconds: float) -> str:
 
 
 def _work(number: float) -> str:
-    from ..matchers.polishing.length import multiplications
+    from ..matchers.polish.length import multiplications
 
     return multiplications(number)
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError
-from ..groups import stored
-from ..permutations import permutation
 from ..registry.options import PLAIN, READS, argument, option
 from ..registry.results import UNSET, Result, Unset
 from ..session.asked import subjects_of
@@ -15,6 +13,7 @@ from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights
 from ..session.session import Session
 from ..session.subjects import Loading
+from ..symmetry import permutation, stored
 from .verbs import provenance, symmetries
 from .verbs.folders import placed
 from .verbs.outputs import check_outputs, default_path, output_of, write

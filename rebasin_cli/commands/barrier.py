@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import networks
-from ..analysis import signatures
 from ..averages.mixing import check_interpolation
 from ..errors import UsageError
-from ..measure import intervals, pairing
+from ..measure import intervals, pairing, signatures
 from ..measure import report as measuring
 from ..measure.baseline import Subject, check_baseline
 from ..measure.gates import GateSet, check_gate_names, fixed_rows, judged

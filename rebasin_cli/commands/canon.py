@@ -8,8 +8,6 @@ from pathlib import Path
 
 import torch
 
-from ..canonical.form import canonical
-from ..groups.folds import Folds
 from ..registry.options import READS, argument
 from ..registry.results import Result
 from ..session.asked import subjects_of
@@ -17,6 +15,8 @@ from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights
 from ..session.session import Session
 from ..session.subjects import DataSet, Loading, Network, Search
+from ..symmetry.folds import Folds
+from ..symmetry.form import canonical
 from .verbs import provenance, symmetries
 from .verbs.folders import placed
 from .verbs.outputs import check_outputs, default_path, output_of, write

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import matchers
-from ..analysis import comparison, formats
-from ..analysis.compared import Comparison
 from ..errors import UsageError
+from ..measure import comparison, formats
+from ..measure.compared import Comparison
 from ..registry.options import PLAIN, READS, WRITES, again, argument, option
 from ..registry.results import Plan, Result
 from ..reports.document import Document
@@ -103,7 +103,7 @@ class Compare(Loading, Network, DataSet, Samples, Scoring, Methods, Screen):
 
 @dataclass(frozen=True)
 class CompareResult(Result):
-    """How good the merges are, by every method: `analysis.compared.Comparison`."""
+    """How good the merges are, by every method: `measure.compared.Comparison`."""
 
     comparison: Comparison
 

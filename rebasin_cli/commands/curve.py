@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..curves import stored, training
-from ..curves.curve import check_families
-from ..curves.stored import SUFFIX
 from ..errors import UsageError
+from ..learning.curves import stored, training
+from ..learning.curves.curve import check_families
+from ..learning.curves.stored import SUFFIX
+from ..learning.training_setup import check_augmentation
 from ..matchers import Problem, State
 from ..networks.attacks import Attack
-from ..networks.training_setup import check_augmentation
-from ..permutations.permutation import identity, permuted
 from ..registry.options import PLAIN, READS, again, argument, option
 from ..registry.results import Plan, Result
 from ..runtime.seeds import derive
@@ -36,6 +35,7 @@ from ..session.subjects import (
     Scoring,
     Training,
 )
+from ..symmetry.permutation import identity, permuted
 from .verbs import method, outputs, plans, provenance, search
 from .verbs.outputs import check_outputs
 from .verbs.progress import shown

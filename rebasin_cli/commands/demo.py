@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints import destination, writing
-from ..networks import training
-from ..permutations import permutation
+from ..learning import training
 from ..registry.options import WRITES, option
 from ..registry.results import Result
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Screen, Weights
+from ..symmetry import permutation
 from . import align, barrier, merge
 from .verbs.outputs import Written, removed_on_failure
 from .verbs.resume import state_path

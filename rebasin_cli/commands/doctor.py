@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..analysis import diagnosis
-from ..analysis.diagnosis import Diagnosis, by_tensors
-from ..analysis.diagnosis.facts import Fact
 from ..checkpoints.checkpoint import Checkpoint
 from ..errors import DataError, NetworkError, NoSpecFits, UsageError
-from ..matchers.search.candidates import candidates
+from ..matchers.portfolio.candidates import candidates
+from ..measure import diagnosis
+from ..measure.diagnosis import Diagnosis, by_tensors
+from ..measure.diagnosis.facts import Fact
 from ..registry import operations
 from ..registry.options import READS, again, argument
 from ..registry.results import Result

@@ -13,13 +13,13 @@ from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..checkpoints.digests import of_file
 from ..checkpoints.locate import INDEX, PERMUTATION
 from ..errors import CheckpointError, SpecError
-from ..permutations import permutation
 from ..registry.options import READS, argument
 from ..registry.results import Result
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer
 from ..session.subjects import Loading
 from ..spec import library
+from ..symmetry import permutation
 from .verbs import provenance
 
 PANEL = "Look"

@@ -13,13 +13,12 @@ import torch
 
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.tensors import replaced
-from ..curves import stored
-from ..curves.curve import Curve, shares
 from ..errors import UsageError
+from ..learning.curves import stored
+from ..learning.curves.curve import Curve, shares
 from ..matchers import State
 from ..measure import planes
 from ..measure.planes import Place
-from ..permutations.permutation import identity, permuted
 from ..registry.options import PLAIN, READS, WRITES, again, argument, option
 from ..registry.results import Plan, Result
 from ..reports import _accounts as accounts
@@ -45,6 +44,7 @@ from ..session.subjects import (
     Scoring,
 )
 from ..spec.spec import FittedSpec
+from ..symmetry.permutation import identity, permuted
 from ..types import Permutations
 from ..version import version
 from .merging.curved import between

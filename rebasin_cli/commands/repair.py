@@ -12,7 +12,6 @@ import torch
 from ..averages.mixing import interpolate
 from ..checkpoints.tensors import replaced
 from ..errors import SpecError, UsageError, unknown
-from ..permutations.permutation import permuted
 from ..registry.options import READS, REQUIRED, again, argument, option
 from ..registry.results import UNSET, Result, Unset
 from ..repair import REPAIRS, repair_merged
@@ -25,6 +24,7 @@ from ..session.session import Session
 from ..session.subjects import Choosing, DataSet, Loading, Network, Repairing, Samples
 from ..session.subjects import Repair as Mending
 from ..spec.spec import FittedSpec
+from ..symmetry.permutation import permuted
 from .verbs import provenance, repairs
 from .verbs.folders import placed
 from .verbs.outputs import check_outputs, default_path, output_of, write

@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 
-from ..analysis import bounds, signatures
-from ..curves import stored
 from ..datasets._batches import checked
 from ..errors import DataError, UsageError
-from ..permutations.permutation import identity, permuted
+from ..learning.curves import stored
+from ..measure import bounds, signatures
 from ..registry.options import PLAIN, READS, WRITES, again, argument, option
 from ..registry.results import UNSET, Result, Unset
 from ..reports import _accounts as accounts
@@ -30,6 +29,7 @@ from ..session.outcomes import Answer, ReportFiles, Screen, Weights
 from ..session.samples import MATCH_SAMPLES
 from ..session.session import Session
 from ..session.subjects import Data, DataSet, Loading, Method, Methods, Network, Samples, Search
+from ..symmetry.permutation import identity, permuted
 from .verbs import method, outputs, search
 
 BOUNDED = 1_000  # samples, on 101 networks between two
@@ -109,7 +109,7 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
 
     B is aligned with the method of the search, or `perm`. With a trained `curve` from A to B, it is A and the
     curve's middle that are compared (`signatures.along`). `bounds` are those of a theorem
-    (`analysis.bounds`). Counts of samples (`stability`) ask how stable activation matching is, and take the
+    (`measure.bounds`). Counts of samples (`stability`) ask how stable activation matching is, and take the
     place of the limit.
     """
     named = "none" if asked.method is None and asked.curve is not None else asked.method

@@ -13,8 +13,8 @@ from typing import Any
 from ..checkpoints import writing
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..errors import RebasinError, SpecError, UsageError
-from ..inference import explaining
-from ..inference import prove as proving
+from ..inference.text import explaining
+from ..proof import prove as proving
 from ..registry.options import MAY_READ, PLAIN, READS, REQUIRED, WRITES, again, argument, option
 from ..registry.results import UNSET, Result, Unset
 from ..reports._accounts import describe_kept, describe_proof, kept_in_words
@@ -326,7 +326,7 @@ class Explain:
 
 @dataclass(frozen=True)
 class ExplainResult(Result):
-    """Why each axis may move or stays (`inference.explaining`); `compared` with a spec, where it differs.
+    """Why each axis may move or stays; `compared` with a spec, where it differs.
 
     On a screen axis by axis, too, where `tensors` were asked for.
     """
@@ -392,7 +392,7 @@ def import_(asked: Import, listener: Listener = SILENT) -> ImportResult:
 
     Raises UsageError, SpecError, CheckpointError, OutputExists, ResourceError.
     """
-    from ..inference import importing  # with all of inference, which takes a second
+    from ..inference.text import importing  # with all of inference, which takes a second
 
     file, checkpoint, loading = asked.file, asked.checkpoint, of(asked, Loading)
     if asked.out is not None:

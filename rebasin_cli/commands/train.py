@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from ..checkpoints import destination, writing
 from ..errors import ResourceError, UsageError
-from ..networks import training, training_setup
-from ..networks.training_recipe import told
+from ..learning import training, training_setup
+from ..learning.training_recipe import told
 from ..registry.options import MAY_READ, MAY_RUN, PLAIN, REQUIRED, again, argument, option
 from ..registry.results import UNSET, Plan, Result, Unset
 from ..runtime import devices

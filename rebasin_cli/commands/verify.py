@@ -8,15 +8,9 @@ from pathlib import Path
 
 import torch
 
-from ..canonical.folding import folded
-from ..canonical.form import canonical
 from ..checkpoints.tensors import overlaid, plan_of
-from ..groups.elements import acted
-from ..groups.folds import Folds
-from ..inference.comparing import difference
-from ..matchers.search.align import Alignment, align
-from ..permutations import permutation
-from ..permutations.lists import stacked
+from ..matchers.portfolio.align import Alignment, align
+from ..proof.comparing import difference
 from ..registry.options import READS, WRITES, argument, option
 from ..registry.results import UNSET, Result, Unset
 from ..runtime.seeds import derive
@@ -29,6 +23,12 @@ from ..session.subjects import Grouping, Loading, Network
 from ..spec.groups import MATRICES, PLANES
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
+from ..symmetry import permutation
+from ..symmetry.elements import acted
+from ..symmetry.folding import folded
+from ..symmetry.folds import Folds
+from ..symmetry.form import canonical
+from ..symmetry.lists import stacked
 from ..types import Tensors
 from .verbs import provenance, symmetries
 from .verbs.outputs import Output, check_outputs

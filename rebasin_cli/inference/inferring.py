@@ -13,20 +13,20 @@ from torch import nn
 from .. import networks
 from ..datasets._batches import describe
 from ..errors import NetworkError, NotProven
-from ..groups.folds import Folds
+from ..graph.tracing import export
 from ..networks.returned import Kept
 from ..networks.state import fresh
+from ..proof import prove as proving
 from ..registry.user_code import user_code
-from . import prove as proving
-from .alike import Alike, alike
-from .following import follow
-from .missing import Missed, missed
-from .naming import names
-from .symmetries import Symmetries, looked_at
-from .tracing import export
-from .walk import COMPLEX
-from .writable import drop_unwritable
-from .writing import REFUSED, Inferred, Writing, inferred_from, told_by
+from ..symmetry.folds import Folds
+from .groups.symmetries import Symmetries, looked_at
+from .rules.alike import Alike, alike
+from .rules.following import follow
+from .rules.missing import Missed, missed
+from .rules.walk import COMPLEX
+from .rules.writable import drop_unwritable
+from .text.naming import names
+from .text.writing import REFUSED, Inferred, Writing, inferred_from, told_by
 
 
 def infer(

@@ -19,12 +19,12 @@ from .. import nets
 from ..datasets import Data, Samples, open_data
 from ..datasets._batches import LoaderData
 from ..errors import UsageError
+from ..learning.training import train as trained_alone
 from ..matchers import Problem, wm
 from ..networks.evaluation import evaluate
-from ..networks.training import train as trained_alone
-from ..permutations.permutation import permuted
 from ..spec import library
 from ..spec.fitting import fit
+from ..symmetry.permutation import permuted
 from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
 from .engine.claims import ABOVE, Claim, bootstrap, mean

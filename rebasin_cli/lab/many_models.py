@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..analysis import geometry
-from ..analysis.sharpness import sharpness
 from ..datasets import open_data
+from ..measure import geometry
+from ..measure.sharpness import sharpness
 from ..nets.mlp import MLP
-from ..permutations import permutation
+from ..symmetry import permutation
 from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
 from .engine.claims import ABOVE, BELOW, Claim, bootstrap, mean

@@ -28,10 +28,10 @@ from typing import Any
 
 import torch
 
-from ..permutations.lists import held_stacked
 from ..registry import Registry
 from ..runtime.ranks import ALONE, Ranks
 from ..spec.spec import FittedSpec
+from ..symmetry.lists import held_stacked
 from ..types import Batches, Permutations, Tensors
 from .accounts import Account, Chosen, Polish
 

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import UsageError, unknown
-from ..permutations import assignment, permutation
-from ..permutations.lists import without_lists
 from ..registry import option
+from ..symmetry import assignment, permutation
+from ..symmetry.lists import without_lists
 from . import MatchResult, Problem, State, wm
 from .accounts import Begun, Certificate, Constrained
 from .activations.options import Looking

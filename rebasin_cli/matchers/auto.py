@@ -14,12 +14,12 @@ from ..errors import UsageError
 from ..registry import PLAIN, option
 from . import MatchResult, Problem, wm
 from .accounts import Chosen, Tried
-from .polishing.length import Length
-from .search import in_turn
-from .search.candidates import candidates
-from .search.clock import Clock
-from .search.mending import DEFAULTS, LAST
-from .search.trying import COMPARABLE, Trials
+from .polish.length import Length
+from .portfolio import in_turn
+from .portfolio.candidates import candidates
+from .portfolio.clock import Clock
+from .portfolio.mending import DEFAULTS, LAST
+from .portfolio.trying import COMPARABLE, Trials
 from .straight_through.training import Training
 from .straight_through.training import memory as learning
 

@@ -25,10 +25,10 @@ import torch
 from .. import networks
 from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import UsageError
-from ..permutations import assignment
-from ..permutations.index_maps import Within
 from ..registry import option
 from ..spec.notation import Axis, Fixed, Product, Word
+from ..symmetry import assignment
+from ..symmetry.index_maps import Within
 from ..types import Tensors
 from . import MatchResult, Problem, State, am, wm
 from .activations.similarities import above_chance, assigned, similarities

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import UsageError
-from ..permutations import permutation
+from ..symmetry import permutation
 from . import MatchResult, Problem, State
 from .grouped import many as grouped
 from .weights.many import objective_of, relative, round_of

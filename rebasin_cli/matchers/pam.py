@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from ..types import Permutations
 from . import MatchResult, Problem
-from .doubly_stochastic.options import Descent, memory
-from .doubly_stochastic.search import line_loss, search
+from .relaxed.options import Descent, memory
+from .relaxed.search import line_loss, search
 from .straight_through.starting import started
 
 __all__ = ["Options", "initial", "match", "memory", "objective"]

@@ -28,10 +28,10 @@ import torch
 from numpy.polynomial import Polynomial
 
 from ..errors import UsageError
-from ..permutations import assignment, permutation
-from ..permutations.assignment import Solution
 from ..registry import PLAIN, option
 from ..spec.spec import FittedSpec
+from ..symmetry import assignment, permutation
+from ..symmetry.assignment import Solution
 from ..types import Permutations
 from . import MatchResult, Problem, State
 from .grouped import universe as grouped

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ..errors import UsageError
-from ..permutations import index_maps, permutation
 from ..registry import PLAIN, option
 from ..runtime.seeds import generator
+from ..symmetry import index_maps, permutation
 from ..types import Permutations
 from . import MatchResult, Problem, State
 from .grouped import bound as grouped_bound

@@ -11,18 +11,18 @@ from torch import nn
 
 from .. import networks
 from ..averages.mixing import JOINS, interpolate
-from ..groups import elements as acts
-from ..matchers.search.align import Alignment
+from ..matchers.portfolio.align import Alignment
 from ..networks.attacks import Attack, attacked
 from ..networks.evaluation import Scores
 from ..networks.recording import Recording
-from ..permutations import permutation
-from ..permutations.permutation import permuted
 from ..repair import Repairs
 from ..repair.calibration import Scaled
 from ..repair.choosing import Choice
 from ..reports import Row
 from ..runtime.seeds import generator
+from ..symmetry import elements as acts
+from ..symmetry import permutation
+from ..symmetry.permutation import permuted
 from ..types import Permutations, Tensors
 from . import paths
 from .controls import Control, Ensemble, fine_tuned

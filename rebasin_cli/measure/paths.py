@@ -13,9 +13,9 @@ from torch import nn
 from .. import networks
 from ..averages.mixing import interpolate
 from ..checkpoints.tensors import over
-from ..curves import curve as curves
 from ..datasets import Once
 from ..errors import UsageError
+from ..learning.curves import curve as curves
 from ..networks import first_layer
 from ..networks.evaluation import Scores, evaluate
 from ..networks.first_layer import FirstLayer

@@ -11,16 +11,16 @@ from typing import Any
 
 from torch import nn
 
-from ..inference.tracing import keeping_graphs
-from ..matchers.search.align import Alignment, align
+from ..graph.tracing import keeping_graphs
+from ..matchers.portfolio.align import Alignment, align
 from ..networks.attacks import Attacker
 from ..networks.evaluation import Scores
-from ..permutations import permutation
 from ..repair import choosing
 from ..repair.choosing import Choice
 from ..reports import Difference, Report, Row
 from ..reports import _accounts as accounts
 from ..spec.spec import FittedSpec, Spec
+from ..symmetry import permutation
 from ..types import Permutations, Tensors
 from ..version import version
 from . import intervals, pairing

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from ..averages.mixing import check_interpolation
-from ..curves.curve import Curve
 from ..errors import UsageError
+from ..learning.curves.curve import Curve
 from ..networks.attacks import Attack
 from ..networks.evaluation import Scores
 from ..repair import MATCHES

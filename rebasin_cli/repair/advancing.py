@@ -16,7 +16,7 @@ from torch.export.graph_signature import InputKind
 
 from ..datasets._batches import checked, map_tensors, tensors_in
 from ..errors import DataError, NetworkError
-from ..inference.tracing import needed_for
+from ..graph.tracing import needed_for
 from ..networks.running import fed
 from ..types import Tensors
 from .producers import Producers, find

@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from .. import networks
 from ..checkpoints.tensors import over
 from ..errors import NetworkError, UsageError
-from ..inference.tracing import measured
+from ..graph.tracing import measured
 from ..networks.evaluation import evaluate
 from ..runtime.text import many
 from .calibration import COLDEST, HOTTEST, fit_temperature

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import fx
 
-from ..inference.tracing import needed_for
+from ..graph.tracing import needed_for
 from .producers import named, operation
 
 SAME = ("clone", "alias", "detach", "dropout", "contiguous")  # in evaluation: what comes out is what went in

@@ -16,8 +16,8 @@ from typing import Any
 from torch import fx
 from torch.export.graph_signature import InputKind
 
-from ..inference.nodes import operand
-from ..inference.program import Program
+from ..graph.nodes import operand
+from ..graph.program import Program
 from .effects import Effects
 from .producers import named, operation, produces, sources
 from .scales import SCALES, factors

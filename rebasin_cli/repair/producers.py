@@ -16,9 +16,9 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from ..errors import NetworkError
-from ..inference.nodes import schema_of
-from ..inference.program import Program
-from ..inference.tracing import export, line_of
+from ..graph.nodes import schema_of
+from ..graph.program import Program
+from ..graph.tracing import export, line_of
 from ..networks.running import check_runs
 
 NORMS = ("layer_norm", "group_norm", "instance_norm", "batch_norm")

@@ -10,10 +10,10 @@ from ..runtime.text import many, some
 from ._format import clean, fixed
 
 if TYPE_CHECKING:  # they bring torch, and what a run says of itself has to be told without it
-    from ..inference.prove import Proof
     from ..matchers import MatchResult
     from ..matchers.accounts import Certificate, Mixed
-    from ..matchers.search.align import Alignment
+    from ..matchers.portfolio.align import Alignment
+    from ..proof.prove import Proof
     from ..repair import Repaired
     from ..repair.choosing import Choice
     from ..spec.spec import FittedSpec

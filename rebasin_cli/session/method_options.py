@@ -14,12 +14,11 @@ from typing import Any
 from .. import matchers
 from ..checkpoints.checking import digest
 from ..errors import UsageError, unknown
-from ..groups import stored
 from ..matchers.accounts import Begun, Mixed, Relaxed
-from ..matchers.search.align import check_groups as can_find_groups
-from ..matchers.search.align import foreign_option, options_of, polish_of
-from ..permutations import permutation
+from ..matchers.portfolio.align import check_groups as can_find_groups
+from ..matchers.portfolio.align import foreign_option, options_of, polish_of
 from ..registry import Option
+from ..symmetry import permutation, stored
 from .subjects import Data, Network, Search
 
 # Files of rebasin 0.1 name these two of every search, set or not; the same merge shall give the same bytes.

@@ -16,19 +16,18 @@ import torch
 from .. import networks
 from ..averages.kinship import kinship
 from ..averages.names import agreed
-from ..canonical.form import check_numbers
 from ..checkpoints.checking import digest, validate
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..checkpoints.tensors import LazyTensors
 from ..errors import CheckpointError, NoEnvelope, NoSpecFits, NotProven, SpecError, UsageError
-from ..groups import stored
-from ..groups.folds import Folds
 from ..networks.running import fed
-from ..permutations import permutation
 from ..reports import _accounts as accounts
 from ..runtime.ranks import ALONE, Ranks
 from ..spec.resolving import resolve_spec
 from ..spec.spec import FittedSpec, Spec
+from ..symmetry import permutation, stored
+from ..symmetry.folds import Folds
+from ..symmetry.form import check_numbers
 from ..types import Shapes
 from .listener import SILENT
 from .network import find_network, need_inputs, none_named

@@ -11,7 +11,8 @@ from .. import nets, networks
 from ..checkpoints.checkpoint import Checkpoint
 from ..datasets import open_data
 from ..errors import NetworkError, UsageError
-from ..networks import initial, inputs
+from ..learning import initial
+from ..networks import inputs
 from ..runtime.seeds import generator
 from ..spec.spec import FittedSpec
 from ..types import Shapes

@@ -17,12 +17,12 @@ from typing import Any
 from torch import nn
 
 from ..checkpoints.checkpoint import Checkpoint
-from ..groups.folds import Folds
 from ..networks.evaluation import Scores
 from ..runtime import devices
 from ..runtime.files import Inputs
 from ..runtime.ranks import ALONE, Ranks
 from ..spec.spec import FittedSpec
+from ..symmetry.folds import Folds
 from ..types import Permutations
 from . import doubts, method_options, samples
 from .held_out import HeldOut

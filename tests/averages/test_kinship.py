@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 
-from rebasin_cli.analysis.diagnosis import by_tensors
-from rebasin_cli.analysis.diagnosis.weights import weigh
 from rebasin_cli.averages.kinship import kinship
 from rebasin_cli.checkpoints.tensors import LazyTensors
-from rebasin_cli.networks.initial import begin_alike
+from rebasin_cli.learning.initial import begin_alike
+from rebasin_cli.measure.diagnosis import by_tensors
+from rebasin_cli.measure.diagnosis.weights import weigh
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 

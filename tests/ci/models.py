@@ -6,10 +6,10 @@ import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
-from rebasin_cli.networks.training import train
-from rebasin_cli.permutations import permutation
+from rebasin_cli.learning.training import train
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
+from rebasin_cli.symmetry import permutation
 
 
 def pair(folder: Path) -> Path:

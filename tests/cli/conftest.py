@@ -12,7 +12,7 @@ import torch
 from rebasin_cli import nets
 from rebasin_cli.__main__ import main
 from rebasin_cli.checkpoints.writing import write_safetensors
-from rebasin_cli.networks.training import train
+from rebasin_cli.learning.training import train
 from rebasin_cli.runtime.seeds import seeded
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
@@ -182,7 +182,7 @@ def trained(tmp_path_factory):
 @pytest.fixture
 def relabelled(pair, tmp_path):
     """`b` with its units in another order, and the path to it."""
-    from rebasin_cli.permutations import permutation
+    from rebasin_cli.symmetry import permutation
 
     model = tensors(pair[1])
     fitted = fit(library.load("mlp"), {name: tuple(tensor.shape) for name, tensor in model.items()})

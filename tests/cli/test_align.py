@@ -457,9 +457,9 @@ def test_what_is_no_kept_search_is_neither_replaced_nor_removed(pair, refused, d
 
 
 def test_activation_matching_brings_a_relabelled_model_back(trained, done, refused, tmp_path):
-    from rebasin_cli.permutations import permutation
     from rebasin_cli.spec import library
     from rebasin_cli.spec.fitting import fit
+    from rebasin_cli.symmetry import permutation
 
     model = tensors(trained[0])
     fitted = fit(library.load("mlp"), {name: tuple(tensor.shape) for name, tensor in model.items()})

@@ -7,9 +7,9 @@ import pytest
 from rebasin_cli import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.matchers import auto, wm
-from rebasin_cli.matchers.search import mending
-from rebasin_cli.matchers.search.candidates import Candidate
-from rebasin_cli.matchers.search.trying import Trials
+from rebasin_cli.matchers.portfolio import mending
+from rebasin_cli.matchers.portfolio.candidates import Candidate
+from rebasin_cli.matchers.portfolio.trying import Trials
 from rebasin_cli.repair import options as repair_options
 from rebasin_cli.repair import repairing
 

@@ -14,9 +14,9 @@ from rebasin_cli.checkpoints import destination, writing
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.nets.mlp import MLP
-from rebasin_cli.permutations import permutation
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
+from rebasin_cli.symmetry import permutation
 
 from .conftest import contents, fresh, tensors
 

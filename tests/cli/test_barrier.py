@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from rebasin_cli.analysis import signatures
+from rebasin_cli.measure import signatures
 from rebasin_cli.reports import Curve, barrier_of
 
 from .conftest import contents, fresh

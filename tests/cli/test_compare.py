@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rebasin_cli.checkpoints.writing import write_safetensors
-from rebasin_cli.networks.training import train
+from rebasin_cli.learning.training import train
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,9 @@ import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
-from rebasin_cli.permutations import permutation
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
+from rebasin_cli.symmetry import permutation
 from tests import mixtures
 
 NOISE = 0.1  # of a tensor's standard deviation

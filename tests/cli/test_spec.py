@@ -236,7 +236,7 @@ def test_an_inference_that_finds_nothing_is_no_success(own_nets, tmp_path, refus
 
 
 def test_an_inferred_spec_that_the_proof_refuses_is_no_success(own_nets, done, refused, monkeypatch):
-    from rebasin_cli.inference import following
+    from rebasin_cli.inference.rules import following
 
     arguments = ("spec", "infer", "--net", "own_nets.py:Net", "--input", "2x3")
     monkeypatch.setattr(following, "_freeze", lambda walk, value, told: None)  # outputs may move: a mistake

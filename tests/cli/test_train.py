@@ -257,5 +257,5 @@ def test_a_full_disk(refused, monkeypatch):
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(os, "fsync", full)
-    monkeypatch.setattr("rebasin_cli.networks.training._save", lambda *a: None)
+    monkeypatch.setattr("rebasin_cli.learning.training._save", lambda *a: None)
     refused(5, *TINY, "--epochs", 1, "--limit", 100, "-o", "a.safetensors", says="No space left on device")

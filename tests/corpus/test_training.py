@@ -120,6 +120,6 @@ def test_a_state_with_other_tensors_is_told(ends, tmp_path, monkeypatch):
 
     monkeypatch.setattr("tests.corpus.conftest.contents", lambda folder: None)
     with monkeypatch.context() as patch:
-        patch.setattr("rebasin_cli.networks.training._save", stop)
+        patch.setattr("rebasin_cli.learning.training._save", stop)
         ends(130, *SMALL)
     ends(2, *SMALL, "--resume", says="is not the state of a training")

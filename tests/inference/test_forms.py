@@ -12,8 +12,8 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
-from rebasin_cli.inference import dispatched, tracing
-from rebasin_cli.inference.recorder import Seen, Unfollowed
+from rebasin_cli.graph import dispatched, tracing
+from rebasin_cli.graph.recorder import Seen, Unfollowed
 from rebasin_cli.networks.returned import leaves_of
 from tests.inference.test_infer import Net
 

@@ -5,16 +5,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rebasin_cli.canonical.form import canonical
 from rebasin_cli.errors import NotProven
-from rebasin_cli.groups.acting import views
-from rebasin_cli.inference import planes, side_rules
-from rebasin_cli.inference.explaining import explain
+from rebasin_cli.inference.groups import planes, side_rules
 from rebasin_cli.inference.inferring import infer
-from rebasin_cli.inference.prove import prove
-from rebasin_cli.matchers.search.align import align
+from rebasin_cli.inference.text.explaining import explain
+from rebasin_cli.matchers.portfolio.align import align
+from rebasin_cli.proof.prove import prove
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
+from rebasin_cli.symmetry.acting import views
+from rebasin_cli.symmetry.form import canonical
 from tests.transformers import (
     After,
     ByGroup,

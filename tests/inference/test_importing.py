@@ -8,7 +8,7 @@ import yaml
 
 from rebasin_cli import nets
 from rebasin_cli.errors import SpecError, UsageError
-from rebasin_cli.inference.importing import from_axes, read
+from rebasin_cli.inference.text.importing import from_axes, read
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse

@@ -8,13 +8,14 @@ from torch.nn import functional as F
 import rebasin_cli
 from rebasin_cli import nets
 from rebasin_cli.errors import NetworkError
-from rebasin_cli.inference import infer, rules, shaping
-from rebasin_cli.inference.axes import Fixed, product, total
-from rebasin_cli.inference.units import Units
+from rebasin_cli.inference import infer
+from rebasin_cli.inference.axes.axes import Fixed, product, total
+from rebasin_cli.inference.axes.units import Units
+from rebasin_cli.inference.rules import rules, shaping
 from rebasin_cli.nets import resnet_cifar
-from rebasin_cli.permutations import permutation
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec import library
+from rebasin_cli.symmetry import permutation
 
 
 class Net(nn.Module):

@@ -12,9 +12,9 @@ from torch import nn
 
 from rebasin_cli import align, infer_spec
 from rebasin_cli.errors import NetworkError, NotProven, UsageError
-from rebasin_cli.inference.prove import prove
-from rebasin_cli.inference.walk import OUTPUT, UNUSED, WRITTEN
+from rebasin_cli.inference.rules.walk import OUTPUT, UNUSED, WRITTEN
 from rebasin_cli.measure import report
+from rebasin_cli.proof.prove import prove
 from rebasin_cli.spec.notation import words_of
 
 Both = namedtuple("Both", ["logits", "hidden"])

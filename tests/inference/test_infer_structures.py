@@ -8,9 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rebasin_cli.inference import explaining, infer
-from rebasin_cli.inference.axes import product, total
-from rebasin_cli.inference.units import Units
+from rebasin_cli.inference import infer
+from rebasin_cli.inference.axes.axes import product, total
+from rebasin_cli.inference.axes.units import Units
+from rebasin_cli.inference.text import explaining
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.spec.spec import Block

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli.inference import explaining, infer
-from rebasin_cli.inference.alike import Alike
-from rebasin_cli.inference.listing import Lines, Unlisted, listed
+from rebasin_cli.inference import infer
+from rebasin_cli.inference.rules.alike import Alike
+from rebasin_cli.inference.text import explaining
+from rebasin_cli.inference.text.listing import Lines, Unlisted, listed
 from tests import mixtures
 from tests.inference.test_infer import ROWS, Net
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli.inference import explaining, infer
+from rebasin_cli.inference import infer
+from rebasin_cli.inference.text import explaining
 from tests.inference.test_infer import IMAGES, ROWS, Net
 
 DIGITS = [math.log10(math.factorial(n)) for n in range(9)]

@@ -15,7 +15,7 @@ from rebasin_cli.lab.engine import peaks
 from rebasin_cli.lab.engine.bench import Bench
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.networks.evaluation import evaluate
-from rebasin_cli.permutations.permutation import permuted, random
+from rebasin_cli.symmetry.permutation import permuted, random
 
 
 def generator(seed=0):

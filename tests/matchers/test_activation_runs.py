@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli.inference.tracing import export
+from rebasin_cli.graph.tracing import export
 from rebasin_cli.matchers import Problem, am
 from rebasin_cli.matchers.activations import running, watching
 from rebasin_cli.matchers.activations.running import Run, foldable

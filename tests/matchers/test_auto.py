@@ -14,21 +14,21 @@ from rebasin_cli import networks
 from rebasin_cli.datasets import Data, Normalization, Samples
 from rebasin_cli.errors import DataError, NetworkError, UsageError
 from rebasin_cli.matchers import MatchResult, Problem, auto, wm
-from rebasin_cli.matchers.polishing import swaps
-from rebasin_cli.matchers.polishing.length import Length
-from rebasin_cli.matchers.polishing.midpoint import Midpoint
-from rebasin_cli.matchers.polishing.search import polish
-from rebasin_cli.matchers.search import mending, trying
-from rebasin_cli.matchers.search.candidates import Candidate, candidates
-from rebasin_cli.matchers.search.clock import Clock
-from rebasin_cli.matchers.search.mending import Mending
-from rebasin_cli.matchers.search.trying import Trial, Trials
+from rebasin_cli.matchers.polish import swaps
+from rebasin_cli.matchers.polish.length import Length
+from rebasin_cli.matchers.polish.midpoint import Midpoint
+from rebasin_cli.matchers.polish.search import polish
+from rebasin_cli.matchers.portfolio import mending, trying
+from rebasin_cli.matchers.portfolio.candidates import Candidate, candidates
+from rebasin_cli.matchers.portfolio.clock import Clock
+from rebasin_cli.matchers.portfolio.mending import Mending
+from rebasin_cli.matchers.portfolio.trying import Trial, Trials
 from rebasin_cli.nets import build
 from rebasin_cli.networks.evaluation import Scores
-from rebasin_cli.permutations import permutation
 from rebasin_cli.repair import Outcome, Repaired, repairing
 from rebasin_cli.repair.choosing import Measured
 from rebasin_cli.spec.resolving import resolve_spec
+from rebasin_cli.symmetry import permutation
 
 SPENT = "not tried: nothing is left of the budget"
 

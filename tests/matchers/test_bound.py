@@ -14,11 +14,11 @@ from rebasin_cli.matchers import Problem, wm
 from rebasin_cli.matchers.weights import bound
 from rebasin_cli.matchers.weights.bound import upper_bound
 from rebasin_cli.matchers.weights.pair import Pair
-from rebasin_cli.permutations import index_maps, permutation
 from rebasin_cli.runtime.ranks import Ranks
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
+from rebasin_cli.symmetry import index_maps, permutation
 
 TINY = {  # name: axes and shape of every tensor
     "one layer": {"u": ("h .", (4, 3)), "v": (". h", (2, 4))},

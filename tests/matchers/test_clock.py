@@ -11,18 +11,18 @@ from torch import nn
 
 from rebasin_cli.averages.mixing import average
 from rebasin_cli.matchers import Problem, am, auto, ste
-from rebasin_cli.matchers.polishing.length import Length, multiplications
-from rebasin_cli.matchers.polishing.midpoint import Midpoint
-from rebasin_cli.matchers.polishing.search import polish
-from rebasin_cli.matchers.search.candidates import candidates
-from rebasin_cli.matchers.search.clock import SPEED, Clock
-from rebasin_cli.matchers.search.sizes import sized
-from rebasin_cli.matchers.search.trying import Trials
+from rebasin_cli.matchers.polish.length import Length, multiplications
+from rebasin_cli.matchers.polish.midpoint import Midpoint
+from rebasin_cli.matchers.polish.search import polish
+from rebasin_cli.matchers.portfolio.candidates import candidates
+from rebasin_cli.matchers.portfolio.clock import SPEED, Clock
+from rebasin_cli.matchers.portfolio.sizes import sized
+from rebasin_cli.matchers.portfolio.trying import Trials
 from rebasin_cli.nets import build
-from rebasin_cli.permutations import permutation
 from rebasin_cli.repair import distilling
 from rebasin_cli.repair.costs import TRACING
 from rebasin_cli.spec.resolving import resolve_spec
+from rebasin_cli.symmetry import permutation
 
 REPAIRS = ("none", "repair", "refit", "distill")
 

@@ -8,9 +8,9 @@ import torch
 from rebasin_cli.matchers.activations.constrained import within
 from rebasin_cli.matchers.activations.options import Looking
 from rebasin_cli.matchers.activations.similarities import best
-from rebasin_cli.permutations import assignment
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
+from rebasin_cli.symmetry import assignment
 
 
 def drawn(n, seed):

@@ -12,8 +12,8 @@ from rebasin_cli.errors import UsageError
 from rebasin_cli.matchers import Problem, am, dual, wm
 from rebasin_cli.matchers.activations import options as looking
 from rebasin_cli.matchers.activations.similarities import similarities
-from rebasin_cli.permutations import assignment, permutation
 from rebasin_cli.spec.notation import words_of
+from rebasin_cli.symmetry import assignment, permutation
 from tests.matchers.test_am import batches, built, inferred, setting, shuffled, transformer
 from tests.matchers.test_matchers import equal, plain_objective, randomised
 

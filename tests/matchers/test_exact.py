@@ -12,9 +12,9 @@ import torch
 from rebasin_cli.errors import CheckpointError
 from rebasin_cli.matchers.weights.exact import enumerate_all, fewer, independent
 from rebasin_cli.matchers.weights.pair import Pair
-from rebasin_cli.permutations import permutation
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
+from rebasin_cli.symmetry import permutation
 from tests.matchers.test_bound import KINDS, TINY, everything, network, problem, value
 
 

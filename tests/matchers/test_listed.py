@@ -5,13 +5,13 @@ import torch
 from torch import nn
 
 import rebasin_cli
-from rebasin_cli.analysis.signatures import signature
 from rebasin_cli.errors import SpecError
 from rebasin_cli.matchers import Problem, am, pam, ste
-from rebasin_cli.matchers.search import in_turn
-from rebasin_cli.permutations import permutation
+from rebasin_cli.matchers.portfolio import in_turn
+from rebasin_cli.measure.signatures import signature
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
+from rebasin_cli.symmetry import permutation
 
 SPEC = """
 tensors:

@@ -20,12 +20,12 @@ from rebasin_cli.matchers import PROMISES, Problem, State, registry, wm
 from rebasin_cli.matchers.accounts import Learned, Relaxed
 from rebasin_cli.networks import load
 from rebasin_cli.networks.running import evaluating
-from rebasin_cli.permutations import index_maps, permutation
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import words_of
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.spec.spec import FittedSpec
+from rebasin_cli.symmetry import index_maps, permutation
 
 NETS = {
     "mlp": {"width": 24, "input_shape": (1, 6, 6)},

@@ -11,10 +11,10 @@ from rebasin_cli.matchers.weights.exact import enumerate_all
 from rebasin_cli.matchers.weights.pair import Pair
 from rebasin_cli.matchers.weights.similarity import Similarities
 from rebasin_cli.matchers.wm import kicked
-from rebasin_cli.permutations import index_maps, permutation
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.spec.spec import Block
+from rebasin_cli.symmetry import index_maps, permutation
 
 
 def rand(*shape, seed=0):

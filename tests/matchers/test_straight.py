@@ -20,7 +20,7 @@ from rebasin_cli.datasets import Data, Normalization, Samples, open_data
 from rebasin_cli.datasets._held_out import held_out
 from rebasin_cli.errors import DataError, NetworkError, UsageError
 from rebasin_cli.matchers import Problem, State, ste, ste_mm, wm
-from rebasin_cli.matchers.search import in_turn
+from rebasin_cli.matchers.portfolio import in_turn
 from rebasin_cli.matchers.straight_through import mixture, projection
 from rebasin_cli.matchers.straight_through.flat import Flat
 from rebasin_cli.matchers.straight_through.followers import Followers
@@ -30,14 +30,14 @@ from rebasin_cli.matchers.straight_through.projection import Projection
 from rebasin_cli.matchers.straight_through.search import Run
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.networks import layout, load
-from rebasin_cli.permutations import permutation
-from rebasin_cli.permutations.permutation import permuted
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.runtime.signals import held_back, stoppable
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import Word
 from rebasin_cli.spec.parsing import parse
+from rebasin_cli.symmetry import permutation
+from rebasin_cli.symmetry.permutation import permuted
 
 SIZE, HIDDEN, CLASSES = 7, 6, 3
 

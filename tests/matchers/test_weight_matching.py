@@ -16,13 +16,13 @@ from rebasin_cli.matchers.weights import blocks, proof, sampling, similarity, so
 from rebasin_cli.matchers.weights.descent import Descent
 from rebasin_cli.matchers.weights.pair import Pair
 from rebasin_cli.matchers.weights.similarity import Similarities, kept_words
-from rebasin_cli.permutations import assignment, permutation
-from rebasin_cli.permutations.permutation import permuted
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.atoms import atoms
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import Word
 from rebasin_cli.spec.parsing import parse
+from rebasin_cli.symmetry import assignment, permutation
+from rebasin_cli.symmetry.permutation import permuted
 from tests.matchers.test_matchers import equal, fit_recurrent, plain_objective, recurrent, setting
 
 NETS = ["mlp", "tinyten", "googlenet"]

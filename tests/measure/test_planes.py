@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli.curves.curve import Curve
 from rebasin_cli.errors import UsageError
+from rebasin_cli.learning.curves.curve import Curve
 from rebasin_cli.measure import planes
 from rebasin_cli.measure.planes import Plane
 from rebasin_cli.networks.evaluation import Scores

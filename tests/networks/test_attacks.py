@@ -7,9 +7,9 @@ from torch import nn
 from rebasin_cli import nets, networks
 from rebasin_cli.datasets import Data, Normalization, Samples, open_data
 from rebasin_cli.errors import UsageError
+from rebasin_cli.learning.training import train
 from rebasin_cli.networks.attacks import Attack, Attacker, attacked, each_loss, statistics_kept
 from rebasin_cli.networks.evaluation import evaluate
-from rebasin_cli.networks.training import train
 from rebasin_cli.runtime.seeds import generator
 
 COLOURS = Normalization((0.5, 0.4), (0.25, 0.1))

@@ -7,8 +7,8 @@ from torch import nn
 from rebasin_cli import nets, networks
 from rebasin_cli.datasets import Normalization, form
 from rebasin_cli.errors import NetworkError, UsageError
+from rebasin_cli.learning.training import train
 from rebasin_cli.networks import dreaming
-from rebasin_cli.networks.training import train
 
 
 @pytest.fixture(scope="module")

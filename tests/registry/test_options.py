@@ -9,7 +9,7 @@ import pytest
 
 from rebasin_cli.errors import UsageError
 from rebasin_cli.matchers import am, registry
-from rebasin_cli.matchers.search.align import options_of
+from rebasin_cli.matchers.portfolio.align import options_of
 from rebasin_cli.registry import Registry, operations, option
 from rebasin_cli.registry.options import MAY_READ, MAY_RUN, PLAIN, READS, UNSAID, Option, made, of_module
 from rebasin_cli.registry.source import constant, declared, documentation, fields, pairs, stated

@@ -499,8 +499,8 @@ def test_what_a_refit_refuses():
 
 def test_merging_planted_copies_gives_the_model_again():
     from rebasin_cli import nets
-    from rebasin_cli.permutations import permutation
     from rebasin_cli.spec.resolving import resolve_spec
+    from rebasin_cli.symmetry import permutation
 
     torch.manual_seed(0)
     network = nets.build("mlp", input_shape=(8,), classes=3, width=16)

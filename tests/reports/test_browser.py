@@ -10,13 +10,13 @@ import subprocess
 
 import pytest
 
-from rebasin_cli.analysis import comparison, formats
+from rebasin_cli.measure import comparison, formats
 from rebasin_cli.reports import doctor as doctors
 from rebasin_cli.reports import plane as planes
 from rebasin_cli.reports import signature as signatures
 from rebasin_cli.reports.formats import html
 
-from ..analysis.test_comparison import batches, setting
+from ..measure.test_comparison import batches, setting
 from . import browser as browsers
 from .test_reports import bare, example, learnt, nasty
 

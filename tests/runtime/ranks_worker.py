@@ -12,11 +12,11 @@ import torch.distributed as dist
 
 from rebasin_cli import api, nets
 from rebasin_cli.errors import CheckpointError, RebasinError, UsageError
-from rebasin_cli.permutations import permutation
 from rebasin_cli.runtime import ending
 from rebasin_cli.runtime.processes import _account, joined
 from rebasin_cli.runtime.seeds import seeded
 from rebasin_cli.spec import library
+from rebasin_cli.symmetry import permutation
 
 RANK, SIZE, FOLDER = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), sys.argv[1]
 

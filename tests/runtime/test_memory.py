@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli.inference.tracing import export
+from rebasin_cli.graph.tracing import export
 from rebasin_cli.runtime import memory
 from rebasin_cli.runtime.memory import keep_freed, uncollected
 

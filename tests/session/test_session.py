@@ -159,7 +159,7 @@ def test_a_found_spec_whose_network_is_another_says_what_to_give():
 
 
 def test_a_permutation_of_another_size_names_its_file(record, tmp_path):
-    from rebasin_cli.permutations import permutation
+    from rebasin_cli.symmetry import permutation
 
     path = tmp_path / "p.perm.safetensors"
     permutation.save(path, {"h0": torch.arange(5)}, metadata={})

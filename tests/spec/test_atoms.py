@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from rebasin_cli.permutations import permutation
 from rebasin_cli.spec.atoms import atoms
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import length_of, parse_axes
 from rebasin_cli.spec.parsing import parse
+from rebasin_cli.symmetry import permutation
 
 SIZES = {"p": 3, "q": 4, "d": 2, "r": 5, "e": 2, "n": 4, "m": 3, "k": 2}
 SAID = {"s": "p", "t": "q", "dr": "(p d* r*)", "e": "(q e*)", "nm": "(3 n* m*)", "k": "(12 k*)"}

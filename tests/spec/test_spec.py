@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from rebasin_cli.errors import SpecError, UsageError
-from rebasin_cli.permutations import permutation
 from rebasin_cli.spec import fitting, library, parsing
 from rebasin_cli.spec.atoms import atoms
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import Fixed, Product, Sum, Word
 from rebasin_cli.spec.parsing import parse, refers_to
 from rebasin_cli.spec.spec import Block, Entry
+from rebasin_cli.symmetry import permutation
 
 
 def read(text: str, **options):

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from rebasin_cli import nets
 from rebasin_cli.errors import SpecError
 from rebasin_cli.inference import infer
-from rebasin_cli.inference.prove import prove
 from rebasin_cli.nets import googlenet, resnet_cifar, vgg
 from rebasin_cli.networks import example_inputs
+from rebasin_cli.proof.prove import prove
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import Axis, Fixed, Product, Sum, Word, rewrite, words_of

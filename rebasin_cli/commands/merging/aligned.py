@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...checkpoints.tensors import replaced
-from ...permutations.permutation import permuted
 from ...repair.means import repaired_mean
 from ...session.method_options import how_it_went
 from ...session.session import Session
+from ...symmetry.permutation import permuted
 from ...types import Tensors
 from ..verbs import method, plans, provenance, repairs, search, strangers
 from ..verbs.outputs import Output, write, write_as_planned

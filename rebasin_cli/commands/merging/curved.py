@@ -8,9 +8,9 @@ from typing import Any
 
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.tensors import replaced
-from ...curves import stored
-from ...curves.curve import Curve
 from ...errors import UsageError
+from ...learning.curves import stored
+from ...learning.curves.curve import Curve
 from ...repair import Outcome
 from ...repair.repairing import repair_merged
 from ...session.session import Session

@@ -18,12 +18,12 @@ from ...averages.parts import parts_of
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.tensors import LazyTensors, plan_of, rows
 from ...errors import SpecError, UsageError
-from ...permutations.permutation import permuted
 from ...session import method_options
 from ...session.models import naming
 from ...session.session import Session
 from ...spec.fitting import fit
 from ...spec.spec import Spec
+from ...symmetry.permutation import permuted
 from ...types import Permutations
 
 

@@ -78,7 +78,7 @@ def beside(path: Path) -> list[Path]:
 def report_files(command: str, folder: Path) -> dict[str, Path]:
     """The files of a report folder; `report` is the one for programs."""
     if command == "compare":
-        names = constant("rebasin_cli.analysis.formats", "FILENAMES")
+        names = constant("rebasin_cli.measure.formats", "FILENAMES")
     else:
         formats = Registry("reports", "report format")
         names = {name: formats.constant(name, "FILENAME") for name in formats.names()}

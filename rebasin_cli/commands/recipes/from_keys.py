@@ -339,7 +339,7 @@ class Maker:
             path = Path(options[key])
             found["" if key == "out" else key] = path
             if key == "out" and self.command.name == "align" and not options[key].endswith("/"):
-                from ...permutations import permutation  # heavy
+                from ...symmetry import permutation  # heavy
 
                 found["perm"] = permutation.beside(path)
             if key == "out" and (about := beside_torch(path)) is not None:

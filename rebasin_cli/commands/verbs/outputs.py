@@ -25,7 +25,6 @@ from ...checkpoints.locate import TORCH_SUFFIXES
 from ...checkpoints.staging import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
 from ...errors import CheckpointError, OutputExists, RebasinError, UsageError
-from ...permutations import permutation
 from ...registry.operations import of_value
 from ...reports import Report, inconsistent
 from ...reports._github import StepSummary
@@ -34,6 +33,7 @@ from ...runtime import files
 from ...runtime.files import NOTHING, Destinations, Inputs, check_distinct
 from ...runtime.text import clean, some
 from ...session.listener import SILENT, Listener
+from ...symmetry import permutation
 
 SHOWN = 3  # tensors that a line names
 LARGEST_REPORT = 1 << 28  # bytes

@@ -15,7 +15,7 @@ from ... import matchers, networks
 from ...checkpoints.checkpoint import Checkpoint
 from ...datasets import once
 from ...matchers.auto import budget_of
-from ...matchers.search.candidates import candidates
+from ...matchers.portfolio.candidates import candidates
 from ...matchers.weights.blocks import wide
 from ...matchers.weights.similarity import KEEP
 from ...measure.rows import ATTACKED, ENSEMBLE, FINE_TUNED, Planned

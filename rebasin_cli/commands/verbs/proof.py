@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...matchers.search.align import prove_spec
+from ...matchers.portfolio.align import prove_spec
 from ...reports import _accounts as accounts
 from ...session.network import origin, proof_inputs
 from ...session.session import Session

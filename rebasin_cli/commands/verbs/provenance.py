@@ -25,7 +25,7 @@ from . import attestation
 from .outputs import Output, write_files
 
 if TYPE_CHECKING:
-    from ...analysis.compared import Comparison
+    from ...measure.compared import Comparison
     from ...reports import Report
 
 T = TypeVar("T", "Report", "Comparison")

@@ -12,7 +12,7 @@ from ... import networks
 from ... import repair as repairs
 from ...checkpoints.tensors import replaced
 from ...errors import DataError, NetworkError, UsageError
-from ...matchers.search.align import Alignment
+from ...matchers.portfolio.align import Alignment
 from ...networks.running import fed
 from ...repair import MATCHES, Outcome, Repairs, baking, choosing
 from ...repair.costs import distillation_bytes

@@ -20,12 +20,12 @@ from ...checkpoints.writing import write_safetensors, write_text_atomic
 from ...errors import CheckpointError, Lost, OutputExists, RebasinError, UsageError
 from ...matchers import State
 from ...matchers.straight_through.history import LOOKED
-from ...permutations import permutation
-from ...permutations.index_maps import PLAIN, Within
 from ...runtime import files
 from ...runtime.files import Inputs, check_distinct
 from ...runtime.ranks import ALONE, Ranks
 from ...session.subjects import Search
+from ...symmetry import permutation
+from ...symmetry.index_maps import PLAIN, Within
 from .outputs import Output
 
 LINE = b'{"step": '  # how every line of a log begins

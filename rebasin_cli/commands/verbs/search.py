@@ -9,7 +9,7 @@ from typing import Any
 from ... import matchers
 from ...errors import UsageError
 from ...matchers import State
-from ...matchers.search import align
+from ...matchers.portfolio import align
 from ...repair.options import SAMPLES
 from ...reports import _accounts as accounts
 from ...runtime import devices

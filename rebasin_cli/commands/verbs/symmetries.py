@@ -11,21 +11,15 @@ from typing import Any
 
 import torch
 
-from ...canonical.folding import folded
-from ...canonical.form import canonical, check_numbers
 from ...checkpoints.checking import digest
 from ...checkpoints.tensors import LazyTensors, overlaid, plan_of
 from ...errors import CheckpointError, NotProven, UsageError
-from ...groups import elements as acts
-from ...groups import stored
-from ...groups.folds import Folds
-from ...inference.comparing import difference
-from ...inference.runs import Runs
-from ...matchers.search.align import Alignment
+from ...matchers.portfolio.align import Alignment
 from ...networks.returned import Kept
 from ...networks.running import fed
 from ...networks.state import fresh, own_state
-from ...permutations import permutation
+from ...proof.comparing import difference
+from ...proof.runs import Runs
 from ...reports.formats.json import read_as
 from ...session.models import check_its_weights, naming
 from ...session.network import need_inputs
@@ -33,6 +27,11 @@ from ...session.session import Session
 from ...spec.fitting import fit
 from ...spec.parsing import parse
 from ...spec.spec import FittedSpec
+from ...symmetry import elements as acts
+from ...symmetry import permutation, stored
+from ...symmetry.folding import folded
+from ...symmetry.folds import Folds
+from ...symmetry.form import canonical, check_numbers
 from . import provenance
 from .outputs import Output, write
 from .roundoff import FINEST, allowed, near, own_size, shaken
@@ -134,7 +133,7 @@ def _permutations(found: Alignment, path: Path, **how: Any) -> None:
 
 def spec_of(fitted: FittedSpec) -> str:
     """The spec's text, one line a tensor or list."""
-    from ...inference.rendering import spec_text
+    from ...inference.text.rendering import spec_text
 
     lines: tuple[dict[str, str], dict[str, str]] = ({}, {})
     whole = fitted.stacked  # a line a list

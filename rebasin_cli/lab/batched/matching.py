@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from ...matchers import MatchResult, Problem, registry, wm
-from ...permutations.permutation import permuted
 from ...spec import library
 from ...spec.fitting import fit
 from ...spec.parsing import parse
 from ...spec.spec import FittedSpec
+from ...symmetry.permutation import permuted
 from .samples import Samples
 from .stacks import Stack, heights, path, stacked, tensors
 

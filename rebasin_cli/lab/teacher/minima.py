@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
-from ...permutations import assignment
+from ...symmetry import assignment
 
 
 def drawn(count: int, students: int, units: int, generator: torch.Generator, *, inputs: int = 0) -> Tensor:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...permutations import assignment
+from ...symmetry import assignment
 from ...types import Permutations
 
 STEPS = 200  # prices; a handful is usual

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...inference.nodes import operand
+from ...graph.nodes import operand
 from ...networks.folding import fold
 
 aten = torch.ops.aten

@@ -15,13 +15,13 @@ import torch
 from torch import fx
 from torch.export.graph_signature import InputKind
 
-from ...inference.axes import Axes, Expr, Var, product, total, variables
-from ...inference.axes import Fixed as Still
-from ...inference.axes import Product as Factors
-from ...inference.axes import Sum as Segments
-from ...inference.program import Program
-from ...inference.rules import broadcast
-from ...inference.walk import Value, Walk
+from ...graph.program import Program
+from ...inference.axes.axes import Axes, Expr, Var, product, total, variables
+from ...inference.axes.axes import Fixed as Still
+from ...inference.axes.axes import Product as Factors
+from ...inference.axes.axes import Sum as Segments
+from ...inference.rules.rules import broadcast
+from ...inference.rules.walk import Value, Walk
 from ...spec.atoms import Atom, atoms
 from ...spec.notation import Axis, Fixed, Product, Sum, Word, factors_of, starred_of
 from ...spec.spec import FittedSpec

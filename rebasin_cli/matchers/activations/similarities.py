@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from ...permutations import assignment, permutation
 from ...spec.spec import FittedSpec
+from ...symmetry import assignment, permutation
 from .. import Problem
 from ..weights.starred import groups, together
 from .constrained import Within, within

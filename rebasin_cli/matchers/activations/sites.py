@@ -23,14 +23,14 @@ import torch
 from torch import fx, nn
 
 from ...errors import NetworkError, SpecError
-from ...inference.following import follow
-from ...inference.nodes import name_of, operand
-from ...inference.program import Program
-from ...inference.tracing import export
+from ...graph.nodes import name_of, operand
+from ...graph.program import Program
+from ...graph.tracing import export
+from ...inference.rules.following import follow
 from ...networks.returned import Kept
 from ...networks.running import check_runs
-from ...permutations.lists import without_lists
 from ...spec.spec import FittedSpec
+from ...symmetry.lists import without_lists
 from .showing import Graph, Place
 
 READERS = frozenset({

@@ -18,8 +18,8 @@ from torch.utils import _pytree as pytree
 
 from ...datasets._batches import tensors_in
 from ...errors import NetworkError
-from ...inference.program import Program
-from ...inference.tracing import needed_for
+from ...graph.program import Program
+from ...graph.tracing import needed_for
 from ...runtime.threads import ALONE, Beside
 from ...types import Tensors
 from .running import Run

@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 
-from ...groups import acting
-from ...groups import elements as acts
-from ...groups.elements import Elements
-from ...permutations import permutation
 from ...spec.atoms import Atom
 from ...spec.groups import MATRICES
 from ...spec.notation import Word, leaves_of, words_of
 from ...spec.spec import FittedSpec
+from ...symmetry import acting, permutation
+from ...symmetry import elements as acts
+from ...symmetry.elements import Elements
 from ...types import Tensors
 from ..weights.blocks import wide
 from ..weights.pair import Pair

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ...permutations import assignment
 from ...spec.notation import words_of
+from ...symmetry import assignment
 from .. import Problem
 from ..activations.similarities import above_chance
 from .baked import constant, counted_alike, share_of

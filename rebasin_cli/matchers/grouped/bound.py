@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from ...groups.projection import blocks_of, rotation
-from ...permutations import assignment, permutation
 from ...spec.atoms import Atom
 from ...spec.groups import MATRICES, SIGNED
 from ...spec.spec import FittedSpec
+from ...symmetry import assignment, permutation
+from ...symmetry.projection import blocks_of, rotation
 from ...types import Tensors
 from ..weights import starred
 from ..weights.pair import Pair

@@ -13,15 +13,14 @@ from functools import partial
 
 import torch
 
-from ...groups import acting
-from ...groups import elements as acts
-from ...groups.acting import Maps
-from ...groups.elements import Elements
-from ...permutations import permutation
-from ...permutations.permutation import is_identity
 from ...spec.groups import PLANES
 from ...spec.notation import Axis, Word, leaves_of, words_of
 from ...spec.spec import FittedSpec
+from ...symmetry import acting, permutation
+from ...symmetry import elements as acts
+from ...symmetry.acting import Maps
+from ...symmetry.elements import Elements
+from ...symmetry.permutation import is_identity
 from ...types import Tensors
 
 Both = tuple[torch.Tensor, torch.Tensor]

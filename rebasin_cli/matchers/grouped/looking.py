@@ -14,10 +14,9 @@ from functools import reduce
 
 import torch
 
-from ...groups import projection
-from ...groups.elements import Elements
-from ...permutations import assignment, permutation
 from ...spec.groups import MATRICES
+from ...symmetry import assignment, permutation, projection
+from ...symmetry.elements import Elements
 from .. import Problem
 from ..activations.moments import Moments
 from ..activations.observing import Sums, observed

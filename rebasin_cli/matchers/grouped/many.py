@@ -15,9 +15,9 @@ from functools import reduce
 
 import torch
 
-from ...groups import elements as acts
-from ...groups.elements import Elements
 from ...runtime.seeds import derive, generator
+from ...symmetry import elements as acts
+from ...symmetry.elements import Elements
 from ...types import Tensors
 from .. import MatchResult, Problem, State
 from ..weights.blocks import wide

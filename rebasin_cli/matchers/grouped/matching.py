@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 
 from ...errors import UsageError
-from ...groups import elements as acts
-from ...groups.elements import Elements
 from ...runtime.seeds import derive, generator
 from ...spec.groups import PLANES
 from ...spec.spec import FittedSpec
+from ...symmetry import elements as acts
+from ...symmetry.elements import Elements
 from .. import MatchResult, Problem, State
 from .search import Found, search
 

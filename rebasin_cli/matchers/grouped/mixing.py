@@ -17,13 +17,13 @@ import torch
 from ... import networks
 from ...averages.mixing import average
 from ...datasets._batches import checked, head, size_of
-from ...groups import elements as acts
-from ...groups.elements import Elements
 from ...networks.state import duplicate
-from ...permutations import permutation
 from ...repair.ensemble import Ensemble, holding
 from ...runtime import devices
 from ...spec.spec import FittedSpec
+from ...symmetry import elements as acts
+from ...symmetry import permutation
+from ...symmetry.elements import Elements
 from .. import MatchResult, Problem, State
 from ..accounts import Mixed
 

@@ -20,12 +20,11 @@ from functools import reduce
 import torch
 from numpy.polynomial import Polynomial
 
-from ...groups import projection
-from ...groups.elements import Elements
-from ...permutations import permutation
 from ...spec.atoms import Atom, atoms
 from ...spec.groups import PERMUTATION
 from ...spec.spec import FittedSpec
+from ...symmetry import permutation, projection
+from ...symmetry.elements import Elements
 from ...types import Tensors
 from ..weights import starred
 from ..weights.line import on_the_way

@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 
-from ...groups.elements import Elements
-from ...permutations import permutation
 from ...runtime.seeds import generator
 from ...spec.spec import FittedSpec
+from ...symmetry import permutation
+from ...symmetry.elements import Elements
 from ...types import Tensors
 from ..weights.descent import Descent
 from .baked import Baked

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ...groups import projection
 from ...spec.atoms import Atom
 from ...spec.groups import MATRICES, PERMUTATION
 from ...spec.spec import FittedSpec
+from ...symmetry import projection
 from ...types import Permutations
 from ..weights import starred
 from ..weights.pair import Pair

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ...groups.elements import Elements
+from ...symmetry.elements import Elements
 from .. import MatchResult, Problem, State
 from ..weights.line import best_share, limit_of, settled
 from .many import Many, result_of

@@ -11,11 +11,10 @@ from dataclasses import replace
 
 import torch
 
-from ...groups import projection
-from ...groups.elements import Elements
-from ...permutations import assignment, index_maps, permutation
 from ...spec.groups import MATRICES, PLANES
 from ...spec.spec import FittedSpec
+from ...symmetry import assignment, index_maps, permutation, projection
+from ...symmetry.elements import Elements
 from .. import Problem
 from .baked import Baked
 from .units import Unit, units_of

@@ -14,7 +14,7 @@ from torch._ops import HigherOrderOperator
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import flop_registry
 
-from ...inference.float64 import Uncompiled
+from ...graph.float64 import Uncompiled
 
 
 def _recurrent(inputs: Any, *weights: Any, **_: Any) -> int:

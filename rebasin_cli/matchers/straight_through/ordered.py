@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from ...groups import acting
-from ...groups import elements as acts
-from ...groups.elements import Elements
-from ...groups.projection import project
 from ...spec.groups import MATRICES, SIGNED
 from ...spec.spec import FittedSpec
+from ...symmetry import acting
+from ...symmetry import elements as acts
+from ...symmetry.elements import Elements
+from ...symmetry.projection import project
 from ...types import Tensors
 from ..grouped.baked import Whole
 from ..weights.pair import Pair

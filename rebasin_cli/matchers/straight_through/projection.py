@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from ...permutations import assignment, permutation
-from ...permutations.assignment import Solution
-from ...permutations.permutation import permute_
 from ...spec.notation import words_of
 from ...spec.spec import FittedSpec
+from ...symmetry import assignment, permutation
+from ...symmetry.assignment import Solution
+from ...symmetry.permutation import permute_
 from ...types import Permutations, Tensors
 from ..weights import starred
 from ..weights.pair import Pair

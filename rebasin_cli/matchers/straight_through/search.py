@@ -23,11 +23,11 @@ from ...datasets import Data
 from ...datasets._batches import size_of, to_device
 from ...datasets._held_out import held_out
 from ...errors import DataError, NetworkError, UsageError
-from ...permutations import permutation
-from ...permutations.lists import without_lists
-from ...permutations.permutation import permuted
 from ...runtime.seeds import derive, generator
 from ...runtime.signals import held_back
+from ...symmetry import permutation
+from ...symmetry.lists import without_lists
+from ...symmetry.permutation import permuted
 from ...types import Permutations
 from .. import MatchResult, Problem, State
 from ..accounts import Learned

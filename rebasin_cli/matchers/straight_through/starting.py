@@ -9,7 +9,7 @@ from typing import Any
 
 from ... import networks
 from ...errors import NetworkError, SpecError
-from ...groups import elements as acts
+from ...symmetry import elements as acts
 from ...types import Permutations
 from .. import INITS, MatchResult, Problem, registry
 

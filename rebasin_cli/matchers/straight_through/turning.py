@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from ...groups import elements as acts
-from ...groups.elements import Elements
+from ...symmetry import elements as acts
+from ...symmetry.elements import Elements
 from ...types import Permutations, Tensors
 from .. import Problem
 from ..grouped.learned import Learned

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from ...permutations import assignment
-from ...permutations.assignment import Solution
 from ...runtime.ranks import Ranks
+from ...symmetry import assignment
+from ...symmetry.assignment import Solution
 from ...types import Permutations
 from .pair import Pair
 from .proof import margins_left, proven

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from ...checkpoints.tensors import in_memory, is_held, plan_of
-from ...permutations.permutation import index_select
 from ...runtime.ranks import ALONE, Ranks
 from ...runtime.threads import on_one_thread, pool
 from ...spec.atoms import Atom, atoms
 from ...spec.spec import FittedSpec
+from ...symmetry.permutation import index_select
 from ...types import Permutations, Tensors
 from .pace import Pace
 

@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from ...permutations import assignment
-from ...permutations.assignment import Solution
 from ...spec.atoms import Atom
+from ...symmetry import assignment
+from ...symmetry.assignment import Solution
 from .pair import Pair
 
 SLAB = 1 << 22  # numbers of one model that are sorted at once: 32 MB in float64

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from ...permutations import assignment
-from ...permutations.assignment import Solution
 from ...runtime.seeds import generator
 from ...spec.atoms import Atom
+from ...symmetry import assignment
+from ...symmetry.assignment import Solution
 from ...types import Permutations
 from . import sampling, starred
 from .assignments import Assignments

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import torch
 
-from ...permutations import permutation
-from ...permutations.permutation import permuted
 from ...runtime.seeds import derive, generator
 from ...spec.atoms import atoms
 from ...spec.spec import FittedSpec
+from ...symmetry import permutation
+from ...symmetry.permutation import permuted
 from ...types import Permutations
 from .. import Problem
 from .blocks import wide

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ...permutations import assignment
+from ...symmetry import assignment
 from ...types import Permutations
 from .pair import Pair
 

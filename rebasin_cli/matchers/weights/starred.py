@@ -18,9 +18,9 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from ...permutations import assignment, index_maps
 from ...spec.atoms import Atom
 from ...spec.spec import Block
+from ...symmetry import assignment, index_maps
 from ...types import Permutations
 from .pair import Pair
 

@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rebasin_cli.canonical.form import canonical
 from rebasin_cli.errors import UsageError
-from rebasin_cli.groups import elements as acts
 from rebasin_cli.matchers import Problem, dual
 from rebasin_cli.matchers.activations.options import Looking
 from rebasin_cli.matchers.grouped import mixing
 from rebasin_cli.matchers.grouped.baked import Baked, constant
 from rebasin_cli.matchers.grouped.both import Evidence
 from rebasin_cli.matchers.grouped.looking import seen
-from rebasin_cli.matchers.search.align import align, check_groups
-from rebasin_cli.permutations import permutation
+from rebasin_cli.matchers.portfolio.align import align, check_groups
 from rebasin_cli.spec.notation import Fixed
+from rebasin_cli.symmetry import elements as acts
+from rebasin_cli.symmetry import permutation
+from rebasin_cli.symmetry.form import canonical
 from tests.transformers import ByGroup, Neighbours, Rotary, Transformer, drawn, inferred, outputs, tanh
 
 

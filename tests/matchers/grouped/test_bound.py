@@ -1,15 +1,15 @@
 import pytest
 import torch
 
-from rebasin_cli.canonical.form import canonical
-from rebasin_cli.groups import elements as acts
 from rebasin_cli.matchers.grouped.baked import Baked
 from rebasin_cli.matchers.grouped.bound import upper_bound
 from rebasin_cli.matchers.grouped.search import search
-from rebasin_cli.matchers.search.align import align
-from rebasin_cli.permutations import permutation
+from rebasin_cli.matchers.portfolio.align import align
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
+from rebasin_cli.symmetry import elements as acts
+from rebasin_cli.symmetry import permutation
+from rebasin_cli.symmetry.form import canonical
 from tests.transformers import Gated, Rotary, Transformer, drawn, inferred, relu, tanh
 
 NETS = [Transformer, Gated, Rotary, relu, tanh]

@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rebasin_cli.canonical.form import canonical
 from rebasin_cli.errors import UsageError
-from rebasin_cli.groups import elements as acts
-from rebasin_cli.groups.elements import Elements
 from rebasin_cli.matchers import Problem, State, ste, ste_mm
 from rebasin_cli.matchers.grouped.learned import Learned
-from rebasin_cli.matchers.search.align import align
+from rebasin_cli.matchers.portfolio.align import align
 from rebasin_cli.matchers.straight_through.flat import Flat
 from rebasin_cli.matchers.straight_through.ordered import Ordered
 from rebasin_cli.spec.groups import MATRICES, PERMUTATION, SIGNED
+from rebasin_cli.symmetry import elements as acts
+from rebasin_cli.symmetry.elements import Elements
+from rebasin_cli.symmetry.form import canonical
 from tests.transformers import Factored, Gated, Rotary, Transformer, drawn, inferred, outputs, relu, tanh
 
 NETS = [Transformer, Gated, Rotary, relu, tanh, Factored]

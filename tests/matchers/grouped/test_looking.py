@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from rebasin_cli.canonical.form import canonical
-from rebasin_cli.groups import elements as acts
-from rebasin_cli.matchers.search.align import align
+from rebasin_cli.matchers.portfolio.align import align
+from rebasin_cli.symmetry import elements as acts
+from rebasin_cli.symmetry.form import canonical
 from tests.transformers import ByGroup, Neighbours, Rotary, drawn, inferred, outputs
 
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rebasin_cli.canonical.form import canonical, moved_by
 from rebasin_cli.errors import UsageError
-from rebasin_cli.groups.elements import Elements
 from rebasin_cli.matchers import Problem, wm
 from rebasin_cli.matchers.grouped import matching
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.groups import MATRICES, PLANES
+from rebasin_cli.symmetry.elements import Elements
+from rebasin_cli.symmetry.form import canonical, moved_by
 from tests.matchers.grouped.test_search import planted
 from tests.transformers import Factored, OneLayer, Rotary, Transformer, inferred
 

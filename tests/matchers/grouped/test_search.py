@@ -3,12 +3,12 @@ from collections import Counter
 import pytest
 import torch
 
-from rebasin_cli.canonical.form import canonical, moved_by
 from rebasin_cli.checkpoints.tensors import LazyTensors
-from rebasin_cli.groups import elements as acts
 from rebasin_cli.matchers import State
 from rebasin_cli.matchers.grouped.search import search
-from rebasin_cli.matchers.search.align import align
+from rebasin_cli.matchers.portfolio.align import align
+from rebasin_cli.symmetry import elements as acts
+from rebasin_cli.symmetry.form import canonical, moved_by
 from tests.transformers import (
     ByGroup,
     ByHead,

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rebasin_cli.canonical.form import canonical
 from rebasin_cli.errors import UsageError
-from rebasin_cli.groups import elements as acts
 from rebasin_cli.matchers import Problem, State
 from rebasin_cli.matchers.grouped.many import Many
 from rebasin_cli.matchers.grouped.relaxed import Mixtures
-from rebasin_cli.matchers.search.align import align
+from rebasin_cli.matchers.portfolio.align import align
+from rebasin_cli.symmetry import elements as acts
+from rebasin_cli.symmetry.form import canonical
 from tests.transformers import (
     Factored,
     Gated,

@@ -1,0 +1,1 @@
+"""A network's operations as a graph: recorded, traced, and what each operation is."""

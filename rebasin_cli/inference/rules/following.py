@@ -1,0 +1,234 @@
+"""Walk the graph once: every value gets axes, every operation its equations.
+
+What holds all along: permute the parameters by their axes, and every value in the graph is permuted by its
+own. Each rule has to keep that for one operation. An operation without a rule freezes what it reads, so
+that nothing changes for it; where a rule fails or returns other sizes than the graph says, likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind
+
+from ...graph.nodes import schema_of
+from ...graph.program import Program
+from ...graph.tracing import needed_for, outputs_of
+from ...networks.returned import Kept
+from ..axes.axes import Fixed
+from . import contractions, routing, rules, shaping, stacking
+from .walk import CHECKS, INPUT, INSTEAD, KEPT, OUTPUT, TABLE, UNUSED, WRITTEN, Value, Walk
+
+
+def follow(
+    module: nn.Module,
+    program: Program,
+    kept: Kept = Kept(),  # noqa: B008 (frozen)
+    *,
+    whole: bool = False,
+    walk: Walk | None = None,
+) -> Walk:
+    """Walk through an exported program of `module`, as far as its function needs: what is `kept`.
+
+    `whole`: with complex tensors, which otherwise stay. `walk` is one that has not gone anywhere yet. Raises
+    as `outputs_of`.
+    """
+    walk = walk or Walk(module, whole)
+    outputs = outputs_of(program, kept)
+    needed = needed_for(outputs)
+    values = walk.values
+    parameters: dict[fx.Node, str] = {}
+    sources = {spec.arg.name: spec for spec in program.inputs if hasattr(spec.arg, "name")}
+    for node in program.graph.nodes:
+        if node not in needed:
+            continue
+        walk.here = node
+        if node.op == "placeholder":
+            values[node] = _source(walk, node, sources.get(node.name), program, parameters)
+            continue
+        for name in (parameters[n] for n in node.all_input_nodes if n in parameters):
+            if name not in walk.used:
+                walk.used.append(name)
+        if node.op == "call_function":
+            values[node] = _call(walk, node, values)
+        else:  # get_attr: a submodule of control flow or a constant
+            found = node.meta.get("val")
+            values[node] = _still(node) if isinstance(found, torch.Tensor) else None
+    walk.here = None
+    for value in _values([values.get(node) for node in outputs]):
+        _freeze(walk, value, OUTPUT)
+    for spec in program.outputs:
+        if spec.kind == OutputKind.BUFFER_MUTATION:
+            walk.freeze(walk.tensors.get(spec.target or "", ()), WRITTEN)
+    routing.settle(walk)
+    tied = {id(walk.tensors[name]) for name in walk.used}
+    unused = INSTEAD.format(", ".join(dict.fromkeys(walk.stale))) if walk.stale else UNUSED
+    for axes in walk.tensors.values():
+        if id(axes) not in tied:
+            walk.freeze(axes, unused)
+    return walk
+
+
+def _source(
+    walk: Walk, node: fx.Node, spec: InputSpec | None, program: Program, parameters: dict[fx.Node, str]
+) -> Value | None:
+    if not isinstance(node.meta.get("val"), torch.Tensor):
+        return None
+    kind, target = (None, "") if spec is None else (spec.kind, spec.target or "")
+    if kind in (InputKind.PARAMETER, InputKind.BUFFER) and target in walk.tensors:
+        parameters[node] = target
+        return Value(walk.tensors[target], node.meta["val"].dtype)
+    if kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+        constant = walk.constants[node] = program.constants.get(target)
+        if constant is not None and constant.numel() and bool((constant == constant.reshape(-1)[0]).all()):
+            return Value(tuple(walk.units.free(n) for n in constant.shape), constant.dtype, uniform=True)
+        still: Value | None = _still(node, _table(walk, constant))
+        return still
+    still = _still(node, INPUT)
+    return still
+
+
+def _table(walk: Walk, constant: torch.Tensor | None) -> str:
+    """Why nothing moves that meets this constant: a table, or what the network should have computed anew."""
+    name, made = "", False
+    if constant is not None and constant.device.type != "meta":
+        name, made = walk.kept.get(constant.untyped_storage().data_ptr(), (name, made))
+    if made:
+        walk.stale.append(name)
+        return KEPT.format(name)
+    return f"{TABLE}, {name}" if name else TABLE
+
+
+def _still(node: fx.Node, why: str = "") -> Any:
+    """The node's value, not permuted."""
+    return _like(node.meta.get("val"), why)
+
+
+def _like(value: Any, why: str) -> Any:
+    if isinstance(value, torch.Tensor):
+        known = all(type(n) is int for n in value.shape)
+        axes = tuple(Fixed(n, why) for n in value.shape) if known else ()
+        return Value(axes, value.dtype, known=known)
+    if isinstance(value, (tuple, list)):
+        return [_like(item, why) for item in value]
+    return None
+
+
+def _values(found: Any) -> Iterator[Value]:
+    if isinstance(found, Value):
+        yield found
+    elif isinstance(found, (tuple, list)):
+        for item in found:
+            yield from _values(item)
+    elif isinstance(found, dict):
+        yield from _values(list(found.values()))
+
+
+def _fresh(walk: Walk, value: Any) -> Any:
+    """A uniform value for one more reader."""
+    if isinstance(value, Value) and value.uniform:
+        return Value(tuple(walk.units.free(axis.size) for axis in value.axes), value.dtype, uniform=True)
+    return value
+
+
+def _freeze(walk: Walk, value: Value, told: str) -> None:
+    for axes in value.pieces or (value.axes,):
+        walk.freeze(axes, told)
+    routing.hold(walk, [value])
+
+
+def _call(walk: Walk, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    read_by: Any = (node.args, node.kwargs)
+    args, kwargs = fx.node.map_arg(read_by, lambda n: _fresh(walk, values.get(n)))
+    if getattr(node.target, "__name__", "") == "getitem":
+        return args[0][args[1]] if isinstance(args[0], (list, tuple)) else _still(node)
+    read = list(_values([args, kwargs]))
+    schema, own = schema_of(node), str(getattr(node.target, "__name__", node.target))
+    name = own if schema is None else schema.name.removeprefix("aten::")
+    if name in CHECKS:
+        return None
+    told = f"{name} is not understood"
+    if schema is not None and all(value.known for value in read):
+        try:
+            if (found := _applied(walk, node, name, args, kwargs, read)) is not None:
+                return found
+        except Exception as cause:  # a rule that fails has understood nothing
+            told = f"{name} is not understood: {type(cause).__name__}: {cause}"
+    if not all(value.known for value in read):
+        told = f"{name} works on a shape that depends on values"
+    for value in read:
+        _freeze(walk, value, told)
+    return _still(node, walk.why(told))
+
+
+def _applied(walk: Walk, node: fx.Node, name: str, args: Any, kwargs: Any, read: list[Value]) -> Any:
+    """What the operation's rule says; None where it has none, or the rule does not understand the case."""
+    meta: Any = node.meta.get("val")
+    arguments = _named(schema_of(node), args, kwargs)
+    if (routed := routing.apply(walk, name, arguments, read)) is not None:
+        for value in _values(routed):
+            walk.units.ground(value.axes)
+        return routed
+    routing.hold(walk, read)
+    if (rule := walk.rule(node.target, name) or rule_of(node.target, name)) is None:
+        return None
+    stacked = stacking.apply(walk, name, arguments, node)
+    if stacked is None:
+        arguments = fx.node.map_aggregate(arguments, lambda value: _joined(walk, value))
+        if name in stacking.RESHAPES and not read[0].uniform:
+            stacked = stacking.reshaped(walk, arguments["self"], meta.shape)
+    if isinstance(stacked, stacking.Stack):
+        for axes in stacked.pieces:
+            walk.units.ground(axes)
+        return Value(tuple(Fixed(n) for n in meta.shape), meta.dtype, at=stacked.at, pieces=stacked.pieces)
+    result = rule(walk, arguments) if stacked is None else stacked
+    if result is None or not _fits(result, meta):
+        return None
+    for axes in result if isinstance(result, list) else [result]:
+        walk.units.ground(axes)
+    uniform = name in rules.UNIFORM and all(value.uniform for value in read)
+    return _wrap(result, meta, uniform)
+
+
+def _joined(walk: Walk, value: Any) -> Any:
+    """A stack of pieces as one tensor."""
+    if isinstance(value, Value) and value.pieces:
+        return Value(stacking.joined(walk, value.at, value.pieces), value.dtype)
+    return value
+
+
+def rule_of(target: Any, name: str) -> rules.Rule | None:
+    """What tells the axes of an operation's result; None where nothing does."""
+    if name in contractions.RULES:
+        return contractions.RULES[name]
+    if name in rules.RULES:
+        return rules.RULES[name]
+    tags = getattr(target, "tags", ())
+    if torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags:
+        return shaping.pointwise
+    return None
+
+
+def _named(schema: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Arguments by the names and with the defaults of the operation's schema."""
+    found = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    found |= {a.name: value for a, value in zip(schema.arguments, args, strict=False)}
+    return found | dict(kwargs)
+
+
+def _fits(result: Any, meta: Any) -> bool:
+    """Whether a rule's axes have the sizes that the graph says."""
+    if isinstance(meta, (tuple, list)):
+        return isinstance(result, list) and len(result) == len(meta) and all(map(_fits, result, meta))
+    if not isinstance(meta, torch.Tensor):
+        return result is None
+    return isinstance(result, tuple) and [axis.size for axis in result] == list(meta.shape)
+
+
+def _wrap(result: Any, meta: Any, uniform: bool) -> Any:
+    if isinstance(meta, (tuple, list)):
+        return [_wrap(r, m, uniform) for r, m in zip(result, meta, strict=True)]
+    return Value(result, meta.dtype, uniform) if isinstance(meta, torch.Tensor) else None

@@ -1,0 +1,103 @@
+"""Rules for rows that are looked up, or put, by number: the axes looked up in stay, the others go through."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from ...graph.nodes import operand, schema_of
+from ..axes.axes import Axes, Fixed
+from .rules import broadcast, rule
+
+if TYPE_CHECKING:
+    from .walk import Walk
+
+
+@rule("index", "_unsafe_index", "index_select", "embedding")
+def index(walk: Walk, a: dict[str, Any]) -> Axes | None:
+    """Rows looked up by number: the axes looked up in stay, the others go through."""
+    if walk.operation == "embedding":
+        value, lookups = a["weight"], [a["indices"]]
+    elif walk.operation == "index_select":
+        value, lookups = a["self"], [None] * (a["dim"] % len(a["self"].axes)) + [a["index"]]
+    else:
+        value, lookups = a["self"], a["indices"]
+    if any(found is not None and found.dtype in (torch.bool, torch.uint8) for found in lookups):
+        return None
+    looked = [d for d, lookup in enumerate(lookups) if lookup is not None]
+    if len(looked) == 1 and (run := run_of_numbers(walk, walk.node, value.shape[looked[0]])) is not None:
+        at = looked[0]
+        cut = [run.start, len(run), value.shape[at] - run.stop]
+        part = walk.units.pieces(value.axes[at], cut, walk.why("it is cut into pieces"))[1]
+        return (*value.axes[:at], part, *value.axes[at + 1 :])
+    for d in looked:
+        walk.freeze(value.axes[d], "it is looked up by number")
+    found = broadcast(walk, [lookups[d].axes for d in looked])
+    rest = [axis for d, axis in enumerate(value.axes) if d not in looked]
+    at = looked[0] if looked == list(range(looked[0], looked[-1] + 1)) else 0
+    return (*rest[:at], *found, *rest[at:])
+
+
+@rule("_embedding_bag", "_embedding_bag_forward_only")
+def embedding_bag(walk: Walk, a: dict[str, Any]) -> list[Axes] | None:
+    """Sums, means or maxima of rows looked up by number."""
+    rows, columns = a["weight"].axes
+    walk.freeze(rows, "it is looked up by number")
+    if a["per_sample_weights"] is not None:
+        walk.freeze(a["per_sample_weights"].axes, "")
+    found, *told = walk.node.meta["val"]
+    return [(Fixed(found.shape[0]), columns), *(tuple(map(Fixed, tensor.shape)) for tensor in told)]
+
+
+def run_of_numbers(walk: Walk, node: fx.Node, size: int) -> range | None:
+    """The numbers looked up, where the code lists those of a piece: `x[:, [4, 5]]`."""
+    found = [read for read in node.all_input_nodes if not read.meta["val"].is_floating_point()]
+    if len(found) != 1:
+        return None
+    source = found[0]
+    while source.op == "call_function":
+        schema = schema_of(source)
+        if schema is None or schema.name not in ("aten::clone", "aten::lift_fresh_copy", "aten::alias"):
+            return None
+        source = operand(source)
+    numbers = walk.constants.get(source)
+    if numbers is None or numbers.ndim != 1 or not len(numbers):
+        return None
+    first = int(numbers[0]) % size
+    run = range(first, first + len(numbers))
+    return run if [int(n) % size for n in numbers] == list(run) else None
+
+
+@rule("index_put")
+def index_put(walk: Walk, a: dict[str, Any]) -> Axes | None:
+    """Rows put, or added, where numbers say: these stay, and the numbers go with the rows."""
+    axes: Axes = a["self"].axes
+    looked = [d for d, lookup in enumerate(a["indices"]) if lookup is not None]
+    if len(looked) != 1 or a["indices"][looked[0]].dtype in (torch.bool, torch.uint8):
+        return None
+    (at,), source = looked, a["values"].axes
+    walk.freeze(axes[at], "it is looked up by number")
+    if not a["accumulate"]:  # of two that go to one place the last stays
+        walk.freeze(a["indices"][at].axes, "it is looked up by number")
+    put = (*axes[:at], *a["indices"][at].axes, *axes[at + 1 :])
+    broadcast(walk, [put, source])
+    return axes
+
+
+@rule("gather")
+def gather(walk: Walk, a: dict[str, Any]) -> Axes | None:
+    """Along one dimension entries are looked up by number; along the others, each by its own number."""
+    value: Axes = a["self"].axes
+    index: Axes = a["index"].axes
+    if len(value) != len(index):
+        return None
+    for d, (own, number) in enumerate(zip(value, index, strict=True)):
+        if d == a["dim"] % len(value):
+            walk.freeze(own, "it is looked up by number")
+        elif own.size == number.size:
+            walk.unify(own, number)
+        else:  # only the first few are read
+            walk.freeze((own, number), "gather reads a part of it")
+    return index

@@ -1,0 +1,76 @@
+"""What rules about operations share: the table of them, and the axes of what operations combine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..axes.axes import Axes, Expr, Fixed
+from ..axes.orders import NONE
+
+if TYPE_CHECKING:
+    from .walk import Value, Walk
+
+Rule = Callable[..., Any]  # of a walk, and of an operation's arguments by their names
+R = TypeVar("R", bound=Rule)
+
+
+class Rules(dict[str, Rule]):
+    """Rules by the names of aten operations."""
+
+    def rule(self, *names: str) -> Callable[[R], R]:
+        """Register a rule for these operations."""
+
+        def register(function: R) -> R:
+            self.update(dict.fromkeys(names, function))
+            return function
+
+        return register
+
+
+RULES = Rules()
+rule = RULES.rule
+
+
+CONSTANTS = (
+    "full", "zeros", "ones", "new_zeros", "new_ones", "new_full", "scalar_tensor", "full_like", "zeros_like",
+    "ones_like",
+)  # fmt: skip
+
+# What makes uniform tensors out of uniform tensors, or of none
+UNIFORM = frozenset(CONSTANTS) | {
+    "clone", "_to_copy", "alias", "detach", "view", "reshape", "_unsafe_view", "permute", "transpose", "t",
+    "squeeze", "unsqueeze", "expand", "repeat", "split", "split_with_sizes", "slice", "select", "unbind",
+}  # fmt: skip
+
+
+def tensors(arguments: dict[str, Any]) -> list[Value]:
+    found = []
+    for value in arguments.values():
+        found += [v for v in (value if isinstance(value, (list, tuple)) else [value]) if hasattr(v, "axes")]
+    return found
+
+
+def places(dims: Any, rank: int) -> set[int]:
+    """Dimensions as a set of non-negative numbers; none given means all."""
+    if dims is None or (isinstance(dims, (list, tuple)) and not dims):
+        return set(range(rank))
+    return {d % rank for d in (dims if isinstance(dims, (list, tuple)) else [dims])} if rank else set()
+
+
+def broadcast(walk: Walk, shapes: list[Axes]) -> Axes:
+    """Axes from the right; those of one length are one, those of length 1 repeat.
+
+    Where an order depends on another axis, all must have that axis at the same place.
+    """
+    units, rank = walk.units, max(map(len, shapes), default=0)
+    rows = [(Fixed(1),) * (rank - len(axes)) + axes for axes in shapes]
+    result: list[Expr] = [Fixed(1)] * rank
+    depends = {k: max(len(units.external(axes[k])) for axes in rows) for k in range(rank)}
+    for k in sorted(depends, key=depends.__getitem__):
+        wide = [axes for axes in rows if axes[k].size != 1] or rows[:1]
+        told = [axes for axes in wide if not units.is_free(axes[k])] or wide[:1]
+        result[k] = told[0][k]
+        for axes in told[1:]:
+            result[k] = walk.unify(result[k], axes[k], units.aligned(told, k) if depends[k] else NONE)
+    return tuple(result)

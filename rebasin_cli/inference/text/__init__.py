@@ -1,0 +1,1 @@
+"""What was found, as text: names, families, the spec's own notation, and reasons."""

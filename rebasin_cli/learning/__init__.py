@@ -1,0 +1,1 @@
+"""What learns by steps on batches: training, its schedules, and curves between models."""

@@ -1,0 +1,240 @@
+"""Train the control points of a curve: at every batch another point of it, drawn evenly, takes a step.
+
+Minimises E_{t ~ U(0,1)} L(r(t)) over the control points; the ends stay as they are. The gradient of a control
+point is its share at t times that of the loss at r(t). Weight decay is of the weights that are used, r(t).
+Norms use the statistics of the batch, as in training.
+
+Tatro et al. 2020, Optimizing mode connectivity via neuron alignment, equation 5 and section 4 (NeurIPS 2020).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from ...averages.mixing import interpolate
+from ...checkpoints.tensors import replaced
+from ...datasets import Data
+from ...datasets._batches import size_of, to_device
+from ...errors import DataError, NetworkError, UsageError, unknown
+from ...matchers import Problem, State
+from ...matchers.straight_through.epochs import epoch
+from ...matchers.straight_through.mixture import Mixture
+from ...networks.attacks import Attack, Attacker
+from ...runtime.seeds import generator, uniform
+from ...runtime.signals import Held, holding
+from ...types import Permutations
+from ..schedules import cosine, halving
+from ..training_recipe import has_convolutions
+from .curve import check_kind, shares
+
+SCHEDULES = ("halving", "cosine", "constant")
+MOMENTUM = 0.9
+RATES = {True: 1e-2, False: 5e-2}  # with convolutions, without
+
+
+@dataclass(frozen=True)
+class Training:
+    """`bends` control points of a curve of this `kind`, trained by SGD with Nesterov's momentum 0.9.
+
+    `learning_rate` None: 0.01 for networks with convolutions (the paper's for CIFAR-10), else 0.05. "halving"
+    halves it twelve times over all epochs. `augment` None: for networks with convolutions, where the data set
+    says how. `limit`: samples an epoch. `attack`: the images of every batch are attacked at the point that is
+    trained (`networks.attacks`).
+    """
+
+    kind: str = "bezier"
+    bends: int = 1
+    epochs: int = 60
+    learning_rate: float | None = None
+    weight_decay: float = 0.0
+    schedule: str = "halving"
+    augment: bool | None = None
+    limit: int | None = None
+    attack: str | None = None
+
+    def __post_init__(self) -> None:
+        check_kind(self.kind)
+        if self.attack is not None:
+            object.__setattr__(self, "attack", str(Attack.parse(self.attack)))  # one way to say it
+        if self.schedule not in SCHEDULES:
+            raise unknown("schedule", self.schedule, SCHEDULES)
+        for name, good in (
+            ("bends", self.bends >= 1),
+            ("epochs", self.epochs >= 1),
+            ("learning_rate", self.learning_rate is None or 0 < self.learning_rate < math.inf),
+            ("weight_decay", 0 <= self.weight_decay < math.inf),
+        ):
+            if not good:
+                raise UsageError(f"{name} is {getattr(self, name)}: that trains no curve")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The control points by parameter names, the steps taken, and the loss of every epoch (nats)."""
+
+    controls: tuple[dict[str, torch.Tensor], ...]
+    steps: int
+    losses: tuple[float, ...]
+
+
+def train(problem: Problem, permutations: Permutations, options: Training) -> Trained:
+    """The trained control points between the two models of `problem`, the second of them aligned.
+
+    `permutations` are those that aligned it: they go into the states that are reported. A state that was
+    reported goes on to the same bits. Raises UsageError, DataError, and NetworkError when the loss is no
+    longer a number.
+    """
+    return Search(problem, permutations, options).run()
+
+
+class Search:
+    """A training on its way: ends, control points and their momenta as rows of numbers.
+
+    Of a network of a millisecond a step, what is done beside its passes counts. So control points are
+    moved as whole rows, and signals held back by handlers that are put in place once.
+    """
+
+    def __init__(self, problem: Problem, permutations: Permutations, options: Training):
+        self.problem, self.permutations, self.options = problem, permutations, options
+        self.mixture = Mixture(_with_controls(problem, options.bends), "fp32", turned=False)
+        self.controls = self.mixture.rows[1:-1]
+        self.momenta = [torch.zeros_like(control) for control in self.controls]
+        self.kept = problem.fitted.ignored & self.mixture.flat.shapes.keys()
+        convolutional = has_convolutions(self.mixture.network)
+        self.rate = options.learning_rate or RATES[convolutional]
+        self.augment = convolutional if options.augment is None else options.augment
+        self.done, self.length = 0, _length(problem.data, options.limit)
+        self.losses: list[float] = []
+        self.attacker = Attacker(Attack.parse(options.attack), problem.data) if options.attack else None
+        if problem.start is not None:
+            self._go_on(problem.start)
+
+    def run(self) -> Trained:
+        number = 0
+        with holding() as held:
+            for turn in range(self.options.epochs):
+                total = samples = 0.0
+                first = number
+                for inputs, targets in self._epoch(turn):
+                    number += 1
+                    if number <= self.done:  # before the interruption; only the order has to be drawn anew
+                        continue
+                    size = size_of(targets)
+                    total += size * self.step(inputs, targets, turn, held)
+                    samples += size
+                if number == first:
+                    raise self._empty()
+                if samples:
+                    self.losses.append(total / samples)
+        self._check_end(inputs, targets)
+        rows = [self.mixture.flat.views(row) for row in self.controls]
+        controls = tuple(
+            {n: view.detach().cpu().clone() for n, view in row.items() if n not in self.kept} for row in rows
+        )
+        return Trained(controls, self.done, tuple(self.losses))
+
+    def _check_end(self, inputs: Any, targets: Any) -> None:
+        """Raise NetworkError where the last step, whose loss nobody has seen, broke the curve."""
+        self.mixture.mix(shares(self.options.kind, 0.5, len(self.mixture.rows)))
+        with torch.no_grad():
+            loss = self.mixture.loss(inputs, to_device(targets, self.mixture.device), self.done).item()
+        if not math.isfinite(loss):
+            raise NetworkError(
+                f"the loss is {loss} in the middle of the curve after the last step",
+                hint="Try a smaller --lr",
+            )
+
+    def _empty(self) -> DataError:
+        if self.mixture.normed and self.length:
+            few = "the data holds no batch of two samples or more, which the network's norms need"
+            return DataError(few, hint="Give more samples: --limit 2 at least")
+        return DataError("the data holds no samples", hint="Is the loader one that was read before?")
+
+    def _epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
+        rng, least = generator(self.problem.seed, f"order of epoch {number}"), self.mixture.normed + 1
+        limit = self.options.limit
+        assert self.problem.data is not None  # as was checked when it began
+        return epoch(self.problem.data, rng, limit=limit, least=least, augment=self.augment)
+
+    def step(self, inputs: Any, targets: Any, turn: int, held: Held) -> float:
+        """One point of the curve, its gradient, and the control points moved; the loss there."""
+        t = uniform(self.problem.seed, f"point {self.done}")
+        weights = shares(self.options.kind, t, len(self.mixture.rows))
+        self.mixture.mix(weights)
+        targets = to_device(targets, self.mixture.device)
+        if self.attacker is not None:
+            inputs = to_device(inputs, self.mixture.device)
+            rng = generator(self.problem.seed, f"attack {self.done}")
+            inputs = self.attacker(inputs, targets, partial(self.mixture.loss, number=self.done), rng)
+        loss = self.mixture.loss(inputs, targets, self.done)
+        if not math.isfinite(value := loss.item()):
+            raise NetworkError(
+                f"the loss is {value} at step {self.done + 1}, t = {t:.3f}", hint="Try a smaller --lr"
+            )
+        loss.backward()
+        if self.options.weight_decay:
+            self.mixture.add_decay(self.options.weight_decay)
+        gradient, rate = self.mixture.gradient(), self._rate(turn)
+        if self.kept:
+            views = self.mixture.flat.views(gradient)
+            for name in self.kept:
+                views[name].zero_()
+        with held:  # nothing may be left half-done
+            for control, momentum, weight in zip(self.controls, self.momenta, weights[1:-1], strict=True):
+                _descend(control, momentum, gradient, weight, rate)
+            self.done += 1
+            self._report(value, t)
+        return value
+
+    def _rate(self, turn: int) -> float:
+        share, options = turn / self.options.epochs, self.options
+        shape = {"halving": halving, "cosine": cosine}.get(options.schedule)
+        return self.rate * (shape(share) if shape else 1.0)
+
+    def _report(self, loss: float, t: float) -> None:
+        if self.problem.progress is None:
+            return
+        notes = {"loss": loss, "t": t}
+        if self.length is not None:
+            notes["steps"] = float(self.length * self.options.epochs)
+        tensors = {f"control.{k}": row for k, row in enumerate(self.controls)}
+        tensors |= {f"momentum.{k}": row for k, row in enumerate(self.momenta)}
+        self.problem.report(State((self.permutations,), self.done, -loss, notes, tensors))
+
+    def _go_on(self, start: State) -> None:
+        self.done = start.sweep
+        for k, (control, momentum) in enumerate(zip(self.controls, self.momenta, strict=True)):
+            control.copy_(start.tensors[f"control.{k}"])
+            momentum.copy_(start.tensors[f"momentum.{k}"])
+
+
+def _descend(
+    control: torch.Tensor, momentum: torch.Tensor, gradient: torch.Tensor, weight: float, rate: float
+) -> None:
+    """A step of SGD with Nesterov's momentum by `weight` times the gradient."""
+    momentum.mul_(MOMENTUM).add_(gradient, alpha=weight)
+    control.add_(gradient, alpha=-rate * weight).add_(momentum, alpha=-rate * MOMENTUM)
+
+
+def _with_controls(problem: Problem, bends: int) -> Problem:
+    """The problem with control points on the straight line between its two models.
+
+    Tensors that the spec ignores are the first one's throughout.
+    """
+    a, b = problem.models
+    b = replaced(b, {name: a[name] for name in problem.fitted.ignored})
+    between = [interpolate(a, b, k / (bends + 1)) for k in range(1, bends + 1)]
+    return replace(problem, models=(a, *between, b))
+
+
+def _length(data: Any, limit: int | None) -> int | None:
+    """Steps of an epoch, where they are known before."""
+    if not isinstance(data, Data):
+        return None
+    return len(data) if limit is None else math.ceil(min(limit, data.samples) / data.batch_size)

@@ -1,0 +1,262 @@
+"""Train an endpoint: a network, a data set, a seed.
+
+The same seed gives the same tensors on the same processor and thread count, interrupted or not: each epoch
+draws its order, its augmentation and its dropout from seeds of its own, and the state is saved in between.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..checkpoints import writing
+from ..datasets import Data
+from ..errors import NetworkError, UsageError
+from ..networks.attacks import Attack, Attacker, attacked, each_loss, statistics_kept
+from ..networks.evaluation import evaluate
+from ..networks.running import call
+from ..runtime import files
+from ..runtime.seeds import derive, seeded
+from .schedules import learning_rate_at
+from .training_recipe import Recipe, has_convolutions, memory_format
+from .training_setup import Setup, Wanted, prepare
+
+LOOK = 50  # steps between two looks at the loss
+ATTACKED = 1_000  # test samples that are attacked in the end
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a training is. `loss` is the mean over this epoch so far, in nats."""
+
+    epoch: int  # from 1
+    epochs: int
+    step: int  # within the epoch, from 1
+    steps: int
+    loss: float
+    test_accuracy: float | None  # 0–1, at the end of an epoch
+    seconds: float  # in this process
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """The trained tensors in the network's order, provenance for their file, and one row an epoch."""
+
+    tensors: dict[str, Tensor]
+    metadata: dict[str, str]
+    history: tuple[dict[str, float], ...]
+
+
+def train(
+    net: str | nn.Module,
+    data: str | tuple[Data, Data],
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    state_path: Path | None = None,
+    resume: bool = True,
+    keep: Keep | None = None,
+    **wanted: Unpack[Wanted],
+) -> TrainResult:
+    """Train `net`, a name or a module to go on from, on `data`, a reference or a pair (train, test).
+
+    `keep` gets what epochs leave. With `state_path` the state is saved after each epoch, and with `resume` a
+    later call with the same options goes on from there; the file is left for the caller to remove once the
+    result is written. A module that is passed in is changed. Raises what `prepare` does, NetworkError when
+    the loss is no longer a number, and ResourceError.
+    """
+    setup = prepare(net, data, **wanted)
+    history = _run(setup, progress, state_path, keep, resume=resume)
+    metadata = dict(setup.identity)
+    for split, measured in (("train", setup.train), ("test", setup.test)):
+        accuracy = evaluate(setup.network, measured.with_batch_size(500), device=setup.device).accuracy
+        metadata[f"rebasin.{split}_accuracy"] = f"{accuracy:.4f}"
+    if setup.recipe.attack:
+        few = setup.test.subset(ATTACKED, setup.seed).with_batch_size(500)
+        tested = attacked(few, setup.network, Attack.parse(setup.recipe.attack), seed=setup.seed)
+        metadata["rebasin.attacked_accuracy"] = (
+            f"{evaluate(setup.network, tested, device=setup.device).accuracy:.4f}"
+        )
+    return TrainResult(_tensors(setup.network), metadata, tuple(history))
+
+
+def _tensors(network: nn.Module) -> dict[str, Tensor]:
+    state = network.state_dict()
+    return {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in state.items()}
+
+
+@dataclass(frozen=True)
+class Keep:
+    """`save` gets an epoch's number, its tensors and metadata: one of `every`, 0 for the first weights."""
+
+    every: int
+    save: Callable[[int, dict[str, Tensor], dict[str, str]], None]
+
+    def epochs(self, epochs: int) -> range:
+        return range(0, epochs + 1, self.every)
+
+    def __call__(self, setup: Setup, epoch: int) -> None:
+        if epoch % self.every:
+            return
+        tested = evaluate(setup.network, setup.test, device=setup.device)
+        metadata = {"rebasin.epoch": str(epoch), "rebasin.test_accuracy": f"{tested.accuracy:.4f}"}
+        self.save(epoch, _tensors(setup.network), setup.identity | metadata)
+
+
+def _run(
+    setup: Setup,
+    progress: Callable[[Progress], None] | None,
+    state_path: Path | None,
+    keep: Keep | None,
+    *,
+    resume: bool,
+) -> list[dict[str, float]]:
+    """Train in place, with `resume` from the state where there is one; the rows of all epochs."""
+    network, recipe, seed, device = setup.network, setup.recipe, setup.seed, setup.device
+    data, began = setup.train.with_batch_size(recipe.batch_size), time.monotonic()
+    network.to(device)
+    if has_convolutions(network):
+        ordered: Any = network  # PyTorch's own types do not know this argument
+        ordered.to(memory_format=memory_format(device, recipe.precision))
+    optimizer = _optimizer(network, recipe)
+    identity = setup.identity
+    history = _resume(state_path, network, optimizer, identity, device) if state_path and resume else []
+    if keep is not None and not history:
+        keep(setup, 0)
+
+    for epoch in range(len(history), recipe.epochs):
+
+        def show(step: int, loss: float, accuracy: float | None = None, epoch: int = epoch) -> None:
+            if progress:
+                seconds = time.monotonic() - began
+                progress(Progress(epoch + 1, recipe.epochs, step, len(data), loss, accuracy, seconds))
+
+        with seeded(seed, f"dropout of epoch {epoch}", device):
+            loss = _epoch(network, optimizer, data, recipe, seed, epoch, device, show)
+        with _autocast(device, recipe.precision):  # quick, for the eye; what is recorded is float32
+            scores = evaluate(network, setup.test, device=device)
+        if not math.isfinite(scores.loss):  # what the last step broke
+            raise NetworkError(
+                f"the test loss is {scores.loss} after epoch {epoch + 1}", hint="Try a smaller --lr"
+            )
+        history.append({"loss": loss, "test_loss": scores.loss, "test_accuracy": scores.accuracy})
+        if keep is not None:  # before the state, which says that the epoch is done
+            keep(setup, epoch + 1)
+        if state_path:
+            _save(state_path, network, optimizer, history, identity)
+        show(len(data), loss, scores.accuracy)
+    return history
+
+
+def _epoch(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    data: Data,
+    recipe: Recipe,
+    seed: int,
+    epoch: int,
+    device: str,
+    show: Callable[[int, float], None],
+) -> float:
+    """One pass over the data; the mean loss of its samples while they were trained on."""
+    generator = torch.Generator().manual_seed(derive(seed, f"order of epoch {epoch}"))
+    total, seen, mean, steps = torch.zeros((), device=device), 0, math.nan, len(data)
+    convolutional = has_convolutions(network)
+    attacker = Attacker(Attack.parse(recipe.attack), data) if recipe.attack else None
+    starts = torch.Generator().manual_seed(derive(seed, f"attack of epoch {epoch}"))
+    network.train()
+    for step, (inputs, targets) in enumerate(data.shuffled(generator, augment=recipe.augment), start=1):
+        rate = learning_rate_at(recipe, epoch * steps + step - 1, recipe.epochs * steps)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        inputs, targets = inputs.to(device), targets.to(device)
+        if convolutional and inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=memory_format(device, recipe.precision))
+        if attacker is not None:  # in the mode that is trained in
+            with statistics_kept(network), _autocast(device, recipe.precision):
+                inputs = attacker(inputs, targets, each_loss(network), starts)
+        optimizer.zero_grad(set_to_none=True)
+        with _autocast(device, recipe.precision):
+            outputs = call(network, inputs)
+        loss = F.cross_entropy(outputs.float(), targets)
+        loss.backward()
+        optimizer.step()
+        total += loss.detach() * len(targets)
+        seen += len(targets)
+        if step % LOOK == 0 or step == steps:
+            mean = total.item() / seen
+            if not math.isfinite(mean):
+                raise NetworkError(
+                    f"training diverged: the loss is {mean} by step {step} of epoch {epoch + 1}",
+                    hint=f"Try a tenth of the learning rate: {recipe.learning_rate / 10:g}.",
+                )
+            if step < steps:
+                show(step, mean)
+    return mean
+
+
+def _autocast(device: str, precision: str) -> torch.autocast:
+    return torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bfloat16")
+
+
+def _optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    options: dict[str, Any] = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay}
+    if recipe.optimizer != "sgd":
+        kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
+        return kind(network.parameters(), **options)
+    options |= {"momentum": recipe.momentum, "nesterov": recipe.nesterov}
+    return torch.optim.SGD(network.parameters(), **options)
+
+
+def _save(
+    path: Path,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    history: list[dict[str, float]],
+    identity: Mapping[str, str],
+) -> None:
+    state = {
+        "network": network.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "history": history,
+        "identity": dict(identity),
+    }
+    content = io.BytesIO()
+    torch.save(state, content)
+    writing.write_text_atomic(path, content.getvalue(), force=True)
+
+
+def _resume(
+    path: Path,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    identity: Mapping[str, str],
+    device: str,
+) -> list[dict[str, float]]:
+    """Load the state into network and optimizer; the rows of the epochs it has. Raises UsageError."""
+    if not path.exists():
+        return []
+    try:
+        with files.opened(path) as file:
+            state = torch.load(file, weights_only=True, map_location=device)
+        found = state["identity"]
+        differing = sorted(key for key in {*identity, *found} if identity.get(key) != found.get(key))
+        if not differing:
+            network.load_state_dict(state["network"])
+            optimizer.load_state_dict(state["optimizer"])
+            return [dict(row) for row in state["history"]]
+    except Exception as cause:  # whatever a file that is not ours makes torch.load raise
+        raise UsageError(f"{path} is not the state of a training", hint="Remove it to begin anew.") from cause
+    raise UsageError(
+        f"{path} is the state of another training",
+        problems=[f"{key}: {found.get(key)} there, {identity.get(key)} here" for key in differing],
+        hint="Give the same options to go on with it, or remove it to begin anew.",
+    )

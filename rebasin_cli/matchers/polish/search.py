@@ -1,0 +1,210 @@
+"""Refine permutations on the true loss of the models' mean: swaps are proposed, tried, and taken if it falls.
+
+A step takes one word of one model. The slope of the loss proposes pairs of units, all of them are tried on
+one batch, each by itself; those by which the loss falls there are taken together, as many as let it fall
+most. What is taken must also let the loss fall on held-out samples, so nothing gets worse on those.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...datasets import Data
+from ...datasets._batches import checked, head, size_of
+from ...datasets._held_out import held_out
+from ...errors import DataError, UsageError
+from ...runtime.seeds import derive, generator
+from ...symmetry import permutation
+from ...types import Permutations, Tensors
+from .. import Problem
+from ..accounts import Polish
+from ..straight_through.epochs import epoch
+from . import swaps
+from .length import Length
+from .midpoint import Midpoint
+
+CANDIDATES, FEWEST = 64, 4  # swaps that are tried on a batch
+SAMPLES, LEAST = 1_000, 16  # of a step, by what a network costs; twice as many (at least 500) are held out
+WORK = 2e10  # multiplications of trying all candidates of a step, where the network lets that be
+GRADIENT = 3  # forward passes that a gradient takes
+PATIENCE = 8  # rounds over all words without a swap, after which nothing is left to gain
+
+
+@dataclass(frozen=True)
+class Polished:
+    """The permutations, and what became of the held-out loss at the mean, in nats.
+
+    `steps` were taken; given as the length, they give the same result again. `swaps` are pairs of units that
+    changed places, `work` are multiplications of it all, as they are reckoned for every step.
+    """
+
+    permutations: tuple[Permutations, ...]
+    before: float
+    after: float
+    steps: int
+    swaps: int
+    seconds: float
+    work: float
+
+    def account(self) -> Polish:
+        """Without the seconds, which no two runs share."""
+        return Polish(self.steps, self.swaps, self.before, self.after)
+
+
+def polish(
+    problem: Problem,
+    permutations: Sequence[Permutations],
+    length: Length,
+    *,
+    weights: Sequence[float] | None = None,
+    progress: Callable[[int, float], None] = lambda steps, loss: None,
+) -> Polished:
+    """Better permutations than those of a search, for every model but the first, or the same.
+
+    `weights` are those of the mean (default: equal). Samples are of `problem.data`, in an order drawn by the
+    seed, some of them held out. A time may be overrun by one step. `progress` hears of
+    every step. Raises UsageError without a network or data,
+    DataError and NetworkError.
+    """
+    if problem.network is None or problem.data is None:
+        raise UsageError("--polish runs the network on data", hint="Give both: network=…, data=…")
+    began = time.monotonic()
+    with torch.inference_mode(False), torch.enable_grad():
+        run = _Run(problem, permutations, weights)
+        before, steps = run.held_loss, 0
+        turns = [(k, word) for k in range(len(run.models)) for word in run.places]
+        idle = 0  # steps without a swap: two rounds of these end it
+        for batch in run.batches():
+            if (
+                not turns
+                or length.over(began, steps, steps * run.work)
+                or (length.steps is None and idle > PATIENCE * len(turns))
+            ):
+                break
+            idle = 0 if run.step(*turns[steps % len(turns)], batch) else idle + 1
+            steps += 1
+            progress(steps, run.held_loss)
+    found = tuple(map(permutation.compose, permutations, run.found))
+    seconds = time.monotonic() - began
+    return Polished(found, before, run.held_loss, steps, run.swapped, seconds, steps * run.work)
+
+
+class _Run:
+    """The models as they stand, their mean, and the held-out loss there."""
+
+    def __init__(
+        self, problem: Problem, permutations: Sequence[Permutations], weights: Sequence[float] | None
+    ):
+        self.problem, self.midpoint = problem, Midpoint(problem)
+        fitted, count = problem.fitted, len(problem.models)
+        self.weights = [1 / count] * count if weights is None else list(weights)
+        names = self.midpoint.names
+        reference, *others = problem.models
+        moved = [
+            permutation.permuted(model, fitted, perms)
+            for model, perms in zip(others, permutations, strict=True)
+        ]
+        self.models = [self._own(model, names) for model in moved]
+        own = self._own(reference, names)
+        self.mean = {
+            n: sum(
+                (w * m[n] for w, m in zip(self.weights[1:], self.models, strict=True)),
+                self.weights[0] * own[n],
+            )
+            for n in names
+        }
+        self.places = swaps.movable(fitted, names)
+        self.found = [permutation.identity(fitted.words) for _ in others]
+        self.swapped = 0
+        self.train, held = held_out(problem.given_data, derive(problem.seed, "held out"))
+        first = next(self._batches(held, SAMPLES), None)
+        cost = self.midpoint.work(first[0]) if first else 1.0
+        self.samples = int(min(SAMPLES, max(LEAST, WORK / 16 / cost)))
+        self.candidates = int(min(CANDIDATES, max(FEWEST, WORK / (cost * self.samples))))
+        least = 4 * LEAST if cost * SAMPLES > 1e12 else 500
+        compared = max(least, 2 * self.samples)
+        self.held = list(self._batches(held, compared))
+        passes = GRADIENT + self.candidates + self.candidates.bit_length()  # the last: of many together
+        self.work = cost * (self.samples * passes + compared)
+        if not self.held:
+            raise DataError(
+                "the data holds no samples", hint="Is the loader a generator that was read before?"
+            )
+        self.held_loss = self._held_losses([{}])[0]
+
+    def _own(self, model: Tensors, names: Sequence[str]) -> dict[str, Tensor]:
+        return {n: model[n].detach().to(self.midpoint.device, torch.float32, copy=True) for n in names}
+
+    def _batches(self, data: Iterable[Any], most: int) -> Iterator[tuple[Any, Any]]:
+        for number, (inputs, targets) in enumerate(checked(data)):
+            if not most or not (size := size_of(targets)):
+                return
+            yield self.midpoint.batch(head(inputs, most), head(targets, most), number)
+            most -= min(size, most)
+
+    def batches(self) -> Iterator[tuple[Any, Any]]:
+        """Batches of a step without end, every epoch in an order of its own."""
+        data = self.train.with_batch_size(self.samples) if isinstance(self.train, Data) else self.train
+        turn = 0
+        while True:
+            rng, none = generator(self.problem.seed, f"polishing, order of epoch {turn}"), True
+            for number, (inputs, targets) in enumerate(epoch(data, rng, least=2)):
+                none = False
+                yield self.midpoint.batch(head(inputs, self.samples), head(targets, self.samples), number)
+            if none:
+                return
+            turn += 1
+
+    def _held_losses(self, changes: Sequence[Mapping[str, Tensor]]) -> list[float]:
+        total, samples = [0.0] * len(changes), 0
+        for batch in self.held:
+            size = size_of(batch[1])
+            found = self.midpoint.losses(self.mean, changes, batch)
+            total = [one + size * loss for one, loss in zip(total, found, strict=True)]
+            samples += size
+        return [one / samples for one in total]
+
+    def step(self, k: int, word: str, batch: tuple[Any, Any]) -> bool:
+        """Swap units of a word in a model if the loss falls by it, here and on held-out samples."""
+        model, places = self.models[k], self.places[word]
+        loss, gradient = self.midpoint.gradient(self.mean, batch)
+        pairs = swaps.best(swaps.slopes(places, gradient, model), self.candidates)
+        losses = self.midpoint.losses(self.mean, [self._changed(k, word, [pair])[0] for pair in pairs], batch)
+        falling = sorted((fell, pair) for fell, pair in zip(losses, pairs, strict=True) if fell < loss)
+        chosen = swaps.apart([pair for _, pair in falling])
+        counts = sorted({*(1 << n for n in range(len(chosen).bit_length())), len(chosen)} - {0})
+        if not (counts := [n for n in counts if n <= len(chosen)]):
+            return False
+        tried = [self._changed(k, word, chosen[:count]) for count in counts]
+        together = self.midpoint.losses(self.mean, [mean for mean, _ in tried], batch)
+        at = min(range(len(counts)), key=together.__getitem__)
+        mean, moved = tried[at]
+        if together[at] >= loss or not (held := self._held_losses([mean])[0]) < self.held_loss:
+            return False
+        self.mean |= mean
+        model |= moved
+        change = {word: swaps.order(self.problem.fitted.words[word], chosen[: counts[at]])}
+        still = permutation.identity(self.problem.fitted.words)
+        self.found[k] = permutation.compose(self.found[k], still | change)
+        self.swapped += counts[at]
+        self.held_loss = held
+        return True
+
+    def _changed(
+        self, k: int, word: str, pairs: list[tuple[int, int]]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The tensors of the mean, and of the model, that are others once these units are swapped."""
+        model, index = self.models[k], swaps.order(self.problem.fitted.words[word], pairs)
+        index = index.to(self.midpoint.device)
+        moved: dict[str, Tensor] = {}
+        for name, dim in self.places[word]:
+            moved[name] = moved.get(name, model[name]).index_select(dim, index)
+        share = self.weights[k + 1]
+        mean = {name: self.mean[name] + share * (tensor - model[name]) for name, tensor in moved.items()}
+        return mean, moved

@@ -1,0 +1,281 @@
+"""One search by any method, in memory: what it needs, what is proven before, what was found."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import nn
+
+from ... import networks
+from ...checkpoints import tensors as stored
+from ...errors import CheckpointError, UsageError
+from ...proof import prove as proving
+from ...proof.prove import Proof
+from ...runtime import devices
+from ...runtime.ranks import ALONE, Ranks
+from ...runtime.seeds import generator
+from ...spec.spec import FittedSpec
+from ...symmetry import elements as acts
+from ...symmetry import permutation
+from ...symmetry.elements import Elements
+from ...symmetry.folds import Folds
+from ...symmetry.form import Canonical, canonical, moved_by
+from ...symmetry.permutation import permuted
+from ...types import Permutations, Tensors
+from .. import MatchResult, Problem, State, registry
+from ..polish import search as polishing
+from ..polish.length import Length
+from . import in_turn
+
+WAYS = {  # to give what a method needs
+    "network": ("the network", "--net file.py:factory (network=… in Python)"),
+    "data": ("training samples", "--data NAME (data=… in Python)"),
+}
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """`models`: all models, the first as it was, the others permuted, lazily; `tensors` is the last.
+
+    `permutations` has one set per model after the first; `result` tells how the search went; `proof`
+    is None where no network was given. Of a search with groups all `models` are in canonical form, and
+    `elements` are what turns each folded one into what it is now; `left` has, a model, what could not be
+    balanced and why.
+    """
+
+    models: tuple[Tensors, ...]
+    permutations: tuple[Permutations, ...]
+    result: MatchResult
+    fitted: FittedSpec
+    proof: Proof | None
+    method: str
+    seconds: float
+    elements: tuple[Elements, ...] = ()
+    left: tuple[tuple[tuple[str, str], ...], ...] = ()
+
+    @property
+    def tensors(self) -> Tensors:
+        return self.models[-1]
+
+
+def align(
+    models: Sequence[Tensors],
+    fitted: FittedSpec,
+    *,
+    method: str = "wm",
+    seed: int = 0,
+    options: Any = None,
+    network: nn.Module | None = None,
+    data: Iterable[Any] | None = None,
+    held: Iterable[Any] | None = None,
+    repairs: Sequence[str] = (),
+    ridge: float | None = None,
+    inputs: Any = None,
+    output: str | int | None = None,
+    not_kept: Sequence[str] = (),
+    loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None,
+    prove: bool = True,
+    start: State | None = None,
+    progress: Callable[[State], None] | None = None,
+    polish: str | None = None,
+    folds: Folds | None = None,
+    device: str = "cpu",
+    ranks: Ranks = ALONE,
+) -> Alignment:
+    """Permute models into the first one's basin; everything is as `api.align` says.
+
+    With `folds`, what the canonical form of the network folds away, words take elements of their groups.
+    `options` is the method's own Options, or a mapping of those that differ from their defaults. `polish`
+    says how long swaps on the true loss are tried in the end (`25s`, `300steps`); it needs network and data.
+    `repairs` are those of the merge that is to come, which a method that tries several chooses from, too,
+    and `ridge` theirs.
+    """
+    if len(models) < 2:
+        raise UsageError("aligning takes at least two models")
+    fitted = fitted.ordered if folds is None else fitted
+    module = registry.get(method)
+    check_needs(method, network=network is not None, data=data is not None)
+    if network is not None:
+        networks.check(network, fitted.shapes)
+    options = options_of(method, options)
+    length = None if polish is None else polish_of(polish, method)
+    if length is not None and (network is None or data is None):
+        raise UsageError(
+            "--polish runs the network on data", hint=f"Give {WAYS['network'][1]} and {WAYS['data'][1]}"
+        )
+    proof = None
+    if network is not None and prove:
+        proof = prove_spec(network, fitted, inputs=inputs, seed=seed, output=output, not_kept=not_kept)
+    forms: list[Canonical] = []
+    if folds is not None:
+        said = [f.name for f in fields(options) if getattr(options, f.name) != f.default]
+        check_groups(method, options=said, polish=polish is not None, many=len(models) > 2, ranks=ranks.size)
+        forms = [canonical(model, fitted, folds) for model in models]
+        models = [form.tensors for form in forms]
+    problem = Problem(
+        fitted,
+        tuple(stored.held(model, computed=bool(forms and module.NEEDS)) for model in models),
+        seed,
+        progress=progress,
+        network=network,
+        data=data,
+        held=held,
+        repairs=tuple(repairs),
+        ridge=ridge,
+        output=output,
+        not_kept=tuple(not_kept),
+        loss=loss,
+        device=devices.for_search(device),
+        ranks=ranks,
+        groups=folds is not None,
+    )
+    began = time.perf_counter()
+    try:
+        result = in_turn.search(module, problem, options, start)
+        if length is not None:
+            result = _polished(problem, result, length)
+    except OverflowError as cause:
+        raise CheckpointError(
+            "the weights hold values so large that their products are beyond float64",
+            hint="Check both models' weights",
+        ) from cause
+    seconds = time.perf_counter() - began
+    for permutations in result.permutations:
+        permutation.check(permutations, fitted.words, within=fitted.within)
+    if folds is not None:
+        found = [Elements(p, m) for p, m in zip(result.permutations, result.maps, strict=True)]
+        moved = [moved_by(form, fitted, e) for form, e in zip(forms[1:], found, strict=True)]
+        whole = [acts.compose(form.balance, e, fitted) for form, e in zip(forms[1:], found, strict=True)]
+        for element in whole:
+            acts.check(element, fitted)
+        perms = tuple(element.permutations for element in whole)
+        left = tuple(form.left[len(folds.left) :] for form in forms)
+        models = (models[0], *moved)
+        return Alignment(models, perms, result, fitted, proof, method, seconds, tuple(whole), left)
+    moved = [permuted(m, fitted, p) for m, p in zip(models[1:], result.permutations, strict=True)]
+    return Alignment((models[0], *moved), result.permutations, result, fitted, proof, method, seconds)
+
+
+def _polished(problem: Problem, result: MatchResult, length: Length) -> MatchResult:
+    """The same result with better permutations, if swaps find some."""
+
+    def report(steps: int, loss: float) -> None:
+        notes = {"polishing": float(steps), "held_out_loss": loss}
+        problem.report(State(result.permutations, result.sweeps, result.objective_after, notes))
+
+    done = polishing.polish(problem, result.permutations, length, progress=report)
+    return dataclasses.replace(result, permutations=done.permutations, polished=done.account())
+
+
+def options_of(method: str, given: Any = None) -> Any:
+    """The Options of a method: as given, or made from a mapping of those that differ from their defaults.
+
+    Raises UsageError for an option that the method does not have, with the methods that have it.
+    """
+    module = registry.get(method)
+    if not isinstance(given, Mapping):
+        return given or module.Options()
+    known = {option.name: option for option in registry.options(method)}
+    own = dataclasses.is_dataclass(module.Options)
+    fields = [field.name for field in dataclasses.fields(module.Options)] if own else []
+    for name, value in given.items():
+        if name not in fields:
+            raise foreign_option(name, method)
+        if name in known:
+            known[name].check(value)
+    return module.Options(**given)
+
+
+def foreign_option(name: str, method: str) -> UsageError:
+    """What to say of an option that a method (or "none") does not have."""
+    every = registry.every_option()
+    having = {other: option for other, known in every.items() for option in known if option.name == name}
+    flag = next((option.flag for option in having.values()), f"--{name.replace('_', '-')}")
+    hint = f"It is for {', '.join(having)}" if having else None
+    return UsageError(f"{flag}: the method {method} has no such option", hint=hint)
+
+
+def check_needs(
+    method: str, *, network: bool, data: bool, polish: bool = False, statistics: bool = False
+) -> None:
+    """Raise UsageError that names all that a method, or `polish`, needs and is not there; how to give it.
+
+    `statistics`: the merge that is to come has running ones, which need the same.
+    """
+    needs = {"network", "data"} if polish else registry.get(method).NEEDS
+    lacking = [
+        WAYS[need] for need, there in (("network", network), ("data", data)) if need in needs and not there
+    ]
+    if lacking:
+        who = "--polish" if polish else f"the method {method}"
+        raise UsageError(
+            f"{who} runs the network on data: it lacks {' and '.join(w for w, _ in lacking)}"
+            + (", and so does the repair of BatchNorm's statistics" if statistics else ""),
+            hint=f"Give {' and '.join(how for _, how in lacking)}; or match by weights alone: --method wm"
+            + (" --repair none, and BatchNorm's statistics are averaged" if statistics else ""),
+        )
+
+
+def check_groups(
+    method: str,
+    *,
+    options: Collection[str] = (),
+    polish: bool = False,
+    many: bool = False,
+    ranks: int = 1,
+) -> None:
+    """Raise UsageError where a search with groups is not possible, or has no use for these options."""
+    able = [name for name in registry.names() if getattr(registry.get(name), "GROUPS", False)]
+    if method not in able:
+        raise UsageError(
+            f"--groups all: the method {method} finds permutations only",
+            hint=f"Choose one of {', '.join(able)}",
+        )
+    for there, what in ((polish, "--polish swaps units"), (ranks > 1, "many processes search permutations")):
+        if there:
+            raise UsageError(
+                f"--groups all finds more than permutations, and {what}", hint="Leave one of them out"
+            )
+    if unused := sorted({*options} & getattr(registry.get(method), "ORDERS_ONLY", frozenset())):
+        raise UsageError(
+            f"--{unused[0].replace('_', '-')} has no effect on a search with --groups all",
+            hint="Leave one of them out",
+        )
+    if many and not registry.get(method).MANY:
+        together = [name for name in able if registry.get(name).MANY]
+        raise UsageError(
+            f"--groups all: the method {method} matches two models",
+            hint=f"Match all at once by --method {' or '.join(together)}, or merge them two by two",
+        )
+
+
+def polish_of(text: str, method: str) -> Length:
+    """How long to polish what a method finds. Raises UsageError, also for one that does so by itself."""
+    length = Length.parse(text)
+    if method == "auto":
+        raise UsageError(
+            "--polish has no place beside --method auto, which tries such swaps itself, before it chooses",
+            hint="Leave it out, give auto a larger --budget, or name another method",
+        )
+    return length
+
+
+def prove_spec(
+    network: nn.Module,
+    fitted: FittedSpec,
+    *,
+    inputs: Any = None,
+    output: str | int | None = None,
+    not_kept: Sequence[str] = (),
+    seed: int = 0,
+) -> Proof | None:
+    """Prove a spec on a network; None where there are neither inputs nor an `example_shape`."""
+    inputs = networks.example_inputs(network, generator(seed, "prove inputs")) if inputs is None else inputs
+    if inputs is None:
+        return None
+    return proving.prove(network, fitted, inputs, output=output, not_kept=not_kept, seed=seed)

@@ -1,0 +1,49 @@
+"""What is left of a budget of seconds, or of multiplications, which are as many on every machine."""
+
+from __future__ import annotations
+
+import time
+
+from ..polish.length import Length, multiplications
+
+SPEED = 2e10  # multiplications a second, about those of a core: counted work is shared out in its seconds
+
+
+class Clock:
+    """A budget that has begun. Whoever `counts` takes what is reckoned for a step, not what it takes here.
+
+    So the same models and data get the same steps wherever they are taken, however busy the machine is. What
+    searches of weights alone take is not counted.
+    """
+
+    def __init__(self, seconds: float, *, counts: bool = False):
+        self.seconds, self.counts = seconds, counts
+        self.began, self._spent = time.monotonic(), 0.0
+
+    @classmethod
+    def of(cls, budget: Length) -> Clock:
+        if budget.work is not None:
+            return cls(budget.work / SPEED, counts=True)
+        if budget.seconds is None:
+            raise ValueError("a budget is a time or multiplications")
+        return cls(budget.seconds)
+
+    @property
+    def left(self) -> float:
+        spent = self._spent if self.counts else time.monotonic() - self.began
+        return self.seconds - spent
+
+    def spent(self, began: float, reckoned: float) -> float:
+        """Seconds of what `began` then (of `time.monotonic`); where they count, those `reckoned` for it."""
+        self._spent += reckoned
+        return reckoned if self.counts else time.monotonic() - began
+
+    def told(self, seconds: float) -> str:
+        """So much of it, for people."""
+        if not self.counts:
+            return f"{seconds:.1f} s"
+        return f"{multiplications(seconds * SPEED)} multiplications"
+
+    def length(self, seconds: float) -> Length:
+        """So much of it, for a search."""
+        return Length(work=seconds * SPEED) if self.counts else Length(seconds=seconds)

@@ -1,0 +1,305 @@
+"""Several methods tried on the same models within a time, and compared by the held-out loss of their mean.
+
+Each is compared with every repair that is open. What needs weights alone, repaired as by default, is left
+only where held-out samples say so by more than chance.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ...datasets import Data
+from ...datasets._batches import checked, head, size_of
+from ...datasets._held_out import held_out
+from ...errors import CheckpointError, DataError, NetworkError, SpecError, UsageError
+from ...repair.choosing import MARGIN
+from ...repair.costs import TRACING
+from ...runtime.seeds import derive
+from .. import MatchResult, Problem, State, registry
+from ..polish.midpoint import Midpoint
+from ..polish.search import polish
+from . import in_turn
+from .candidates import Candidate
+from .clock import SPEED, Clock
+from .mending import BASES, DEFAULTS, LAST, SHORTENED, Mending
+from .sizes import FEWEST, Reading, learns, sized
+from .trial import Trial
+
+HELD, COMPARABLE = 2_000, 100  # samples to compare by, as many as LOOKING lets be; with fewer it means little
+LOOKING, LOOKS = 0.25, 6  # share of the time that comparing may take, and how often
+TIMED = 1e10  # multiplications of the batch that is timed
+SWAPS = 40  # forward passes of FEWEST samples, without the time of which swaps are not begun
+REPAIR = 0.3  # share of the time that is left, which a repair may take that is not the last one
+SPARE = 1.3  # times as long as the last time a repair may take
+LITTLE = 0.01  # nats, below which samples that endpoints know by heart tell nothing more
+ENOUGH = f"not tried: below {LITTLE:g} nats there is little to gain"
+BELOW = f"cannot gain {MARGIN:g} nats, as is asked on samples known by heart, where less is lost"
+FINDING = 0.7  # share of what is left beside a distillation, which other repairs may take at most
+
+
+class _OutOfTime(Exception):
+    """A candidate's time is over; what it had found is `state`."""
+
+    def __init__(self, state: State):
+        super().__init__()
+        self.state = state
+
+
+class Trials:
+    """Candidates on one problem, until the time of the clock is over."""
+
+    def __init__(self, problem: Problem, clock: Clock):
+        self.clock = clock
+        self.midpoint = Midpoint(problem)
+        if problem.held is not None:
+            self.train, held = problem.given_data, problem.held
+        else:
+            self.train, held = held_out(problem.given_data, derive(problem.seed, "held out to choose by"))
+        self.problem = replace(problem, data=self.train, start=None)
+        self.a_sample = self._timed(held)
+        once = max(1, len(problem.repairs)) * max(self.a_sample, 1e-9)  # one candidate, on one sample
+        affordable = int(clock.seconds * LOOKING / once / LOOKS)
+        self.comparable = COMPARABLE * once <= clock.seconds * LOOKING  # the first one's repairs at least
+        most = min(HELD, max(COMPARABLE, affordable))
+        self.held = list(self._batches(held, most)) if self.comparable else []
+        self.mending = Mending(
+            self.problem, self.train, self.held, clock, self.a_sample, most=max(FEWEST, affordable)
+        )
+        self.done: list[Trial] = []
+        self.never: dict[str, str] = {}  # repairs that this network does not admit, and why
+        self.reserved = 0.0  # seconds, for the distillation that ends it
+        self.content = False  # the first mean loses so little that nothing else is tried
+
+    @property
+    def best(self) -> tuple[Trial, str]:
+        """The trial, and the repair, that is taken: the first, unless another is surely better."""
+        return self._best_of(self.done)
+
+    def _best_of(self, trials: Iterable[Trial]) -> tuple[Trial, str]:
+        found, *others = [(trial, how) for trial in trials for how in trial.merges]
+        first, own = found[0], (*DEFAULTS, self.mending.open[0])
+        for trial, how in others:
+            before, after = ((it, t.merges[it][0]) for t, it in (found, (trial, how)))
+            default = found[0] is first and found[1] in own
+            if self.mending.wins(before, after, default=default):
+                found = trial, how
+        return found
+
+    @property
+    def start(self) -> Trial:
+        """Where learning begins: the mean that loses least before a repair fits its weights."""
+        base = self.mending.open[0]
+        tried = [trial for trial in self.done if base in trial.merges]
+        return min(tried, key=lambda trial: trial.merges[base][0].plain.loss)
+
+    def _timed(self, data: Iterable[Any]) -> float:
+        """Seconds of a forward pass of one sample."""
+        at, model = self.midpoint, self.problem.models[0]
+        batch = next(self._batches(data, 2), None)
+        if batch is None:
+            raise DataError(
+                "the data holds no samples", hint="Is the loader a generator that was read before?"
+            )
+        work = at.work(batch[0])
+        if self.clock.counts:
+            return work / SPEED
+        batch = next(self._batches(data, int(min(100, max(2, TIMED / work)))))
+        own = {name: model[name].detach().to(at.device, torch.float32) for name in at.names}
+        self.midpoint.losses(own, [{}], batch)
+        began = time.perf_counter()
+        self.midpoint.losses(own, [{}], batch)
+        return (time.perf_counter() - began) / size_of(batch[1])
+
+    def _batches(self, data: Iterable[Any], most: int) -> Any:
+        for number, (inputs, targets) in enumerate(checked(data)):
+            if most <= 0:
+                return
+            yield self.midpoint.batch(head(inputs, most), head(targets, most), number)
+            most -= size_of(targets)
+
+    # ------------------------------------------------------------------------------------------ candidates
+
+    def try_(self, candidate: Candidate) -> Trial:
+        """Try it in its share of the time that is left; the very first one whatever it takes."""
+        began, first, swaps = time.monotonic(), not self.done, candidate.method == "polish"
+        trial = Trial(candidate.method)
+        room = (self.clock.left - self.reserved - self._for_repairs()) * candidate.share
+        if self.content or (room <= 0 and not first):
+            trial.why = ENOUGH if self.content else "not tried: nothing is left of the budget"
+            self.done.append(trial)
+            return trial
+        try:
+            found = self._polished(room) if swaps else self._searched(candidate, room, first)
+            trial.seconds = time.monotonic() - began
+            if isinstance(found, str):
+                trial.why = found
+            else:
+                trial.method = f"{self.start.method} + polish" if swaps else trial.method
+                trial.result = found
+                self._mend(trial, last=swaps)
+        except (NetworkError, SpecError, CheckpointError) as error:
+            if first or getattr(error, "place", None) is not None:  # the user's own code fails
+                raise
+            trial.why, trial.result = error.message, None
+        self.done.append(trial)
+        if first and LAST in self.mending.open:
+            self._reserve()
+        if self._settled():
+            self.reserved = 0.0
+        return trial
+
+    def finish(self) -> None:
+        """Repair what was not, for want of time, as far as there is some now; the best so far first."""
+        base = self.mending.open[0]
+        able = [trial for trial in self.done if base in trial.merges and trial.lacking]
+        for trial in sorted(able, key=lambda trial: trial.merges[base][0].plain.loss):
+            self._mend(trial, last=True)
+        if LAST in self.mending.open:
+            self._mend(self._promising, last=True, dear=True)
+            self.reserved = 0.0
+
+    @property
+    def _promising(self) -> Trial:
+        """Whose mean is worth most when all of it is trained: the best one, as refits tell.
+
+        Where there was no time for all of them, the mean that loses least as it is.
+        """
+        found = [trial for trial in self.done if trial.merges]
+        fitted = all("refit" in trial.merges for trial in found) or "refit" in self.never
+        return self.best[0] if fitted else self.start
+
+    def _reserve(self) -> None:
+        """Keep back the time of a distillation, of half of it at least; none where that is not there."""
+        repaired = SPARE * sum(self.mending.took.values())  # once more, of what is found until then
+        for share, more in ((1.0, repaired), (SHORTENED, 0.0)):
+            wanted = self.mending.seconds(LAST, 0.0, share)
+            if wanted + more < self.clock.left:
+                self.reserved = wanted
+                return
+
+    def _for_repairs(self) -> float:
+        """The time of the repairs of what is found then; none where little would be left to find it."""
+        if self.done and self._settled():
+            return 0.0
+        known = SPARE * sum(self.mending.took[how] for how in self.mending.open if how in self.mending.took)
+        return 0.0 if known > FINDING * (self.clock.left - self.reserved) else known
+
+    def _mend(self, trial: Trial, *, last: bool, dear: bool = False) -> None:
+        """Measure a trial's mean with every repair that is open and that there is time for.
+
+        One takes so long that it is measured only where what is `dear` is asked for.
+        """
+        models = self.mending.models(trial.found.permutations)
+        base, *others = self.mending.open
+        order = (base, *(reversed(others) if last else others))  # in the end what is worth most comes first
+        for how in order:
+            if how in trial.merges or (how == LAST and not dear):
+                continue
+            certain = how == base or (how in DEFAULTS and not self.done)
+            if why := self._needless(trial, how, certain):
+                trial.lacking[how] = why
+                continue
+            left = self.clock.left
+            room = left if how == LAST else (left - self.reserved) * (1.0 if last else REPAIR) / SPARE
+            if not certain and (why := self._too_long(how, room)):
+                trial.lacking[how] = why
+                continue
+            try:
+                began, limit = time.monotonic(), math.inf if certain else room
+                if how not in BASES and not self.mending.graphs:
+                    self.mending.trace()
+                    self.clock.spent(began, TRACING)
+                    began = time.monotonic()
+                reckoned = self.mending.reckoned(how, limit) if self.clock.counts else 0.0
+                measured = self.mending.judge(models, how, limit)
+            except (NetworkError, UsageError, DataError, CheckpointError) as error:
+                if how == base or getattr(error, "place", None) is not None:
+                    raise
+                trial.lacking[how] = self.never[how] = error.message
+                continue
+            self.mending.took[how] = self.clock.spent(began, reckoned)
+            trial.merges[how] = measured, time.monotonic() - began
+            first = how == base and not (self.done or self.mending.unseen)
+            self.content |= first and measured.plain.loss < LITTLE
+            trial.distilled = self.mending.distilled if how == LAST else trial.distilled
+            trial.lacking.pop(how, None)
+
+    def _needless(self, trial: Trial, how: str, certain: bool) -> str:
+        """Why a repair is not worth trying, "" where it is."""
+        if self.content or how in self.never:
+            return ENOUGH if self.content else self.never[how]
+        if certain:
+            return ""
+        if more := self._beaten(how):
+            return f"not tried: {more} was better wherever both were"
+        return BELOW if self._settled(trial) else ""
+
+    def _settled(self, *more: Trial) -> bool:
+        """Whether what is taken, of these `more`, too, loses so little that no repair can gain enough."""
+        best, how = self._best_of([*self.done, *more])
+        return not self.mending.unseen and how in BASES and best.merges[how][0].plain.loss < MARGIN
+
+    def _beaten(self, how: str) -> str:
+        """What changes more of the weights, is tried as often, and won wherever both were; "" for none."""
+        order = self.mending.open
+        for more in (name for name in order[order.index(how) + 1 :] if name != LAST):
+            both = [it.merges for it in self.done if {how, more} <= it.merges.keys()]
+            if both and all(self.mending.wins((how, it[how][0]), (more, it[more][0])) for it in both):
+                return more
+        return ""
+
+    def _too_long(self, how: str, room: float) -> str:
+        """Why there is no time for a repair, "" where there is. A distillation takes what there is."""
+        seconds = self.mending.seconds(how, room, SHORTENED)
+        if seconds == math.inf:
+            return "begins with a refit, which was not tried"
+        return f"takes about {self.clock.told(seconds)}, too long" if seconds > room else ""
+
+    def _searched(self, candidate: Candidate, room: float, first: bool) -> MatchResult | str:
+        module, began = registry.get(candidate.method), time.monotonic()
+        models = self.problem.models
+        data = self.train if isinstance(self.train, Data) else Reading(self.train)
+        there = data.samples if isinstance(data, Data) else None
+        size = sized(
+            module,
+            room,
+            a_sample=self.a_sample,
+            models=len(models),
+            there=there,
+            counts=self.clock.counts,
+        )
+        if size.least:
+            return f"{self.clock.told(room)} are too little to {size.least}"
+
+        def progress(state: State) -> None:
+            self.problem.report(replace(state, tensors={}, notes={**state.notes, "trying": len(self.done)}))
+            if not (first or self.clock.counts) and time.monotonic() > began + room:
+                raise _OutOfTime(state)
+
+        problem = replace(self.problem, data=data, progress=progress)
+        start = State(tuple(self.start.found.permutations)) if learns(module) else None
+        try:
+            return in_turn.search(module, problem, size.options, start)
+        except _OutOfTime as over:
+            sets = over.state.permutations
+            if len(sets) != len(models) - 1:  # it was at the second of several models
+                return "its time was over before all models were matched"
+            loss = -over.state.objective if learns(module) else math.nan
+            return MatchResult(tuple(map(dict, sets)), loss, loss, over.state.sweep, 0, False)
+        finally:
+            samples = data.samples if size.samples is None else size.samples
+            self.clock.spent(began, size.each * samples)
+
+    def _polished(self, room: float) -> MatchResult | str:
+        best, began = self.start.found, time.monotonic()
+        if room < SWAPS * self.a_sample * FEWEST:
+            return f"{self.clock.told(room)} are too little"
+        done = polish(self.problem, best.permutations, self.clock.length(room))
+        self.clock.spent(began, done.work / SPEED)
+        return replace(best, permutations=done.permutations, polished=done.account())

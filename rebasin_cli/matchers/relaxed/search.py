@@ -1,0 +1,293 @@
+"""The permutation step of PAM: descent over doubly stochastic matrices, then a choice among permutations.
+
+The curve between A and PB whose control point is θ̃ off the middle is (1−t) A + t PB + 2t(1−t) θ̃. While θ̃
+is still 0 that is the straight line: what is minimised is its mean loss over t, where every word's P may be
+any doubly stochastic matrix, with ‖P − P⁰‖²/(2ν) added. Each step draws one t; P's gradient is t times that
+of the loss. After it, P is projected back.
+
+Tatro et al. 2020, appendix E, equations 34, 35 and 51 (NeurIPS 2020).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...checkpoints.tensors import replaced
+from ...datasets import Data
+from ...datasets._batches import checked, head, size_of, to_device
+from ...errors import CheckpointError, DataError, NetworkError, UsageError
+from ...learning.training_recipe import has_convolutions
+from ...runtime.seeds import generator
+from ...runtime.signals import held_back
+from ...spec.notation import words_of
+from ...symmetry.lists import without_lists
+from ...symmetry.permutation import permuted
+from ...types import Permutations
+from .. import MatchResult, Problem, State
+from ..accounts import Relaxed, Rounded
+from ..straight_through.epochs import epoch
+from ..straight_through.mixture import Mixture
+from ..straight_through.starting import STARTS, started
+from .matrices import Rounding, moved, of_permutations
+from .options import Descent
+from .projecting import cleaned, projected
+
+RATES = {True: 5e-2, False: 0.25}  # with convolutions, without: ten times half a curve's, which moves little
+BATCH = 50  # samples for each point of the line that permutations are scored at
+
+
+def search(problem: Problem, options: Descent) -> MatchResult:
+    """The permutations that PAM's permutation step ends with, for the second of two models.
+
+    The objective is the mean loss along the straight line on training samples, in nats and negative: before,
+    where the search started. A sweep is one step. Raises UsageError without a network or data and for more
+    than two models, SpecError for lists, CheckpointError for weights that are no numbers, DataError and
+    NetworkError.
+    """
+    if problem.network is None or problem.data is None:
+        raise UsageError("pam needs the network and data", hint="Give both: network=…, data=…")
+    if len(problem.models) != 2:
+        raise UsageError(f"pam matches two models, not {len(problem.models)}")
+    without_lists(problem.fitted, "pam")
+    with torch.inference_mode(False), torch.enable_grad():  # whatever holds for the caller
+        run = Run(problem, options)
+        run.begin(problem.start)
+        run.descend()
+        return run.rounded()
+
+
+class Run:
+    """One search: both models as rows of numbers, a matrix a word, and where all began."""
+
+    def __init__(self, problem: Problem, options: Descent):
+        self.problem, self.options = problem, options
+        fitted, (a, b) = problem.fitted, problem.models
+        _check_finite(problem)
+        self.b = replaced(b, {name: a[name] for name in fitted.ignored})
+        self.line = Mixture(dataclasses.replace(problem, models=(a, self.b)), "fp32", turned=False)
+        self.device, self.flat = self.line.device, self.line.flat
+        own = [name for name in self.flat.shapes if _moves(fitted.tensors.get(name, ()))]
+        self.given = {name: b[name].detach().float().to(self.device) for name in own}
+        self.rate = options.learning_rate or RATES[has_convolutions(self.line.network)]
+        self.length = _length(problem.data, options.limit)
+        self.init, self.done, self.before = STARTS[-1], 0, 0.0
+        self.start: dict[str, Tensor] = {}
+        self.matrices: dict[str, Tensor] = {}
+
+    # --------------------------------------------------------------------------------------------- start
+
+    def begin(self, start: State | None) -> None:
+        """From where a search stood, from given permutations, or from those of `init`."""
+        words = self.problem.fitted.words
+        if start is not None and start.tensors:
+            try:
+                self.start = {word: start.tensors[f"start.{word}"] for word in words}
+                self.matrices = {w: start.tensors[f"matrix.{w}"].to(self.device, copy=True) for w in words}
+                self.done, self.before = start.sweep, start.notes["before"]
+                self.init = STARTS[int(start.notes["init"])]
+            except KeyError as cause:
+                raise UsageError(
+                    f"the search cannot go on: what was kept of it lacks {cause}",
+                    hint="Start anew with --force",
+                ) from cause
+        else:
+            if start is None:
+                self.init, (found,) = started(self.problem, self.options.init, self.problem.given_data)
+            else:
+                (found,) = start.permutations
+            self.start = dict(found)
+            self.matrices = dict(self._anchor())
+            self.before = self._loss(self.start)
+
+    def _anchor(self) -> dict[str, Tensor]:
+        """The matrices where all began."""
+        found = of_permutations(self.start, self.problem.fitted)
+        return {word: matrix.to(self.device) for word, matrix in found.items()}
+
+    # --------------------------------------------------------------------------------------------- steps
+
+    def descend(self) -> None:
+        """All steps that are still to come."""
+        anchor, number = self._anchor(), 0
+        for turn in range(self.options.epochs):
+            first = number
+            for inputs, targets in self._epoch(turn):
+                number += 1
+                if number > self.done:  # else it was before the interruption
+                    self._step(inputs, targets, anchor)
+            if number == first:
+                raise DataError("the data holds no samples", hint="Is the loader one that was read before?")
+
+    def _epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
+        rng = generator(self.problem.seed, f"order of epoch {number}")
+        return epoch(self.problem.given_data, rng, limit=self.options.limit, least=self.line.normed + 1)
+
+    def _step(self, inputs: Any, targets: Any, anchor: Mapping[str, Tensor]) -> None:
+        """One point of the line, the matrices' gradient there, and they moved and projected."""
+        t = torch.rand((), generator=generator(self.problem.seed, f"point {self.done}")).item()
+        for matrix in self.matrices.values():
+            matrix.requires_grad_()
+        placed = {n: moved(n, tensor, self.matrices, self.problem.fitted) for n, tensor in self.given.items()}
+        self._place(placed)
+        loss = self._at(t, inputs, targets)
+        if not math.isfinite(value := loss.item()):
+            raise NetworkError(
+                f"the loss is {value} at step {self.done + 1}, t = {t:.3f}", hint="Try a smaller --lr"
+            )
+        loss.backward()
+        views = self.flat.views(self.line.gradient())
+        words = list(self.matrices)
+        slopes = torch.autograd.grad(
+            list(placed.values()),
+            [self.matrices[word] for word in words],
+            [t * views[name] for name in placed],
+            allow_unused=True,
+        )
+        with held_back(), torch.no_grad():  # nothing may be left half-done
+            for word, slope in zip(words, slopes, strict=True):
+                if slope is not None:
+                    self.matrices[word] = self._moved(self.matrices[word].detach(), slope, anchor[word])
+            self.done += 1
+            self._report(value)
+
+    def _moved(self, matrix: Tensor, slope: Tensor, anchor: Tensor) -> Tensor:
+        """A step down, one towards where it began, and the projection."""
+        pull = self.rate / self.options.nu
+        matrix = (matrix - self.rate * slope + pull * anchor) / (1 + pull)
+        return projected(matrix, self.options.projection, self.options.projections)
+
+    def _place(self, tensors: Mapping[str, Tensor]) -> None:
+        """Let these be the second model."""
+        views = self.flat.views(self.line.rows[1])
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                views[name].copy_(tensor)
+
+    def _at(self, t: float, inputs: Any, targets: Any) -> Tensor:
+        """The loss of a batch at t."""
+        self.line.mix([1 - t, t])
+        return self.line.loss(to_device(inputs, self.device), to_device(targets, self.device), self.done)
+
+    def _report(self, loss: float) -> None:
+        self._tell((self.start,), -self.before, {"loss": loss})
+
+    def _tell(self, found: Sequence[Permutations], objective: float, notes: Mapping[str, float]) -> None:
+        if self.problem.progress is None:
+            return
+        kept = {"before": self.before, "init": float(STARTS.index(self.init))}
+        if self.length is not None:
+            kept["steps"] = float(self.length * self.options.epochs)
+        tensors = {f"start.{word}": perm for word, perm in self.start.items()}
+        tensors |= {f"matrix.{word}": matrix.detach() for word, matrix in self.matrices.items()}
+        self.problem.report(State(tuple(found), self.done, objective, {**kept, **notes}, tensors))
+
+    # ------------------------------------------------------------------------------------------ rounding
+
+    def rounded(self) -> MatchResult:
+        """The best of where it began, the nearest permutations, and draws from Birkhoff's mixtures."""
+        options, rng = self.options, generator(self.problem.seed, "draws")
+        clean = {word: cleaned(matrix.detach()) for word, matrix in self.matrices.items()}
+        rounding = Rounding(clean, self.problem.fitted, options.terms)
+        found = {"start": self.start, "nearest": rounding.nearest()}
+        found |= {f"draw {k}": rounding.draw(rng) for k in range(1, options.samples + 1)}
+        losses: dict[str, float] = {}
+        penalised: dict[str, float] = {}
+        for name, perms in found.items():
+            same = next((other for other in losses if _same(found[other], perms)), None)
+            losses[name] = losses[same] if same else self.before if name == "start" else self._loss(perms)
+            penalised[name] = losses[name] + self._moved_units(perms) / options.nu
+        by = {
+            name: min(its, key=its.__getitem__) for name, its in (("loss", losses), ("penalised", penalised))
+        }
+        best = by[options.choose]
+        account = Rounded(
+            chosen=best,
+            by_loss=by["loss"],
+            by_penalised=by["penalised"],
+            loss_start=losses["start"],
+            loss_nearest=losses["nearest"],
+            loss=losses[best],
+            draws=options.samples,
+            draws_below_nearest=sum(losses[n] < losses["nearest"] for n in losses if n.startswith("draw")),
+            units_moved=self._moved_units(found[best]),
+            units_moved_nearest=self._moved_units(found["nearest"]),
+            units=sum(self.problem.fitted.words.values()),
+        )
+        self._tell((found[best],), -losses[best], {})
+        return MatchResult(
+            (found[best],),
+            -self.before,
+            -losses[best],
+            self.done,
+            rounding.solves,
+            True,
+            account=Relaxed(self.init, account),
+        )
+
+    def _moved_units(self, perms: Permutations) -> int:
+        """Units that are elsewhere than where all began: ‖P − P⁰‖² is two for each."""
+        return sum(int((perm != self.start[word]).sum()) for word, perm in perms.items())
+
+    def _loss(self, perms: Permutations) -> float:
+        """The mean loss along the line, in nats: every batch at another t, which lie evenly in 0–1."""
+        model = permuted(self.b, self.problem.fitted, perms)
+        self._place({name: model[name].to(self.device) for name in self.given})
+        batches = list(self._scored())
+        total = samples = 0.0
+        with torch.no_grad():
+            for k, (inputs, targets) in enumerate(batches):
+                size = size_of(targets)
+                total += size * self._at((k + 0.5) / len(batches), inputs, targets).item()
+                samples += size
+        if not samples:
+            raise DataError("the data holds no samples", hint="Is the loader one that was read before?")
+        return math.inf if math.isnan(total) else total / samples
+
+    def _scored(self) -> Iterator[tuple[Any, Any]]:
+        """The first samples in small batches, so that many points of the line are looked at."""
+        data, left = self.problem.given_data, self.options.scored
+        if isinstance(data, Data):
+            data = data.subset(left, self.problem.seed).mixed(self.problem.seed).with_batch_size(BATCH)
+        for inputs, targets in checked(data):
+            size = size_of(targets)
+            if size > left:
+                inputs, targets, size = head(inputs, left), head(targets, left), left
+            if size > self.line.normed:
+                yield inputs, targets
+            left -= size
+            if left <= 0:
+                return
+
+
+def _same(one: Permutations, other: Permutations) -> bool:
+    return all(torch.equal(perm, other[word]) for word, perm in one.items())
+
+
+def _moves(axes: Sequence[Any]) -> bool:
+    return any(True for axis in axes for _ in words_of(axis))
+
+
+def _check_finite(problem: Problem) -> None:
+    for number, model in enumerate(problem.models, start=1):
+        for name in problem.fitted.tensors:
+            tensor = model[name]
+            if tensor.is_floating_point() and not torch.isfinite(tensor.float()).all():
+                raise CheckpointError(f"model {number}: {name} holds NaN or infinite values")
+
+
+def _length(data: Any, limit: int | None) -> int | None:
+    """Steps of an epoch, where they are known before."""
+    if not isinstance(data, Data):
+        return None
+    return len(data) if limit is None else math.ceil(min(limit, data.samples) / data.batch_size)
+
+
+def line_loss(problem: Problem, options: Descent, permutations: Permutations) -> float:
+    """The mean loss along the line between two models, the second permuted so: what a search makes small."""
+    return Run(problem, options)._loss(permutations)

@@ -1,0 +1,180 @@
+"""What weights alone tell of two models: as they are, matched, and beside what is matched by chance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...averages.kinship import FLAT
+from ...checkpoints.tensors import plan_of
+from ...matchers import Problem, wm
+from ...runtime.seeds import generator
+from ...spec.notation import Axis, words_of
+from ...spec.spec import FittedSpec
+from ...symmetry.permutation import permuted
+from ...types import Permutations, Tensors
+
+Products = tuple[float, float, float, float]  # ⟨x, y⟩, ‖x‖², ‖y‖², ‖x − y‖²
+WAYS = ("naive", "aligned", "chance")  # B as it is, matched, and shuffled and matched
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What weights alone show; distances (of ‖A‖) are over the matrices.
+
+    Cosines are of what is a unit's own: of the deviations from the mean over all units, of the matrices that
+    tell something. `left_out` do not, although they are matrices.
+    """
+
+    tensors: tuple[dict[str, Any], ...]
+    cosine: float
+    distance: float
+    aligned_cosine: float
+    aligned_distance: float
+    chance: float
+    in_place: float
+    identical: bool
+    permutations: Permutations
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """A matrix of A beside B's in all `WAYS`: whole, and what is a unit's own of both.
+
+    `flat`: one of A and B has nothing of a unit's own. `equal`: A and B as they are, bit for bit.
+    """
+
+    whole: tuple[Products, ...]
+    own: tuple[Products, ...]
+    flat: bool
+    equal: bool
+
+
+def weigh(
+    a: Tensors, b: Tensors, fitted: FittedSpec, *, seed: int = 0, begin_alike: Collection[str] = ()
+) -> Weights:
+    """Compare weights as they are, matched, and with B's values shuffled within each tensor: by chance.
+
+    `begin_alike` are tensors that any two networks begin with alike, where that is known.
+    """
+    plan = plan_of(a)
+    evidence = [
+        name
+        for name in fitted.tensors
+        if name not in fitted.statistics and plan[name][0].is_floating_point and 0 not in plan[name][1]
+    ]
+    # Vectors lie: norms' scales are all near 1, and biases near 0, in networks that have nothing in common
+    names = [name for name in evidence if len(plan[name][1]) > 1] or evidence
+    options = wm.Options(effort="fast")
+    found = wm.match(Problem(fitted, (a, b), seed), options).permutations[0]
+    shuffled = _shuffled(b, seed)
+    by_chance = wm.match(Problem(fitted, (a, shuffled), seed), options).permutations[0]
+    models = b, permuted(b, fitted, found), permuted(shuffled, fitted, by_chance)  # as WAYS says
+    compared = {name: _compared(a[name], (m[name] for m in models), fitted.tensors[name]) for name in names}
+    telling = _telling(compared, begin_alike)
+    rows = tuple(_row(name, its, name in telling) for name, its in compared.items())
+    totals = _summed(its.whole for its in compared.values())
+    own = _summed(its.own for its in telling.values())
+    cosines = {which: _cosine(products) for which, products in own.items()}
+    units = sum(fitted.words.values())
+    stay = sum(int((perm == torch.arange(len(perm))).sum()) for perm in found.values())
+    return Weights(
+        rows,
+        cosines["naive"],
+        ratio(totals["naive"][3] ** 0.5, totals["naive"][1] ** 0.5),
+        cosines["aligned"],
+        ratio(totals["aligned"][3] ** 0.5, totals["aligned"][1] ** 0.5),
+        cosines["chance"],
+        stay / units if units else 1.0,
+        all(torch.equal(a[name], b[name]) for name in fitted.shapes if fitted.shapes[name]),
+        found,
+        tuple(name for name in names if name not in telling),
+    )
+
+
+def _telling(compared: Mapping[str, _Compared], begin_alike: Collection[str]) -> dict[str, _Compared]:
+    """The matrices that tell kin from strangers: all but those that all models of this kind have alike.
+
+    These are flat, with nothing of a unit's own; or known to begin alike; or equal in both, bit for bit.
+    Where most begin alike, the factory loads weights or draws the same ones, and where most are equal, these
+    are kin with a new head: then they tell something. All of them where nothing is left.
+    """
+    own = [name for name, its in compared.items() if not its.flat]
+    for few in ({*begin_alike}, {name for name in own if compared[name].equal}):
+        rest = [name for name in own if name not in few]
+        own = rest if 2 * len(rest) >= len(own) else own
+    return {name: compared[name] for name in own or compared}
+
+
+def _compared(a: torch.Tensor, others: Iterable[torch.Tensor], axes: Sequence[Axis]) -> _Compared:
+    units = [k for k, axis in enumerate(axes) if next(words_of(axis), None) is not None]
+    x = a.double()
+    own = _deviations(x, units)
+    square, square_of_own = _square(x), _square(own)
+    whole, deviations, equal = [], [], []
+    for other in others:
+        y = other.double()
+        equal.append(torch.equal(x, y))
+        whole.append(_products(x, y, square))
+        deviations.append(_products(own, _deviations(y, units), square_of_own))
+    flat = any(deviations[0][k] <= FLAT**2 * whole[0][k] for k in (1, 2))
+    return _Compared(tuple(whole), tuple(deviations), flat, equal[0])
+
+
+def _deviations(tensor: torch.Tensor, units: Sequence[int]) -> torch.Tensor:
+    """What is a unit's own: the tensor without its means over the axes that units lie on."""
+    for k in units:
+        tensor = tensor - tensor.mean(k, keepdim=True)
+    return tensor
+
+
+def _shuffled(tensors: Tensors, seed: int) -> dict[str, torch.Tensor]:
+    """The values of each tensor in random order: as large as they were, and nothing else."""
+    rng = generator(seed, "doctor, by chance")
+    return {
+        name: tensor.flatten()[torch.randperm(tensor.numel(), generator=rng)].view(tensor.shape)
+        for name, tensor in tensors.items()
+    }
+
+
+def _products(x: torch.Tensor, y: torch.Tensor, square: float) -> Products:
+    """⟨x, y⟩, ‖x‖², which is `square`, ‖y‖², ‖x − y‖²."""
+    return (x * y).sum().item(), square, _square(y), _square(x - y)
+
+
+def _square(x: torch.Tensor) -> float:
+    return x.square().sum().item()
+
+
+def _summed(each: Iterable[Sequence[Products]]) -> dict[str, Products]:
+    rows = [*each]
+    return {which: _sum([row[k] for row in rows]) for k, which in enumerate(WAYS)}
+
+
+def _sum(each: Sequence[Products]) -> Products:
+    inner, first, second, apart = (sum((its[k] for its in each), 0.0) for k in range(4))
+    return inner, first, second, apart
+
+
+def _row(name: str, its: _Compared, telling: bool) -> dict[str, Any]:
+    naive, aligned, _ = map(_cosine, its.own if telling else its.whole)
+    _, ours, theirs, _ = its.whole[0]
+    return {
+        "tensor": name,
+        "cosine": naive,
+        "aligned_cosine": aligned,
+        "norm_ratio": ratio(ours**0.5, theirs**0.5),
+    }
+
+
+def _cosine(products: Products) -> float:
+    return ratio(products[0], (products[1] * products[2]) ** 0.5)
+
+
+def ratio(x: float, y: float) -> float:
+    return x / y if y else (math.nan if not x else math.inf)

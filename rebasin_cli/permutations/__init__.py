@@ -1,1 +1,0 @@
-"""The convention and its algebra, the assignment problem, and averages of models."""

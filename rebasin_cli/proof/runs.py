@@ -1,0 +1,72 @@
+"""A network that is run again and again in one precision, each time as if for the first time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import NetworkError
+from ..graph.float64 import in_float64
+from ..networks.returned import Kept, Returned
+from ..networks.running import forward
+from ..networks.state import buffers_kept
+from . import drawing
+from .comparing import same_shapes
+
+
+class Fails(NetworkError):
+    """The network does not run in this precision on the inputs that are given."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Batches that are run one after the other, where one alone tells nothing: their outputs are one."""
+
+    batches: tuple[Any, ...]
+
+
+class Runs:
+    """The network on batches, each time as if for the first time; `last` is what it returned at last."""
+
+    def __init__(
+        self, network: nn.Module, refresh: Callable[[], None], dtype: torch.dtype, kept: Kept
+    ) -> None:
+        self.network, self._refresh, self._dtype, self._kept = network, refresh, dtype, kept
+        self.last = Returned((), (), (), ())
+
+    def outputs(self, inputs: Any, *, scale: bool = False) -> list[torch.Tensor]:
+        """Every tensor of the network's function, in this precision; of a series each is stacked.
+
+        `scale`: after weights were scaled to size. Raises Fails where the network does, and as `Kept.of`.
+        """
+        if isinstance(inputs, Series):
+            first, *others = inputs.batches
+            each = [self.outputs(first, scale=scale), *map(self.outputs, others)]
+            return [torch.stack(its) for its in zip(*each, strict=True)] if same_shapes(each) else each[0]
+        self._refresh()
+        try:
+            with contextlib.ExitStack() as modes:
+                modes.enter_context(buffers_kept(self.network))
+                if scale:
+                    modes.enter_context(drawing.Scaling(self.network))
+                if self._dtype is torch.float64:
+                    modes.enter_context(in_float64())
+                found = forward(self.network, inputs)
+        except NetworkError as cause:
+            raise Fails(cause.message, problems=cause.problems, hint=cause.hint) from cause
+        self.last = self._kept.of(found)
+        return [self._real(tensor) for tensor in self.last.tensors]
+
+    def _real(self, tensor: torch.Tensor) -> torch.Tensor:
+        whole = real_view(tensor.resolve_conj())
+        whole = whole if whole.layout is torch.strided else whole.to_dense()
+        return whole.to(self._dtype).clone()
+
+
+def real_view(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor

@@ -1,0 +1,240 @@
+"""THE convention for elements, stated once: an order first, then a map.
+
+An element of all words of a spec is a permutation set, as `symmetry.permutation` says, and for some words
+a map that acts on the units as they then lie:
+
+    (n,)        each unit times a number
+    (n, n)      new = map @ old
+    (H, D, D)   of a starred word: block k, as it then lies, becomes map[k] @ block
+
+Elements compose, invert and act on checkpoints tensor by tensor; what only permutes is moved bit by bit, all
+else is multiplied in float64 and rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from ..checkpoints.tensors import LazyTensors, plan_of
+from ..errors import CheckpointError
+from ..spec.groups import MATRICES, PERMUTATION, PLANES, ROTATIONS, SIGNED
+from ..spec.notation import words_of
+from ..spec.spec import FittedSpec
+from ..types import Permutations, Tensors
+from . import index_maps, permutation
+from .acting import Maps, act
+
+CLOSE = 1e-6  # how far from a rotation an element may be that claims to be one
+SINGULAR = 1e-12  # of the largest singular value: a smaller one has no inverse
+
+
+@dataclass(frozen=True)
+class Elements:
+    """One element for every word: `permutations` of all, `maps` (float64) of those that have more."""
+
+    permutations: Permutations
+    maps: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+
+def identity(fitted: FittedSpec) -> Elements:
+    return Elements(permutation.identity(fitted.words))
+
+
+def random(fitted: FittedSpec, rng: torch.Generator, *, of: Mapping[str, str] | None = None) -> Elements:
+    """A random element of every word's group, or of those that `of` names with a group each.
+
+    Invertible matrices are drawn with singular values in 0.5 … 2, scales in 0.5 … 2.
+    """
+    chosen = dict.fromkeys(fitted.words, PERMUTATION) | dict(fitted.groups) if of is None else of
+    plain = {word: fitted.words[word] for word in chosen if chosen[word] not in MATRICES}
+    perms = permutation.identity(fitted.words) | permutation.random(plain, rng, within=fitted.within)
+    perms = permutation.carried(perms, fitted.within)
+    maps = {w: _drawn(fitted, w, chosen[w], rng) for w in sorted(chosen) if chosen[w] != PERMUTATION}
+    return Elements(perms, maps)
+
+
+def _drawn(fitted: FittedSpec, word: str, kind: str, rng: torch.Generator) -> torch.Tensor:
+    n, block = fitted.words[word], fitted.within.get(word)
+    if kind not in MATRICES:
+        signs = torch.randint(0, 2, (n,), generator=rng).double() * 2 - 1
+        if kind == "signed":
+            return signs
+        return signs * _scales(n, rng) if kind in SIGNED else _scales(n, rng)
+    count, size = (1, n) if block is None else (block.count, block.size)
+    found = torch.stack([_matrix(size, kind, rng) for _ in range(count)])
+    return found[0] if block is None else found
+
+
+def _scales(n: int, rng: torch.Generator) -> torch.Tensor:
+    return torch.exp2(torch.rand(n, generator=rng, dtype=torch.float64) * 2 - 1)
+
+
+def _matrix(n: int, kind: str, rng: torch.Generator) -> torch.Tensor:
+    if kind == "O1":
+        basis = around_ones(n)
+        return basis @ _matrix(n - 1, "O", rng) @ basis.T + 1 / n
+    if kind in PLANES:
+        angles = torch.rand(n // 2, generator=rng, dtype=torch.float64) * (2 * math.pi)
+        return turning(torch.polar(_scales(n // 2, rng), angles), kind)
+    q = _orthogonal(n, rng)
+    return q if kind == "O" else q * _scales(n, rng) @ _orthogonal(n, rng)
+
+
+def _orthogonal(n: int, rng: torch.Generator) -> torch.Tensor:
+    found: torch.Tensor = torch.linalg.qr(torch.randn(n, n, generator=rng, dtype=torch.float64)).Q
+    return found
+
+
+def around_ones(n: int) -> torch.Tensor:
+    """An orthonormal basis (n, n−1) of what is orthogonal to the vector of ones (Helmert's)."""
+    rows = torch.arange(n, dtype=torch.float64)[:, None]
+    columns = torch.arange(1, n, dtype=torch.float64)
+    basis = torch.where(rows < columns, 1.0, torch.where(rows == columns, -columns, 0.0))
+    return basis / (columns * (columns + 1)).sqrt()
+
+
+def planes(n: int, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which units (n/2,) are the real and which the imaginary parts of the complex numbers that turn."""
+    units = torch.arange(n).view((2, -1) if kind == "halves" else (-1, 2))
+    return tuple(units) if kind == "halves" else tuple(units.T)
+
+
+def turning(numbers: torch.Tensor, kind: str) -> torch.Tensor:
+    """Complex numbers (…, n/2) as the matrices (…, n, n) that multiply by them."""
+    n = 2 * numbers.shape[-1]
+    real, imaginary = planes(n, kind)
+    found = torch.zeros(*numbers.shape[:-1], n, n, dtype=torch.float64)
+    found[..., real, real] = found[..., imaginary, imaginary] = numbers.real
+    found[..., imaginary, real], found[..., real, imaginary] = numbers.imag, -numbers.imag
+    return found
+
+
+def numbers_of(matrices: torch.Tensor, kind: str) -> torch.Tensor:
+    """The complex numbers (…, n/2) whose matrices are nearest to these (…, n, n), up to a half."""
+    real, imaginary = planes(matrices.shape[-1], kind)
+    along = matrices[..., real, real] + matrices[..., imaginary, imaginary]
+    return torch.complex(along, matrices[..., imaginary, real] - matrices[..., real, imaginary])
+
+
+def compose(first: Elements, then: Elements, fitted: FittedSpec) -> Elements:
+    """Acting by the result is acting by `first`, and by `then` on what came out."""
+    maps = {}
+    for word in sorted({*first.maps, *then.maps}):
+        one, other = first.maps.get(word), then.maps.get(word)
+        moved = None if one is None else _moved(one, word, then.permutations, fitted)
+        if moved is not None and other is not None:
+            maps[word] = other * moved if other.ndim == 1 else other @ moved
+        elif (alone := other if moved is None else moved) is not None:
+            maps[word] = alone
+    return Elements(permutation.compose(first.permutations, then.permutations), maps)
+
+
+def invert(elements: Elements, fitted: FittedSpec) -> Elements:
+    back = permutation.invert(elements.permutations)
+    maps = {
+        word: _moved(1 / map_ if map_.ndim == 1 else torch.linalg.inv(map_), word, back, fitted)
+        for word, map_ in elements.maps.items()
+    }
+    return Elements(back, maps)
+
+
+def _moved(map_: torch.Tensor, word: str, perms: Permutations, fitted: FittedSpec) -> torch.Tensor:
+    """P·map·P⁻¹: the same map of units that lie as these permutations put them."""
+    if map_.ndim == 2:
+        return map_[perms[word]][:, perms[word]]
+    if map_.ndim == 3:
+        return map_[index_maps.split(perms[word], fitted.within[word])[0]]
+    return map_[perms[word]]
+
+
+def check(elements: Elements, fitted: FittedSpec) -> None:
+    """Raise CheckpointError unless every word has an element of its group.
+
+    Rotations are held to 1e-6 of being orthogonal; what has no inverse is none of GL.
+    """
+    permutation.check(elements.permutations, fitted.words, within=fitted.within)
+    problems = [f'"{word}" is no word of the spec' for word in elements.maps if word not in fitted.words]
+    for word, map_ in elements.maps.items():
+        kind = fitted.groups.get(word, PERMUTATION)
+        if word in fitted.words and (why := _wrong(map_, word, kind, fitted, elements.permutations)):
+            problems.append(f'"{word}" {why}')
+    if problems:
+        raise CheckpointError("these elements do not fit the spec", problems=sorted(problems))
+
+
+def _wrong(map_: torch.Tensor, word: str, kind: str, fitted: FittedSpec, perms: Permutations) -> str:
+    n, block = fitted.words[word], fitted.within.get(word)
+    if kind == PERMUTATION:
+        return "has a map, and the spec gives it permutations only"
+    wanted = (n,) if kind not in MATRICES else (n, n) if block is None else (block.count, *[block.size] * 2)
+    if tuple(map_.shape) != wanted or not map_.is_floating_point():
+        return f"has a map {tuple(map_.shape)} {map_.dtype}, expected {wanted} of floating point"
+    map_ = map_.double()
+    if not bool(map_.isfinite().all()):
+        return "has a map with NaN or infinite values"
+    if kind not in MATRICES:
+        bad = (map_ == 0) | (map_ < 0 if kind == "scaled" else False)
+        bad |= (map_.abs() != 1) if kind == "signed" else False
+        return f"has factors that are not {kind}" if bool(bad.any()) else ""
+    within = torch.arange(block.size).repeat(block.count) if block else None
+    inside = perms[word] % block.size if block else perms[word]
+    if not torch.equal(inside, torch.arange(n) if within is None else within):
+        return "has a map and an order of its own; an element of a matrix group is one matrix"
+    if kind in ROTATIONS:
+        eye = torch.eye(map_.shape[-1], dtype=torch.float64)
+        if float((map_ @ map_.mT - eye).abs().max()) > CLOSE:
+            return "has a map that is no rotation"
+        if kind == "O1" and float((map_.sum(-1) - 1).abs().max()) > CLOSE:
+            return "has a rotation that does not keep the vector of ones"
+        return ""
+    if kind in PLANES:
+        nearest = turning(numbers_of(map_, kind) / 2, kind)
+        if float((map_ - nearest).abs().max()) > CLOSE * float(map_.abs().max()):
+            return f"has a map that is no complex number a pair ({kind})"
+    values = torch.linalg.svdvals(map_)
+    return "has a singular map" if bool((values[..., -1] <= SINGULAR * values[..., 0]).any()) else ""
+
+
+def acted(tensors: Tensors, fitted: FittedSpec, elements: Elements) -> LazyTensors:
+    """A model as the elements make it, tensor by tensor as they are asked for; the input is untouched.
+
+    Raises CheckpointError where more than an order acts on integers or quantised numbers.
+    """
+    plan = plan_of(tensors)
+    check_dtypes({name: dtype for name, (dtype, _) in plan.items()}, fitted, elements.maps.keys())
+    moved = permutation.permuted(tensors, fitted, elements.permutations)
+    maps = maps_of(elements)
+
+    def read(name: str) -> torch.Tensor:
+        return act(moved[name], fitted.tensors.get(name, ()), fitted, maps)
+
+    return LazyTensors({n: s for n, (_, s) in plan.items()}, {n: d for n, (d, _) in plan.items()}, read)
+
+
+def check_dtypes(dtypes: Mapping[str, torch.dtype], fitted: FittedSpec, mapped: Collection[str]) -> None:
+    """Raise CheckpointError where words that are `mapped` stand in integers or quantised numbers."""
+    problems = []
+    for name, dtype in dtypes.items():
+        words = {word for axis in fitted.tensors.get(name, ()) for word in words_of(axis)}
+        if (dtype.itemsize == 1 or not dtype.is_floating_point) and (more := words.intersection(mapped)):
+            told = ", ".join(f'"{word}"' for word in sorted(more))
+            problems.append(f"{name}  {str(dtype).removeprefix('torch.')}, and {told} is more than an order")
+    if problems:
+        raise CheckpointError(
+            "integers and quantised numbers can be permuted, not rotated or scaled",
+            problems=problems,
+            hint="Match by --groups permutations, or give the weights as they were before quantisation",
+        )
+
+
+def maps_of(elements: Elements) -> Maps:
+    """Each word's map, and its inverse's transpose."""
+    return {word: (map_.double(), _dual(map_.double())) for word, map_ in elements.maps.items()}
+
+
+def _dual(map_: torch.Tensor) -> torch.Tensor:
+    return 1 / map_ if map_.ndim == 1 else torch.linalg.inv(map_).mT

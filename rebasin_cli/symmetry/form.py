@@ -1,0 +1,107 @@
+"""The whole canonical form of one model: folded, then balanced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from ..checkpoints.tensors import LazyTensors, overlaid, plan_of, replaced
+from ..errors import CheckpointError
+from ..spec.notation import words_of
+from ..spec.spec import FittedSpec
+from ..types import Tensors
+from .acting import act
+from .balancing import balance
+from .elements import Elements, acted, check_dtypes, maps_of
+from .folding import folded
+from .folds import Folds
+
+
+@dataclass(frozen=True)
+class Canonical:
+    """`tensors` in the model's own dtypes; `balance` is the element that was applied after folding.
+
+    `changed` are the tensors that folding or balancing touched, in float64: what comes next begins with them.
+    `left` has (what, why) of all that stays as it was. Tensors are made from the model's whenever they are
+    asked for, and none is held.
+    """
+
+    tensors: Tensors
+    changed: Mapping[str, torch.Tensor]
+    balance: Elements
+    left: tuple[tuple[str, str], ...]
+
+    @property
+    def wide(self) -> Tensors:
+        """The same without rounding: the changed tensors in float64."""
+        return overlaid(self.tensors, self.changed)
+
+
+def canonical(tensors: Tensors, fitted: FittedSpec, folds: Folds) -> Canonical:
+    """The canonical form of a model. The input is untouched, and read again for what is asked for.
+
+    Raises CheckpointError where numbers would be folded or turned that are integers or quantised.
+    """
+    plan = plan_of(tensors)
+    check_numbers({name: dtype for name, (dtype, _) in plan.items()}, fitted, folds)
+    first = folded(tensors, folds)
+    begun = overlaid(tensors, first)
+    found, left = balance(begun, fitted)
+    maps = maps_of(found)
+    moved = [
+        n for n, axes in fitted.tensors.items() if any(w in maps for axis in axes for w in words_of(axis))
+    ]
+    names = dict.fromkeys((*first, *moved))
+    shapes = {name: plan[name][1] for name in names}
+
+    def wide(name: str) -> torch.Tensor:
+        return act(begun[name].double(), fitted.tensors.get(name, ()), fitted, maps)
+
+    def own(name: str) -> torch.Tensor:
+        return _rounded(name, changed[name], plan[name][0])
+
+    changed = LazyTensors(shapes, dict.fromkeys(names, torch.float64), wide)
+    rounded = LazyTensors(shapes, {name: plan[name][0] for name in names}, own)
+    for name in names:
+        if plan[name][0] is torch.float16:  # who gives what it cannot hold is told at once
+            own(name)
+    return Canonical(replaced(tensors, rounded), changed, found, (*folds.left, *left.items()))
+
+
+def check_numbers(dtypes: Mapping[str, torch.dtype], fitted: FittedSpec, folds: Folds) -> None:
+    """Raise CheckpointError where numbers would be folded or turned that are integers or quantised."""
+    of = {name: dtypes[name] for name in sorted(folds.tensors)}
+    names = [name for name, dtype in of.items() if dtype.itemsize == 1 or not dtype.is_floating_point]
+    if names:
+        raise CheckpointError(
+            "integers and quantised numbers can be permuted, not folded",
+            problems=[f"{name}  {str(dtypes[name]).removeprefix('torch.')}" for name in names],
+            hint="Match by --groups permutations, or give the weights as they were before quantisation",
+        )
+    check_dtypes(dtypes, fitted, fitted.groups.keys())
+
+
+def moved_by(form: Canonical, fitted: FittedSpec, elements: Elements) -> Tensors:
+    """What an element makes of a model in canonical form: rounded once, to the model's own dtypes."""
+    wide = acted(form.wide, fitted, elements)
+    plan = plan_of(form.tensors)
+    dtypes = {name: dtype for name, (dtype, _) in plan.items()}
+    return LazyTensors(
+        {n: s for n, (_, s) in plan.items()}, dtypes, lambda name: _rounded(name, wide[name], dtypes[name])
+    )
+
+
+def _rounded(name: str, wide: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Raises CheckpointError for what is more than the dtype holds."""
+    if wide.dtype == dtype:  # nothing was computed: float8 may be here, which has no isinf
+        return wide
+    own = wide.to(dtype)
+    if dtype.is_floating_point and (beyond := own.isinf() & wide.isfinite()).any():
+        raise CheckpointError(
+            f"{name} would hold {wide[beyond].flatten()[0].item():g}, more than "
+            f"{str(dtype).removeprefix('torch.')} holds, once norms are folded and products balanced",
+            hint="Give the weights as float32, or match by --groups permutations",
+        )
+    return own
