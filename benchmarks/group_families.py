@@ -37,7 +37,7 @@ from torch.nn import functional as F
 from rebasin_cli.errors import RebasinError
 from rebasin_cli.inference.inferring import infer
 from rebasin_cli.inference.text.writing import Inferred
-from rebasin_cli.matchers.grouped.search import search
+from rebasin_cli.matchers.descent.group_search import search
 from rebasin_cli.networks.returned import Kept
 from rebasin_cli.networks.running import fed
 from rebasin_cli.networks.state import fresh, own_state

@@ -29,8 +29,8 @@ from unittest import mock
 import torch
 from _rows import environment, line
 
-from rebasin_cli.matchers.grouped.matching import drawn as drawn_balanced
-from rebasin_cli.matchers.grouped.search import Found, _Run, search, units_of
+from rebasin_cli.matchers.descent.group_search import Found, _Run, search, units_of
+from rebasin_cli.matchers.descent.restarts import drawn as drawn_balanced
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.spec import FittedSpec
 from rebasin_cli.symmetry import elements as acts

@@ -20,8 +20,8 @@ import torch
 from _rows import Case, begin, cases, heading, median, parser, row, timed
 
 from rebasin_cli.matchers import MatchResult, wm
-from rebasin_cli.matchers.weights.assignments import Assignments
-from rebasin_cli.matchers.weights.pair import Pair
+from rebasin_cli.matchers.descent.assignments import Assignments
+from rebasin_cli.matchers.descent.pair import Pair
 from rebasin_cli.symmetry import assignment
 
 SIDE, TRIES = 2048, 20

@@ -18,7 +18,7 @@ import torch
 from _rows import Case, begin, cases, heading, median, parser, row, timed
 from scipy.optimize import linear_sum_assignment
 
-from rebasin_cli.matchers.weights.pair import Pair
+from rebasin_cli.matchers.descent.pair import Pair
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.symmetry import assignment, permutation
 

@@ -26,7 +26,7 @@ from _rows import SHORT, Case, Tensors, alternated, begin, cases, change, headin
 from scipy.optimize import linear_sum_assignment
 
 from rebasin_cli.matchers import wm
-from rebasin_cli.matchers.weights.pair import Pair
+from rebasin_cli.matchers.descent.pair import Pair
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.atoms import atoms
 from rebasin_cli.spec.spec import FittedSpec

@@ -21,7 +21,7 @@ FLOORS = """
     learning.curves
     matchers  matchers.portfolio  matchers.polish
     matchers.relaxed
-    matchers.straight_through  matchers.grouped  matchers.activations  matchers.weights
+    matchers.straight_through  matchers.activations  matchers.descent
     matchers.accounts
     repair
     inference  inference.text  inference.groups  inference.rules  inference.axes
@@ -144,7 +144,7 @@ def test_an_import_that_goes_up_is_noticed():
     assert ("errors", "cli") == (FLOORS[-1], FLOORS[0])
     seen = {other for module in MODULES for _, other in imports_of(module)}
     assert {"session.session", "matchers", "checkpoints.tensors", "runtime.ranks"} <= seen
-    assert room_of("matchers.weights.pair") == "matchers.weights" and room_of("matchers.wm") == "matchers"
+    assert room_of("matchers.descent.pair") == "matchers.descent" and room_of("matchers.wm") == "matchers"
 
 
 @pytest.mark.parametrize(

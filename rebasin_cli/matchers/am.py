@@ -20,10 +20,10 @@ from ..symmetry import assignment, permutation
 from ..symmetry.lists import without_lists
 from . import MatchResult, Problem, State, wm
 from .accounts import Begun, Certificate, Constrained
+from .activations.looking import Seen, judged, nearest, seen
 from .activations.options import Looking
 from .activations.similarities import Assigned, best, similarities
-from .grouped import matching as grouped
-from .grouped.looking import Seen, judged, nearest, seen
+from .descent import restarts as grouped
 
 NEEDS = frozenset({"network", "data"})
 MANY = False

@@ -31,13 +31,13 @@ from ..symmetry import assignment
 from ..symmetry.index_maps import Within
 from ..types import Tensors
 from . import MatchResult, Problem, State, am, wm
+from .activations import mixes
+from .activations.evidence import Evidence
+from .activations.looking import seen
 from .activations.similarities import above_chance, assigned, similarities
-from .grouped import matching as grouped
-from .grouped import mixing
-from .grouped.both import Evidence
-from .grouped.looking import seen
-from .weights.options import Effort
-from .weights.pair import Pair
+from .descent import restarts as grouped
+from .descent.options import Effort
+from .descent.pair import Pair
 
 NEEDS = frozenset({"network", "data"})
 MANY = False
@@ -51,7 +51,7 @@ DECLARES = frozenset({"identity", "planted"})  # its objective never falls, eith
 @dataclass(frozen=True)
 class Options(am.Options, Effort):
     """`mix`: β, from 0, which is `wm`, to 1, which is `am`; None is ½, with groups the best of several
-    (`grouped.mixing`). The rest is as in these two."""
+    (`activations.mixes`). The rest is as in these two."""
 
     mix: float | None = option(
         None,
@@ -87,7 +87,7 @@ class Options(am.Options, Effort):
 
 def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)
     """Permutations for the one model beside the reference, from weights and from `problem.data`; with groups,
-    elements, whose sizes `grouped.both` gives.
+    elements, whose sizes `activations.evidence` gives.
 
     The objective is β times that of activations plus (1 − β) times that of weights, each divided as said
     above, and never falls; with a mix of 0 or 1 it is that of the one method, and where the mix is chosen
@@ -128,7 +128,7 @@ def _grouped(problem: Problem, options: Options) -> MatchResult:
         def search(given: Problem, mix: float) -> MatchResult:
             return am.by_sight(given, found) if mix == 1 else _mixed(given, options, both, mix)
 
-        return mixing.choose(problem, search)
+        return mixes.choose(problem, search)
     return _mixed(problem, options, Evidence(problem, found), options.share)
 
 

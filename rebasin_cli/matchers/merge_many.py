@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from ..errors import UsageError
 from ..symmetry import permutation
 from . import MatchResult, Problem, State
-from .grouped import many as grouped
-from .weights.many import objective_of, relative, round_of
-from .weights.options import Sweeps, Tolerance
+from .descent import group_many as grouped
+from .descent.many import objective_of, relative, round_of
+from .descent.options import Sweeps, Tolerance
 
 NEEDS: frozenset[str] = frozenset()
 MANY = True

@@ -12,7 +12,7 @@ published).
 The merge in the universe is the mean of all P_i θ_i; carried back by P_1ᵀ it computes the same, and that is
 what the mean of the results is, which are turned so that the first model keeps the identity.
 
-With groups the mixtures are of their elements, and further searches follow: `grouped/universe.py`.
+With groups the mixtures are of their elements, and further searches follow: `descent/group_universe.py`.
 
 Crisostomi, Fumero, Baieri, Bernard, Rodolà 2024, "C²M³: Cycle-Consistent Multi-Model Merging",
 arXiv:2405.17897, section 3.
@@ -34,13 +34,13 @@ from ..symmetry import assignment, permutation
 from ..symmetry.assignment import Solution
 from ..types import Permutations
 from . import MatchResult, Problem, State
-from .grouped import universe as grouped
-from .weights import starred
-from .weights.assignments import THREADED
-from .weights.line import best_share, limit_of, on_the_way, settled
-from .weights.many import objective_of, relative, round_of
-from .weights.mixed import Mixed
-from .weights.options import Sweeps, Tolerance
+from .descent import group_universe as grouped
+from .descent import starred
+from .descent.assignments import THREADED
+from .descent.line import best_share, limit_of, on_the_way, settled
+from .descent.many import objective_of, relative, round_of
+from .descent.mixed import Mixed
+from .descent.options import Sweeps, Tolerance
 
 NEEDS: frozenset[str] = frozenset()
 MANY = True

@@ -24,14 +24,14 @@ from ..runtime.seeds import generator
 from ..symmetry import index_maps, permutation
 from ..types import Permutations
 from . import MatchResult, Problem, State
-from .grouped import bound as grouped_bound
-from .grouped import matching as grouped
-from .weights.bound import upper_bound
-from .weights.descent import DOUBT, Descent
-from .weights.exact import enumerate_all
-from .weights.options import ATTEMPTS, Effort, Tolerance
-from .weights.pair import Pair
-from .weights.soft import fits, soft_start
+from .descent import group_bound
+from .descent import restarts as grouped
+from .descent.bound import upper_bound
+from .descent.descent import DOUBT, Descent
+from .descent.exact import enumerate_all
+from .descent.options import ATTEMPTS, Effort, Tolerance
+from .descent.pair import Pair
+from .descent.soft import fits, soft_start
 
 NEEDS: frozenset[str] = frozenset()
 MANY = False
@@ -80,7 +80,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     if problem.groups:
         found = grouped.match(problem, options.max_sweeps, restarts=options.restarts)
         if options.bound:
-            most = grouped_bound.upper_bound(*problem.models, problem.fitted)
+            most = group_bound.upper_bound(*problem.models, problem.fitted)
             found = replace(found, upper_bound=most)
         return found
     if options.restarts:

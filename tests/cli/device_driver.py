@@ -30,7 +30,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from rebasin_cli.__main__ import main as rebasin
 from rebasin_cli.cli.screen import Screen
-from rebasin_cli.matchers.weights.pair import Pair
+from rebasin_cli.matchers.descent.pair import Pair
 from rebasin_cli.runtime import devices
 from rebasin_cli.runtime.threads import Beside
 

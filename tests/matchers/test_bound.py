@@ -11,9 +11,9 @@ import torch
 from rebasin_cli import nets
 from rebasin_cli.errors import CheckpointError
 from rebasin_cli.matchers import Problem, wm
-from rebasin_cli.matchers.weights import bound
-from rebasin_cli.matchers.weights.bound import upper_bound
-from rebasin_cli.matchers.weights.pair import Pair
+from rebasin_cli.matchers.descent import bound
+from rebasin_cli.matchers.descent.bound import upper_bound
+from rebasin_cli.matchers.descent.pair import Pair
 from rebasin_cli.runtime.ranks import Ranks
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from rebasin_cli.errors import CheckpointError
-from rebasin_cli.matchers.weights.exact import enumerate_all, fewer, independent
-from rebasin_cli.matchers.weights.pair import Pair
+from rebasin_cli.matchers.descent.exact import enumerate_all, fewer, independent
+from rebasin_cli.matchers.descent.pair import Pair
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.symmetry import permutation

@@ -517,7 +517,7 @@ def test_concatenated_and_flattened_axes_are_matched_part_by_part():
 def test_large_tensors_are_cut_into_slabs_without_a_difference(monkeypatch):
     _, fitted, models = setting("tinyten")
     whole = wm.match(Problem(fitted, models[:2]))
-    monkeypatch.setattr("rebasin_cli.matchers.weights.blocks.SLAB", 500)
+    monkeypatch.setattr("rebasin_cli.matchers.descent.blocks.SLAB", 500)
     cut = wm.match(Problem(fitted, models[:2]))
     assert equal(cut.permutations[0], whole.permutations[0])
     assert cut.objective_after == pytest.approx(whole.objective_after)

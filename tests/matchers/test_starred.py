@@ -6,10 +6,10 @@ from itertools import product
 import pytest
 import torch
 
-from rebasin_cli.matchers.weights import starred
-from rebasin_cli.matchers.weights.exact import enumerate_all
-from rebasin_cli.matchers.weights.pair import Pair
-from rebasin_cli.matchers.weights.similarity import Similarities
+from rebasin_cli.matchers.descent import starred
+from rebasin_cli.matchers.descent.exact import enumerate_all
+from rebasin_cli.matchers.descent.pair import Pair
+from rebasin_cli.matchers.descent.similarity import Similarities
 from rebasin_cli.matchers.wm import kicked
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse

@@ -9,7 +9,7 @@ import torch
 
 from rebasin_cli.errors import UsageError
 from rebasin_cli.matchers import Problem, State, universe
-from rebasin_cli.matchers.weights.mixed import Mixed
+from rebasin_cli.matchers.descent.mixed import Mixed
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.symmetry import permutation

@@ -12,10 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rebasin_cli.checkpoints.tensors import LazyTensors, held
 from rebasin_cli.errors import CheckpointError, UsageError
 from rebasin_cli.matchers import Problem, State, wm
-from rebasin_cli.matchers.weights import blocks, proof, sampling, similarity, soft
-from rebasin_cli.matchers.weights.descent import Descent
-from rebasin_cli.matchers.weights.pair import Pair
-from rebasin_cli.matchers.weights.similarity import Similarities, kept_words
+from rebasin_cli.matchers.descent import blocks, proof, sampling, similarity, soft
+from rebasin_cli.matchers.descent.descent import Descent
+from rebasin_cli.matchers.descent.pair import Pair
+from rebasin_cli.matchers.descent.similarity import Similarities, kept_words
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.atoms import atoms
 from rebasin_cli.spec.fitting import fit
@@ -581,7 +581,7 @@ def channels_last(tensor):
 @pytest.mark.parametrize("lying", [torch.clone, channels_last])
 @pytest.mark.parametrize("offset", [0.0, 5.0])
 def test_a_similarity_is_the_sum_however_models_lie_in_memory(lying, offset, monkeypatch):
-    monkeypatch.setattr("rebasin_cli.matchers.weights.blocks.SLAB", 500)
+    monkeypatch.setattr("rebasin_cli.matchers.descent.blocks.SLAB", 500)
     _, fitted, models = setting("tinyten")
     a, b = (
         {name: lying(tensor + offset * (tensor.ndim > 1)) for name, tensor in model.items()}
@@ -608,8 +608,8 @@ def test_a_similarity_is_the_sum_however_models_lie_in_memory(lying, offset, mon
 @pytest.mark.parametrize(("noise", "slab"), [(0.0, blocks.SLAB), (1.0, blocks.SLAB), (1.0, 20_000)])
 def test_no_tensor_is_copied_whole(noise, slab, monkeypatch):
     """Of one much larger than a slab, and than the matrices of its words; slabs may have few columns."""
-    monkeypatch.setattr("rebasin_cli.matchers.weights.blocks.SLAB", slab)
-    monkeypatch.setattr("rebasin_cli.matchers.weights.pair.SLAB", slab)
+    monkeypatch.setattr("rebasin_cli.matchers.descent.blocks.SLAB", slab)
+    monkeypatch.setattr("rebasin_cli.matchers.descent.pair.SLAB", slab)
     rng, size = generator(0, "large"), (600, 8000)
     a = {"w.weight": torch.randn(size, generator=rng), "v.weight": torch.randn(3, 600, generator=rng)}
     order = torch.randperm(600, generator=rng)

@@ -15,9 +15,9 @@ from ... import matchers, networks
 from ...checkpoints.checkpoint import Checkpoint
 from ...datasets import once
 from ...matchers.auto import budget_of
+from ...matchers.descent.blocks import wide
+from ...matchers.descent.similarity import KEEP
 from ...matchers.portfolio.candidates import candidates
-from ...matchers.weights.blocks import wide
-from ...matchers.weights.similarity import KEEP
 from ...measure.rows import ATTACKED, ENSEMBLE, FINE_TUNED, Planned
 from ...networks.folding import folded
 from ...networks.layout import in_parts, laid

@@ -10,7 +10,7 @@ import torch
 from ...spec.spec import FittedSpec
 from ...symmetry import assignment, permutation
 from .. import Problem
-from ..weights.starred import groups, together
+from ..descent.starred import groups, together
 from .constrained import Within, within
 from .observing import Sums, observed
 from .options import Looking

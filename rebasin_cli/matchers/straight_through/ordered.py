@@ -13,8 +13,8 @@ from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
 from ...symmetry.projection import project
 from ...types import Tensors
-from ..grouped.baked import Whole
-from ..weights.pair import Pair
+from ..descent.baked import Whole
+from ..descent.pair import Pair
 from .projection import Projection
 
 DOUBT = 1e-6  # of what a word's similarity could be worth: a step that gains less is rounding

@@ -16,8 +16,8 @@ from ...symmetry import assignment, permutation
 from ...symmetry.assignment import Solution
 from ...symmetry.permutation import permute_
 from ...types import Permutations, Tensors
-from ..weights import starred
-from ..weights.pair import Pair
+from ..descent import starred
+from ..descent.pair import Pair
 
 AHEAD = 1 << 30  # bytes of matrices that are assigned while the next are made, beside a GPU
 TOGETHER = 1 << 22  # bytes of matrices that are assigned one after the other: the solver stays in the caches

@@ -1,7 +1,7 @@
 """What groups add to a straight-through search: where models start, what turns them, the best elements.
 
 The loss at a mixture has a gradient with respect to rotations, invertible maps and scales, so these are
-learned by it as they are (`grouped.learned`); orders and signs follow their dummies as ever. It is enough to
+learned by it as they are (`learned`); orders and signs follow their dummies as ever. It is enough to
 turn one side: all of a group acts on both models alike without a change.
 """
 
@@ -16,8 +16,8 @@ from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
 from ...types import Permutations, Tensors
 from .. import Problem
-from ..grouped.learned import Learned
 from .flat import Flat
+from .learned import Learned
 from .ordered import Ordered
 from .starting import matched
 from .training import RATES, Training

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rebasin_cli.matchers import MatchResult, Problem, State, wm
-from rebasin_cli.matchers.weights.options import Sweeps
+from rebasin_cli.matchers.descent.options import Sweeps
 from rebasin_cli.registry import option
 from rebasin_cli.runtime.seeds import derive
 

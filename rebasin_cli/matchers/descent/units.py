@@ -12,8 +12,8 @@ from ...spec.groups import MATRICES, PERMUTATION
 from ...spec.spec import FittedSpec
 from ...symmetry import projection
 from ...types import Permutations
-from ..weights import starred
-from ..weights.pair import Pair
+from . import starred
+from .pair import Pair
 
 
 @dataclass(frozen=True)

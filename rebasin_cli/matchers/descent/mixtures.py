@@ -26,9 +26,9 @@ from ...spec.spec import FittedSpec
 from ...symmetry import permutation, projection
 from ...symmetry.elements import Elements
 from ...types import Tensors
-from ..weights import starred
-from ..weights.line import on_the_way
+from . import starred
 from .baked import constant
+from .line import on_the_way
 
 Matrices = dict[tuple[str, bool], torch.Tensor]  # a word's, and whether it is that of what it only orders
 

@@ -18,12 +18,12 @@ from ...spec.groups import MATRICES
 from ...symmetry import assignment, permutation, projection
 from ...symmetry.elements import Elements
 from .. import Problem
-from ..activations.moments import Moments
-from ..activations.observing import Sums, observed
-from ..activations.options import Looking
-from ..activations.similarities import best, compared, sides_of
+from ..descent.units import Unit, units_of
 from . import unseen
-from .units import Unit, units_of
+from .moments import Moments
+from .observing import Sums, observed
+from .options import Looking
+from .similarities import best, compared, sides_of
 
 
 @dataclass(frozen=True)

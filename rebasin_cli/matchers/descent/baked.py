@@ -16,8 +16,8 @@ from ...symmetry import acting, permutation
 from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
 from ...types import Tensors
-from ..weights.blocks import wide
-from ..weights.pair import Pair
+from .blocks import wide
+from .pair import Pair
 
 
 class Whole(Pair):

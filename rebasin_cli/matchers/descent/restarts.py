@@ -18,7 +18,7 @@ from ...spec.spec import FittedSpec
 from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
 from .. import MatchResult, Problem, State
-from .search import Found, search
+from .group_search import Found, search
 
 MAP = "map "  # how the name of a kept state's tensor begins that is a word's map
 BEST, BEST_MAP = "best order ", "best map "  # … of the best search before the one at work

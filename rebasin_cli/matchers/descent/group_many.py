@@ -20,10 +20,10 @@ from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
 from ...types import Tensors
 from .. import MatchResult, Problem, State
-from ..weights.blocks import wide
 from .baked import constant, counted_alike
-from .matching import MAP
-from .search import ENOUGH, search
+from .blocks import wide
+from .group_search import ENOUGH, search
+from .restarts import MAP
 
 
 def match(problem: Problem, max_sweeps: int) -> MatchResult:

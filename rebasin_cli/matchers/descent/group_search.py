@@ -26,8 +26,8 @@ from ...spec.spec import FittedSpec
 from ...symmetry import permutation
 from ...symmetry.elements import Elements
 from ...types import Tensors
-from ..weights.descent import Descent
 from .baked import Baked
+from .descent import Descent
 from .units import Unit, units_of
 
 ENOUGH = 1e-6  # of ‖A‖·‖B‖: a sweep that gains less is the last

@@ -8,8 +8,8 @@ import torch
 
 from rebasin_cli.errors import UsageError
 from rebasin_cli.matchers import Problem, State
-from rebasin_cli.matchers.grouped.many import Many
-from rebasin_cli.matchers.grouped.relaxed import Mixtures
+from rebasin_cli.matchers.descent.group_many import Many
+from rebasin_cli.matchers.descent.mixtures import Mixtures
 from rebasin_cli.matchers.portfolio.align import align
 from rebasin_cli.symmetry import elements as acts
 from rebasin_cli.symmetry.form import canonical

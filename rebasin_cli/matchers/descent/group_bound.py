@@ -24,9 +24,9 @@ from ...spec.spec import FittedSpec
 from ...symmetry import assignment, permutation
 from ...symmetry.projection import blocks_of, rotation
 from ...types import Tensors
-from ..weights import starred
-from ..weights.pair import Pair
+from . import starred
 from .baked import Baked
+from .pair import Pair
 from .units import Unit
 
 ROUND = 2.0**-52

@@ -7,11 +7,11 @@ import torch
 
 from rebasin_cli.errors import UsageError
 from rebasin_cli.matchers import Problem, dual
+from rebasin_cli.matchers.activations import mixes
+from rebasin_cli.matchers.activations.evidence import Evidence
+from rebasin_cli.matchers.activations.looking import seen
 from rebasin_cli.matchers.activations.options import Looking
-from rebasin_cli.matchers.grouped import mixing
-from rebasin_cli.matchers.grouped.baked import Baked, constant
-from rebasin_cli.matchers.grouped.both import Evidence
-from rebasin_cli.matchers.grouped.looking import seen
+from rebasin_cli.matchers.descent.baked import Baked, constant
 from rebasin_cli.matchers.portfolio.align import align, check_groups
 from rebasin_cli.spec.notation import Fixed
 from rebasin_cli.symmetry import elements as acts
@@ -114,7 +114,7 @@ def test_without_a_mix_the_one_is_taken_whose_mean_is_nearest_to_what_both_give(
     whole = align(models, found.fitted, method="dual", progress=lambda s: kept.append(copied(s)), **how)
     told = whole.result.account
     lacks, every = {}, {}
-    for mix in mixing.MIXES:
+    for mix in mixes.MIXES:
         one = every[mix] = align(models, found.fitted, method="dual", options={"mix": mix}, **how)
         mean = {name: (tensor + one.tensors[name]) / 2 for name, tensor in one.models[0].items()}
         lacks[f"{mix:g}"] = lacking(net, mean, models, how["data"])

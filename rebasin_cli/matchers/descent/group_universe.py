@@ -23,10 +23,10 @@ import torch
 
 from ...symmetry.elements import Elements
 from .. import MatchResult, Problem, State
-from ..weights.line import best_share, limit_of, settled
-from .many import Many, result_of
-from .matching import MAP
-from .relaxed import Mixtures
+from .group_many import Many, result_of
+from .line import best_share, limit_of, settled
+from .mixtures import Mixtures
+from .restarts import MAP
 
 SAME = 1e-9  # of the limit: objectives that are no farther apart are one, and the first is taken
 MIXED, ORDERED, ENDED = "mixed ", "ordered ", "ended "  # how names of a kept state's tensors begin

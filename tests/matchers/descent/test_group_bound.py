@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from rebasin_cli.matchers.grouped.baked import Baked
-from rebasin_cli.matchers.grouped.bound import upper_bound
-from rebasin_cli.matchers.grouped.search import search
+from rebasin_cli.matchers.descent.baked import Baked
+from rebasin_cli.matchers.descent.group_bound import upper_bound
+from rebasin_cli.matchers.descent.group_search import search
 from rebasin_cli.matchers.portfolio.align import align
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse

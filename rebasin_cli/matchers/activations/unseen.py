@@ -16,8 +16,8 @@ from ...spec.spec import FittedSpec
 from ...symmetry import assignment, index_maps, permutation, projection
 from ...symmetry.elements import Elements
 from .. import Problem
-from .baked import Baked
-from .units import Unit, units_of
+from ..descent.baked import Baked
+from ..descent.units import Unit, units_of
 
 
 def words(units: Sequence[Unit], fitted: FittedSpec) -> list[str]:

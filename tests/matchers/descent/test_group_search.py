@@ -5,7 +5,7 @@ import torch
 
 from rebasin_cli.checkpoints.tensors import LazyTensors
 from rebasin_cli.matchers import State
-from rebasin_cli.matchers.grouped.search import search
+from rebasin_cli.matchers.descent.group_search import search
 from rebasin_cli.matchers.portfolio.align import align
 from rebasin_cli.symmetry import elements as acts
 from rebasin_cli.symmetry.form import canonical, moved_by

@@ -13,9 +13,9 @@ from dataclasses import replace
 from ...spec.notation import words_of
 from ...symmetry import assignment
 from .. import Problem
-from ..activations.similarities import above_chance
-from .baked import constant, counted_alike, share_of
+from ..descent.baked import constant, counted_alike, share_of
 from .looking import Seen, nearest
+from .similarities import above_chance
 
 
 class Evidence:

@@ -1,1 +1,0 @@
-"""The engine of `wm`, `merge-many`, `universe`: similarities of weights, descent, proofs, bounds."""
