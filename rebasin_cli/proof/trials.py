@@ -20,6 +20,7 @@ from .runs import Runs, Series, real_view
 
 SIDE = 64  # pixels that drawn inputs have at most, where the network takes so few
 DRAWS = 16  # of weights, before a network that answers every input alike is refused
+WAYS = 32  # of rounding, where the size of what cancels is looked for
 OTHERS = 3  # batches that are run beside one that tells nothing alone
 DEAD = "the network answers every input alike on random weights, so a proof would say nothing"
 
@@ -154,38 +155,56 @@ def _redrawn(inputs: Any, rng: torch.Generator) -> Any:
     return map_tensors(redraw, inputs)
 
 
-def nudged(inputs: Any) -> Any:
-    """The next numbers: what rounding alone may change."""
-
-    if isinstance(inputs, Series):
-        return Series(tuple(map(nudged, inputs.batches)))
+def nudged(inputs: Any, way: int = 0) -> Any:
+    """The next numbers: what rounding alone may change. Upwards, or each up or down as this way draws it."""
+    rng = generator(way, "rounding of inputs")
 
     def nudge(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
             return tensor
-        after = torch.nextafter(tensor, torch.full_like(tensor, math.inf))
+        after = torch.nextafter(tensor, _towards(tensor, rng, way))
         return torch.where(tensor.isfinite() & (tensor != 0), after, tensor)  # a mask of infinities stays one
 
+    if isinstance(inputs, Series):
+        return Series(tuple(map_tensors(nudge, batch) for batch in inputs.batches))
     return map_tensors(nudge, inputs)
 
 
 def sizes_by_rounding(runs: Runs, batch: Any, before: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """As `own_sizes` of these outputs, by what rounding of the batch and of all weights changes."""
-    with _nudged(runs.network):
-        return own_sizes(before, runs.outputs(nudged(batch)))
+    """As `own_sizes` of these outputs, by what rounding of the batch and of all weights changes.
+
+    In several ways while there are numbers without a size: where few cancel, one way may change nothing.
+    """
+    largest = list(map(torch.zeros_like, before))
+    for way in range(WAYS):
+        with _nudged(runs.network, way):
+            largest = list(map(torch.maximum, largest, own_sizes(before, runs.outputs(nudged(batch, way)))))
+        if all((sizes > torch.finfo(sizes.dtype).tiny).all() for sizes in largest):
+            break
+    return largest
 
 
 @contextlib.contextmanager
-def _nudged(network: nn.Module) -> Iterator[None]:
-    """While it lasts, each weight is the next number; there and back is the same number."""
+def _nudged(network: nn.Module, way: int) -> Iterator[None]:
+    """While it lasts, each weight is a number next to it; there and back is the same number."""
     own = [real_view(tensor) for tensor in network.state_dict().values() if drawing.draws(tensor)]
-    try:
+
+    def step(sign: int) -> None:
+        rng = generator(way, "rounding of weights")
         for tensor in own:
-            tensor.copy_(torch.nextafter(tensor, torch.full_like(tensor, math.inf)))
+            tensor.copy_(torch.nextafter(tensor, sign * _towards(tensor, rng, way)))
+
+    step(1)
+    try:
         yield
     finally:
-        for tensor in own:
-            tensor.copy_(torch.nextafter(tensor, torch.full_like(tensor, -math.inf)))
+        step(-1)
+
+
+def _towards(tensor: torch.Tensor, rng: torch.Generator, way: int) -> torch.Tensor:
+    """Infinities, of which each says where its number goes: way 0 is upwards."""
+    up = torch.full_like(tensor, math.inf)
+    return torch.where(torch.rand(tensor.shape, generator=rng) < 0.5, -up, up) if way else up
 
 
 def _check_outputs(outputs: Sequence[torch.Tensor], names: Sequence[str]) -> None:
