@@ -19,6 +19,7 @@ from ...graph.program import Program
 from ...graph.tracing import needed_for, outputs_of
 from ...networks.returned import Kept
 from ..axes.axes import Fixed
+from ..axes.stack import Stack
 from . import contractions, routing, rules, shaping, stacking
 from .walk import CHECKS, INPUT, INSTEAD, KEPT, OUTPUT, TABLE, UNUSED, WRITTEN, Value, Walk
 
@@ -135,7 +136,7 @@ def _fresh(walk: Walk, value: Any) -> Any:
 
 
 def _freeze(walk: Walk, value: Value, told: str) -> None:
-    for axes in value.pieces or (value.axes,):
+    for axes in value.stack.pieces if value.stack else (value.axes,):
         walk.freeze(axes, told)
     routing.hold(walk, [value])
 
@@ -168,23 +169,27 @@ def _applied(walk: Walk, node: fx.Node, name: str, args: Any, kwargs: Any, read:
     """What the operation's rule says; None where it has none, or the rule does not understand the case."""
     meta: Any = node.meta.get("val")
     arguments = _named(schema_of(node), args, kwargs)
+    rule = walk.rule(node.target, name) or rule_of(node.target, name)
+    if rule is not None and not any(value.role for value in read):
+        stacked = stacking.apply(walk, rule, name, arguments, _is_pointwise(node.target, name))
+        if stacked is not None:
+            routing.hold(walk, read)
+            return _placed(walk, stacked, meta)
+    if any(value.stack for value in read):
+        arguments = fx.node.map_aggregate(arguments, lambda value: _joined(walk, value))
+        read = list(_values(arguments))
     if (routed := routing.apply(walk, name, arguments, read)) is not None:
         for value in _values(routed):
             walk.units.ground(value.axes)
         return routed
     routing.hold(walk, read)
-    if (rule := walk.rule(node.target, name) or rule_of(node.target, name)) is None:
+    if rule is None:
         return None
-    stacked = stacking.apply(walk, name, arguments, node)
-    if stacked is None:
-        arguments = fx.node.map_aggregate(arguments, lambda value: _joined(walk, value))
-        if name in stacking.RESHAPES and not read[0].uniform:
-            stacked = stacking.reshaped(walk, arguments["self"], meta.shape)
-    if isinstance(stacked, stacking.Stack):
-        for axes in stacked.pieces:
-            walk.units.ground(axes)
-        return Value(tuple(Fixed(n) for n in meta.shape), meta.dtype, at=stacked.at, pieces=stacked.pieces)
-    result = rule(walk, arguments) if stacked is None else stacked
+    if name in stacking.RESHAPES and not read[0].uniform:
+        stacked = stacking.reshaped(walk, arguments["self"], meta.shape)
+        if stacked is not None:
+            return _placed(walk, stacked, meta)
+    result = rule(walk, arguments)
     if result is None or not _fits(result, meta):
         return None
     for axes in result if isinstance(result, list) else [result]:
@@ -193,10 +198,22 @@ def _applied(walk: Walk, node: fx.Node, name: str, args: Any, kwargs: Any, read:
     return _wrap(result, meta, uniform)
 
 
+def _placed(walk: Walk, found: Any, meta: Any) -> Any:
+    """Values of stacks, axes, or lists of these."""
+    if isinstance(found, list):
+        return [_placed(walk, part, its) for part, its in zip(found, meta, strict=True)]
+    if not isinstance(found, Stack):
+        walk.units.ground(found)
+        return Value(found, meta.dtype)
+    for axes in found.pieces:
+        walk.units.ground(axes)
+    return Value(tuple(map(Fixed, found.shape)), meta.dtype, stack=found)
+
+
 def _joined(walk: Walk, value: Any) -> Any:
     """A stack of pieces as one tensor."""
-    if isinstance(value, Value) and value.pieces:
-        return Value(stacking.joined(walk, value.at, value.pieces), value.dtype)
+    if isinstance(value, Value) and value.stack:
+        return Value(stacking.joined(walk, value.stack), value.dtype)
     return value
 
 
@@ -206,10 +223,15 @@ def rule_of(target: Any, name: str) -> rules.Rule | None:
         return contractions.RULES[name]
     if name in rules.RULES:
         return rules.RULES[name]
+    return shaping.pointwise if _is_pointwise(target, name) else None
+
+
+def _is_pointwise(target: Any, name: str) -> bool:
+    """Whether each entry of the result is made of one entry of each operand."""
+    if (found := rules.RULES.get(name)) is not None:
+        return found is shaping.pointwise
     tags = getattr(target, "tags", ())
-    if torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags:
-        return shaping.pointwise
-    return None
+    return torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
 
 
 def _named(schema: Any, args: Any, kwargs: Any) -> dict[str, Any]:

@@ -1,21 +1,24 @@
-"""Tensors that are stacked only to be taken apart: query, key and value in one projection.
+"""Tensors whose parts lie side by side, each with units of its own: query, key and value in one projection,
+the states of several layers in one tensor.
 
-A reshape to (3, heads, dim) whose first axis is later picked by number would order all three alike. Where
-the graph picks along an axis, its pieces are therefore kept as axes of their own until they are picked; an
-operation that treats them as one tensor joins them.
+A reshape to (3, heads, dim) whose first axis is later picked by number would order all three alike, and so
+would a stack of states of which the last is picked. Such a tensor is kept as its parts until they are picked
+or brought into one axis; an operation that treats them as one tensor joins them.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
 from ...graph.nodes import schema_of, values_of
 from ..axes.axes import Axes, Fixed, total
+from ..axes.stack import Stack
 from . import looking, rules
 
 if TYPE_CHECKING:
@@ -24,15 +27,10 @@ if TYPE_CHECKING:
 MOST = 64  # pieces that are told apart
 SAME = ("clone", "_to_copy", "contiguous", "alias", "detach", "to")
 MOVES = ("permute", "transpose", "unsqueeze", "squeeze")
-RESHAPES = ("view", "reshape", "_unsafe_view", "unflatten", "_reshape_copy")
-
-
-@dataclass(frozen=True)
-class Stack:
-    """Axes of the pieces that lie side by side along dimension `at`."""
-
-    at: int
-    pieces: tuple[Axes, ...]
+RESHAPES = ("view", "reshape", "_unsafe_view", "unflatten", "_reshape_copy", "flatten", "view_copy")
+SPLITS = ("split", "split_with_sizes", "chunk")
+REDUCTIONS = ("sum", "mean", "amax", "amin", "prod", "logsumexp")
+PICKS = ("select", "slice", "unbind", *SPLITS)
 
 
 def _name(node: fx.Node) -> str:
@@ -101,14 +99,14 @@ def reshaped(walk: Walk, value: Value, shape: Sequence[int]) -> Stack | None:
             whole = (*shape[:at], shape[at] * rest, *shape[end:])
             axes = walk.units.regroup(value.axes, whole, told)
             ends = [*sorted(points), shape[at]]
-            lengths = [stop - start for start, stop in zip([0, *ends], ends, strict=False)]
+            lengths = tuple(stop - start for start, stop in zip([0, *ends], ends, strict=False))
             found = []
             for piece, n in zip(
                 walk.units.pieces(axes[at], [n * rest for n in lengths], told), lengths, strict=True
             ):
                 own = (*axes[:at], piece, *axes[at + 1 :])
                 found.append(walk.units.regroup(own, (*shape[:at], n, *shape[at + 1 :]), told))
-            return Stack(at, tuple(found))
+            return Stack((at,), (lengths,), tuple(found))
     return None
 
 
@@ -118,59 +116,343 @@ def _end(old: Sequence[int], new: Sequence[int], at: int) -> int:
     return next(end for end in range(at + 1, len(new) + 1) if math.prod(new[end:]) in left)
 
 
-def apply(walk: Walk, name: str, arguments: dict[str, Any], node: fx.Node) -> Any:
-    """The result of an operation on a stack: a Stack, axes, or a list of axes.
+def apply(walk: Walk, rule: rules.Rule, name: str, arguments: dict[str, Any], pointwise: bool) -> Any:
+    """What an operation makes of stacks: a stack, axes, or a list of these.
 
-    None where there is no stack, or the operation treats the pieces as one tensor.
+    None where no operand is one or becomes one, or where the operation treats the pieces as one tensor.
     """
-    value = arguments.get("self")
-    if value is None or not getattr(value, "pieces", ()):
+    if name == "cat":
+        return _cat(walk, arguments)
+    operands = rules.tensors(arguments)
+    if not any(value.stack for value in operands):
         return None
-    if name in SAME:
-        return Stack(value.at, value.pieces)
+    if name == "index":
+        return _indexed(walk, arguments)
+    if len(operands) > 1:
+        return _elementwise(walk, rule, arguments, operands) if pointwise else None
+    (value,) = operands
+    if value is not arguments.get("self", arguments.get("input")):
+        return None
+    stack: Stack = value.stack
+    alone = _alone(walk, rule, arguments, value)
+    if pointwise or name in SAME:
+        return stack.each(alone)
     if name in MOVES:
-        there = _moved(name, value.at, len(value.axes), node.args)
-        alone = [arguments | {"self": replace(value, axes=axes, pieces=())} for axes in value.pieces]
-        rule = rules.RULES[name]
-        return None if there is None else Stack(there, tuple(rule(walk, piece) for piece in alone))
-    if name == "slice" and arguments["dim"] % len(value.axes) == value.at:
-        start, stop, step = _range(
-            [arguments["start"], arguments["end"], arguments["step"]], value.shape[value.at]
-        )
-        return _run(value, start, stop) if step == 1 else None
-    if name == "index" and [k for k, x in enumerate(arguments["indices"]) if x is not None] == [value.at]:
-        run = looking.run_of_numbers(walk, node, value.shape[value.at])
-        return None if run is None else _run(value, run.start, run.stop)
-    if name in ("select", "unbind") and arguments["dim"] % len(value.axes) == value.at:
-        if name == "select":
-            return _picked(value, arguments["index"] % value.shape[value.at])
-        found = [_picked(value, k) for k in range(value.shape[value.at])]
-        return None if None in found else found
+        rank = len(value.axes)
+        moved = [_moved(name, at, rank, _given(walk)) for at in stack.at]
+        found = stack.each(alone)
+        if found is None or None in moved:
+            return None
+        return replace(found, at=tuple(at for at in moved if at is not None))
+    if name in RESHAPES:
+        return _reshape(walk, stack, walk.node.meta["val"].shape)
+    if name in REDUCTIONS:
+        return _reduced(walk, rule, arguments, value)
+    if name in PICKS:
+        return _picked(walk, stack, name, arguments, alone)
     return None
 
 
-def _run(value: Value, start: int, stop: int) -> Axes | None:
-    """The piece that lies there; None where it is part of one, or several."""
-    at = 0
-    for axes in value.pieces:
-        if (at, at + axes[value.at].size) == (start, stop):
-            return axes
-        at += axes[value.at].size
-    return None
+def _indexed(walk: Walk, arguments: dict[str, Any]) -> Stack | Axes | None:
+    """By the numbers of a run of positions, that the code lists."""
+    looked = [k for k, numbers in enumerate(arguments["indices"]) if numbers is not None]
+    stack: Stack | None = arguments["self"].stack
+    if stack is None or len(looked) != 1 or looked[0] not in stack.at:
+        return None
+    run = looking.run_of_numbers(walk, walk.node, stack.shape[looked[0]])
+    return None if run is None else _slice(walk, stack, looked[0], run.start, run.stop)
 
 
-def _picked(value: Value, index: int) -> Axes | None:
-    start = 0
-    for axes in value.pieces:
-        length = axes[value.at].size
-        if index < start + length:
-            return (*axes[: value.at], *axes[value.at + 1 :]) if length == 1 else None
-        start += length
-    return None
+def _given(walk: Walk) -> tuple[Any, ...]:
+    return values_of(walk.node)
 
 
-def joined(walk: Walk, at: int, pieces: Sequence[Axes]) -> Axes:
+def _alone(walk: Walk, rule: rules.Rule, arguments: dict[str, Any], value: Value) -> Callable[[Axes], Any]:
+    """What the operation makes of one piece."""
+
+    def of(axes: Axes) -> Any:
+        piece = replace(value, axes=axes, stack=None)
+        return rule(walk, {key: piece if given is value else given for key, given in arguments.items()})
+
+    return of
+
+
+def _elementwise(walk: Walk, rule: rules.Rule, arguments: dict[str, Any], operands: Sequence[Value]) -> Any:
+    """Of several stacks of the same kind, and of single numbers."""
+    stacks = [value.stack for value in operands if value.stack]
+    first = stacks[0]
+    alike = all((stack.at, stack.lengths, stack.shape) == (first.at, first.lengths, first.shape)
+                for stack in stacks)  # fmt: skip
+    if not alike or any(value.stack is None and math.prod(value.shape) != 1 for value in operands):
+        return None
+
+    def piece(given: Any, k: int) -> Any:
+        stack = getattr(given, "stack", None)
+        return replace(given, axes=stack.pieces[k], stack=None) if stack else given
+
+    found = [
+        rule(walk, {key: piece(given, k) for key, given in arguments.items()})
+        for k in range(len(first.pieces))
+    ]
+    return replace(first, pieces=tuple(found)) if all(isinstance(axes, tuple) for axes in found) else None
+
+
+def _reduced(walk: Walk, rule: rules.Rule, arguments: dict[str, Any], value: Value) -> Stack | None:
+    """Over pieces along some of the dimensions: these are ordered alike, others are not."""
+    stack, rank = value.stack, len(value.axes)
+    gone = rules.places(arguments.get("dim"), rank)
+    for dim in gone.intersection(stack.at if stack else ()):
+        found = _merged(walk, stack, dim) if stack else ()
+        stack = found if isinstance(found, Stack) else None
+    if stack is None:  # over all of them
+        return None
+    at = stack.at
+    if not arguments.get("keepdim"):
+        at = tuple(d - sum(other < d for other in gone) for d in at)
+    made = stack.each(_alone(walk, rule, arguments, value))
+    return None if made is None else replace(made, at=at)
+
+
+def _cat(walk: Walk, a: dict[str, Any]) -> Stack | None:
+    """Tensors side by side that have different units along other axes, and stacks along the same one."""
+    values = [value for value in a["tensors"] if value.shape != (0,)]
+    if len(values) < 2 or any(value.role for value in values):
+        return None
+    at = a["dim"] % len(values[0].axes)
+    stacks = [value.stack for value in values]
+    if any(stacks):
+        first = next(stack for stack in stacks if stack)
+        if at not in first.at and all(s and (s.at, s.lengths) == (first.at, first.lengths) for s in stacks):
+            pieces = zip(*(stack.pieces for stack in stacks if stack), strict=True)
+            rule = rules.RULES["cat"]
+            made = (rule(walk, {"tensors": [replace(values[0], axes=axes, stack=None) for axes in row],
+                                "dim": at}) for row in pieces)  # fmt: skip
+            return replace(first, pieces=tuple(made))
+        if any(stack and stack.at != (at,) for stack in stacks):
+            return None
+    elif len(values) > MOST or _alike(walk, [value.axes for value in values], at):
+        return None
+    parts = [value.stack.pieces if value.stack else (value.axes,) for value in values]
+    every = tuple(itertools.chain.from_iterable(parts))
+    return Stack((at,), (tuple(axes[at].size for axes in every),), every)
+
+
+def _alike(walk: Walk, rows: Sequence[Axes], at: int) -> bool:
+    """Whether tensors have the same units along all axes but one; those in any order are no units."""
+    first, *others = ([walk.units.resolve(axis) for axis in axes] for axes in rows)
+    return not any(
+        d != at and mine != theirs and not (isinstance(mine, Fixed) and isinstance(theirs, Fixed))
+        for other in others
+        for d, (mine, theirs) in enumerate(zip(first, other, strict=True))
+        if not (walk.units.is_free(mine) or walk.units.is_free(theirs))
+    )
+
+
+def _picked(
+    walk: Walk, stack: Stack, name: str, a: dict[str, Any], alone: Callable[[Axes], Any]
+) -> Stack | Axes | list[Any] | None:
+    dim, size = a["dim"] % len(stack.shape), stack.shape[a["dim"]]
+    if dim not in stack.at:
+        return _of_each(stack, dim, [alone(axes) for axes in stack.pieces])
+    if name == "select":
+        return _select(walk, stack, dim, a["index"] % size)
+    if name == "unbind":
+        return [_select(walk, stack, dim, k) for k in range(size)]
+    if name == "slice":
+        start, stop, step = _range([a["start"], a["end"], a["step"]], size)
+        return _slice(walk, stack, dim, start, stop) if step == 1 else None
+    ends = [0, *itertools.accumulate(part.shape[dim] for part in walk.node.meta["val"])]
+    return [_slice(walk, stack, dim, *pair) for pair in itertools.pairwise(ends)]
+
+
+def _of_each(stack: Stack, dim: int, found: Sequence[Any]) -> Stack | list[Any] | None:
+    """A stack whose pieces were picked from along another dimension, once or several times."""
+    if any(axes is None for axes in found):
+        return None
+    gone = [len(axes) < len(stack.shape) for axes in _plain(found)]
+    at = tuple(d - (gone[0] and d > dim) for d in stack.at)
+    if isinstance(found[0], list):
+        return [replace(stack, at=at, pieces=tuple(row)) for row in zip(*found, strict=True)]
+    return replace(stack, at=at, pieces=tuple(found))
+
+
+def _plain(found: Sequence[Any]) -> Iterator[Axes]:
+    for axes in found:
+        yield from axes if isinstance(axes, list) else [axes]
+
+
+def _slice(walk: Walk, stack: Stack, dim: int, start: int, stop: int) -> Stack | Axes:
+    """A run of positions along one of the dimensions of pieces, each cut where it begins or ends."""
+    place, starts = stack.at.index(dim), stack.starts(dim)
+    told = walk.why("it is cut into pieces")
+    kept: dict[int, tuple[int, int]] = {}  # number of the row of pieces → what of it
+    for k, (first, last) in enumerate(itertools.pairwise(starts)):
+        if max(first, start) < min(last, stop):
+            kept[k] = max(first, start) - first, min(last, stop) - first
+    pieces = []
+    for numbers, axes in zip(stack.numbers(), stack.pieces, strict=True):
+        if numbers[place] in kept:
+            begin, end = kept[numbers[place]]
+            cut = [begin, end - begin, axes[dim].size - end]
+            part = walk.units.pieces(axes[dim], cut, told)[1]
+            pieces.append((*axes[:dim], part, *axes[dim + 1 :]))
+    lengths = tuple(end - begin for begin, end in kept.values())
+    if not pieces:
+        return tuple(Fixed(0 if d == dim else n) for d, n in enumerate(stack.shape))
+    return _less(replace(stack, lengths=_with(stack.lengths, place, lengths), pieces=tuple(pieces)), dim)
+
+
+def _with(values: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
+    return (*values[:place], value, *values[place + 1 :])
+
+
+def _less(stack: Stack, dim: int) -> Stack | Axes:
+    """Without this dimension among those of pieces, if it has one row of them."""
+    place = stack.at.index(dim)
+    if len(stack.lengths[place]) > 1:
+        return stack
+    if len(stack.at) == 1:
+        return stack.pieces[0]
+    at, lengths = (tuple(x for k, x in enumerate(row) if k != place) for row in (stack.at, stack.lengths))
+    return Stack(at, lengths, stack.pieces)
+
+
+def _select(walk: Walk, stack: Stack, dim: int, index: int) -> Stack | Axes:
+    one = _slice(walk, stack, dim, index, index + 1)
+
+    def without(axes: Axes) -> Axes:
+        return (*axes[:dim], *axes[dim + 1 :])
+
+    if not isinstance(one, Stack):
+        return without(one)
+    at = tuple(d - (d > dim) for d in one.at)
+    return replace(one, at=at, pieces=tuple(map(without, one.pieces)))
+
+
+def _reshape(walk: Walk, stack: Stack, shape: Sequence[int]) -> Stack | None:
+    """Dimensions of pieces that lead what they are brought together with, or are split, stay such."""
+    if 0 in shape:
+        return None
+    stack = _in_order(stack)
+    at: list[int] = []
+    lengths: list[tuple[int, ...]] = []
+    new: list[list[int]] = [[] for _ in stack.pieces]  # shapes of the pieces
+    for old, fresh in _groups(stack.shape, shape):
+        places = [k for k, dim in enumerate(stack.at) if dim in old]
+        offset = len(new[0])
+        if not places:
+            for row in new:
+                row += fresh
+            continue
+        inner = math.prod(stack.shape[d] for d in old if d > stack.at[places[-1]])
+        led = [d for d in old if stack.shape[d] > 1][: len(places)] == [stack.at[k] for k in places]
+        if not led or any(set(stack.lengths[k]) != {1} for k in places[:-1]):
+            return None
+        rows = math.prod(len(stack.lengths[k]) for k in places[:-1])
+        runs = [n * inner for n in stack.lengths[places[-1]] * rows]  # one after another
+        if (found := _divided(runs, fresh)) is None:
+            return None
+        dims, parts, shapes = found
+        at += [offset + d for d in dims]
+        lengths += parts
+        for number, row in enumerate(new):
+            row += shapes[_place(stack, places, number)]
+    told = walk.why(f"its {'×'.join(map(str, stack.shape))} become {'×'.join(map(str, shape))}")
+    rows_ = zip(stack.pieces, new, strict=True)
+    return Stack(tuple(at), tuple(lengths), tuple(walk.units.regroup(axes, row, told) for axes, row in rows_))
+
+
+def _in_order(stack: Stack) -> Stack:
+    """The same with the dimensions of its pieces from the left to the right."""
+    order = sorted(range(len(stack.at)), key=stack.at.__getitem__)
+    numbered = zip(stack.numbers(), stack.pieces, strict=True)
+    rows = sorted(numbered, key=lambda pair: [pair[0][k] for k in order])
+    at, lengths = (tuple(row[k] for k in order) for row in (stack.at, stack.lengths))
+    return Stack(at, lengths, tuple(axes for _, axes in rows))
+
+
+def _place(stack: Stack, places: Sequence[int], number: int) -> int:
+    """The number of a piece among those that differ along these dimensions only."""
+    found = 0
+    for k, own in enumerate(_unravelled(number, [len(lengths) for lengths in stack.lengths])):
+        if k in places:
+            found = found * len(stack.lengths[k]) + own
+    return found
+
+
+def _unravelled(number: int, counts: Sequence[int]) -> list[int]:
+    found = []
+    for count in reversed(counts):
+        number, own = divmod(number, count)
+        found.append(own)
+    return found[::-1]
+
+
+def _groups(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
+    """Old dimensions, by number, and the lengths of the new ones that have as many entries."""
+    i = j = 0
+    while i < len(old) or j < len(new):
+        ours, theirs = ([i], [new[j]]) if i < len(old) and j < len(new) else ([], [])
+        if not ours:  # dimensions of one are left
+            yield list(range(i, len(old))), list(new[j:])
+            return
+        while (have := math.prod(old[k] for k in ours)) != (want := math.prod(theirs)):
+            if have < want:
+                ours.append(ours[-1] + 1)
+            else:
+                theirs.append(new[j + len(theirs)])
+        i, j = ours[-1] + 1, j + len(theirs)
+        yield ours, theirs
+
+
+def _divided(
+    runs: Sequence[int], shape: Sequence[int]
+) -> tuple[list[int], list[tuple[int, ...]], list[tuple[int, ...]]] | None:
+    """Runs of entries in these dimensions: in which they lie side by side, their lengths there, and shapes.
+
+    None where they do not fill rows.
+    """
+    first, *rest = shape
+    row = math.prod(rest)
+    if all(run % row == 0 for run in runs):
+        own = tuple(run // row for run in runs)
+        return [0], [own], [(n, *rest) for n in own]
+    lines, line = [], []
+    for run in runs:
+        line.append(run)
+        if sum(line) >= row:
+            lines.append(line)
+            line = []
+    if line or any(line != lines[0] or sum(line) != row for line in lines):
+        return None
+    if (inner := _divided(lines[0], rest)) is None:
+        return None
+    dims, lengths, shapes = inner
+    return (
+        [0, *(d + 1 for d in dims)],
+        [(1,) * first, *lengths],
+        [(1, *shape) for shape in shapes] * first,
+    )
+
+
+def joined(walk: Walk, stack: Stack) -> Axes:
     """The axes of the whole, whose pieces are ordered alike."""
-    shapes = [(*axes[:at], Fixed(1), *axes[at + 1 :]) for axes in pieces]
-    axes = rules.broadcast(walk, shapes)
-    return (*axes[:at], total([walk.units.resolve(piece[at]) for piece in pieces]), *axes[at + 1 :])
+    found: Stack | Axes = stack
+    for dim in stack.at:
+        found = _merged(walk, found, dim) if isinstance(found, Stack) else found
+    return found if isinstance(found, tuple) else ()
+
+
+def _merged(walk: Walk, stack: Stack, dim: int) -> Stack | Axes:
+    """The pieces along one of its dimensions as one, ordered alike along all others."""
+    place = stack.at.index(dim)
+    rows: dict[tuple[int, ...], list[Axes]] = {}
+    for number, axes in zip(stack.numbers(), stack.pieces, strict=True):
+        rows.setdefault((*number[:place], *number[place + 1 :]), []).append(axes)
+    pieces = []
+    for row in rows.values():
+        whole = list(rules.broadcast(walk, [(*axes[:dim], Fixed(1), *axes[dim + 1 :]) for axes in row]))
+        whole[dim] = total([walk.units.resolve(axes[dim]) for axes in row])
+        pieces.append(tuple(whole))
+    lengths = (*stack.lengths[:place], (stack.shape[dim],), *stack.lengths[place + 1 :])
+    return _less(replace(stack, lengths=lengths, pieces=tuple(pieces)), dim)

@@ -14,6 +14,7 @@ from ...graph.tracing import line_of
 from ...proof import stale
 from ..axes.axes import Axes, Expr, Fixed, Var, factors, product
 from ..axes.orders import NONE, Parents
+from ..axes.stack import Stack
 from ..axes.units import Units
 
 INPUT, OUTPUT = "it is the network's input", "it is the network's output"
@@ -33,15 +34,13 @@ class Value:
     """A tensor of the graph. Where its shape is not `known` before it runs, `axes` say nothing.
 
     All entries of a `uniform` one are equal, so whoever reads it may permute it in a way of its own.
-    `pieces` are the axes of parts that lie side by side along dimension `at` (see `stacking`); of such a
-    tensor, `axes` tell no more than the shape.
+    Where it is a `stack` of pieces (see `stacking`), `axes` tell no more than the shape.
     """
 
     axes: Axes
     dtype: torch.dtype | None = None
     uniform: bool = False
-    at: int = 0
-    pieces: tuple[Axes, ...] = ()
+    stack: Stack | None = None
     role: str = ""  # of numbers: what they say of the units `names` (see `routing`)
     names: Expr | None = None
     known: bool = True

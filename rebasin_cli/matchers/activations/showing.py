@@ -165,7 +165,7 @@ def _floats(node: fx.Node) -> bool:
 
 def _axes_in(value: Any) -> Iterator[Axes]:
     if isinstance(value, Value):
-        if value.known and not value.pieces:
+        if value.known and value.stack is None:
             yield value.axes
     elif isinstance(value, (tuple, list)):
         for item in value:
