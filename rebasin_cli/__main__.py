@@ -114,9 +114,9 @@ def _stop(lines: list[str], code: int, error: BaseException) -> None:
 
 def _annotations(error: BaseException, told: str) -> list[str]:
     """What ended the program, as lines that a job's page shows."""
-    from .reports import _github
+    from .reports import github
 
-    return _github.of_error(error, told.removeprefix("rebasin: ")) if _github.running() else []
+    return github.of_error(error, told.removeprefix("rebasin: ")) if github.running() else []
 
 
 if __name__ == "__main__":

@@ -66,10 +66,10 @@ def _clean_errors() -> Iterator[None]:
 
 def _annotate(message: str) -> None:
     """What is wrong with arguments, for a job's page; typer itself says it to people."""
-    from ..reports import _github
+    from ..reports import github
 
-    if message and _github.running() and not _github.told_as_one():
-        for told in _github.of_error(UsageError(message), message):
+    if message and github.running() and not github.told_as_one():
+        for told in github.of_error(UsageError(message), message):
             typer.echo(told, err=True)
 
 

@@ -24,7 +24,7 @@ def whole(report: Any) -> None:
 
 def brief(report: Any) -> None:
     """A report as a few lines: figures and gates."""
-    from ..reports._brief import brief as lines
+    from ..reports.conclusion import brief as lines
 
     for text in lines(report):
         put(f"   {text}")
@@ -32,7 +32,7 @@ def brief(report: Any) -> None:
 
 def beside_json(report: Any) -> None:
     """In brief on stderr, for the log; not within a run, which tells of it."""
-    from ..reports._as_one import told_as_one
+    from ..reports.github import told_as_one
 
     if not told_as_one():
         with redirect_stdout(sys.stderr):
@@ -41,13 +41,13 @@ def beside_json(report: Any) -> None:
 
 def warn(found: Sequence[Any], recipe: Path | None = None) -> None:
     """Say of gates without a baseline on stderr that nothing was compared, and to GitHub as it reads it."""
-    from ..reports import _github
+    from ..reports import github
 
     for gate in found:
         if gate.skipped:
             print(line(f"WARNING: no baseline: {gate.told}"), file=sys.stderr)
-    if _github.running():
-        for text in _github.warnings(found, None if recipe is None else str(recipe)):
+    if github.running():
+        for text in github.warnings(found, None if recipe is None else str(recipe)):
             print(text, file=sys.stderr, flush=True)
 
 

@@ -165,7 +165,7 @@ def _line(name: str, value: Any) -> str | None:
             f"10^{value['log10_symmetries']:.1f} symmetries"
         )
     if name == "gates" and isinstance(value, list):
-        from ..reports._gates import mark, of_values
+        from ..reports.verdicts import mark, of_values
 
         return "; ".join(f"{mark(gate)}  {gate.name}" for gate in of_values(value))
     if name == "tries":
@@ -234,13 +234,13 @@ def _proof(proof: Mapping[str, Any]) -> str:
 
 
 def _outputs(proof: Mapping[str, Any]) -> str:
-    from ..reports._accounts import kept_in_words
+    from ..reports.accounts import kept_in_words
 
     return kept_in_words(*(proof.get(name, ()) for name in ("kept", "not_kept", "not_seen")))
 
 
 def _match(match: Mapping[str, Any]) -> str:
-    from ..reports._accounts import polished_in_words, tried_in_words
+    from ..reports.accounts import polished_in_words, tried_in_words
 
     if "sweeps" not in match:
         return match["method"]
@@ -252,7 +252,7 @@ def _match(match: Mapping[str, Any]) -> str:
 
 
 def _searched(match: Mapping[str, Any]) -> str:
-    from ..reports._accounts import rounded_in_words
+    from ..reports.accounts import rounded_in_words
 
     if "rounded" in match:  # the objective is a loss, negative
         start = f" from {match['init']}" if "init" in match else ""

@@ -59,7 +59,7 @@ def _performed(step: Step, more: Mapping[str, Any], line: Sequence[str]) -> Perf
 
 def tell(outcome: Any, *, recipe: Path, stdout: Any, as_json: bool, quiet: bool) -> None:
     """A step that was done; in brief, for the log, where `stdout` is for JSON."""
-    from ..reports._gates import results
+    from ..reports.verdicts import results
 
     if outcome.report is not None:
         reports.warn(results(outcome.report, outcome.step.name, where=outcome.step.where), recipe)

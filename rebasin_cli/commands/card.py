@@ -11,7 +11,7 @@ from ..checkpoints.checkpoint import open_checkpoint
 from ..errors import UsageError
 from ..registry.options import PLAIN, READS, WRITES, argument, option
 from ..registry.results import Result
-from ..reports import Report, _card
+from ..reports import Report, card
 from ..runtime import files
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
@@ -77,20 +77,20 @@ def run(asked: Card, listener: Listener = SILENT) -> CardResult:
         raise UsageError(
             f"{model} does not record that it was merged", hint="A card is for what rebasin merge wrote"
         )
-    record = _card.read_record(facts, str(model))
+    record = card.read_record(facts, str(model))
     measured = (
         None if report is None else _of_parents(stored_report(report, "--barrier").report, record, report)
     )
     text = None if recipe is None else files.text(recipe, f"--recipe {recipe}", most=LARGEST)
     scores = [evaluated(model, "test", listener, subjects).values()] if asked.data else []
     name = asked.name or model.stem or str(model)
-    about = _card.About(name, asked.base_model, asked.license, asked.library)
-    shown = _card.render(record, about, scores=scores, report=measured, recipe=text)
+    about = card.About(name, asked.base_model, asked.license, asked.library)
+    shown = card.render(record, about, scores=scores, report=measured, recipe=text)
     write_files([(asked.out, shown)], force=asked.force)
     return CardResult([str(asked.out)], str(model), scores)
 
 
-def _of_parents(report: Report, record: _card.Record, path: Path) -> Report:
+def _of_parents(report: Report, record: card.Record, path: Path) -> Report:
     """The report, if it is on two models that this one was made of (or on these as they were aligned)."""
     left, others = record.parents, []
     for given in report.inputs:
@@ -110,9 +110,9 @@ def _of_parents(report: Report, record: _card.Record, path: Path) -> Report:
 
 def _is_or_became(given: Mapping[str, Any]) -> list[str]:
     """Digests under which a report's model may be a parent: its own, and of what it is an aligned copy."""
-    recorded, own = _card.of_input(given), given.get("sha256")
+    recorded, own = card.of_input(given), given.get("sha256")
     found = [own] if isinstance(own, str) else []
     if recorded.get("rebasin.command") in MOVED:
         facts = {key: text for key, text in recorded.items() if isinstance(text, str)}
-        found += _card.read_record(facts, str(given.get("file", "?"))).inputs[-1:]
+        found += card.read_record(facts, str(given.get("file", "?"))).inputs[-1:]
     return found

@@ -19,7 +19,7 @@ from ..registry import operations
 from ..registry.options import READS, again, argument
 from ..registry.results import Result
 from ..repair import open_to_choice
-from ..reports import _accounts as accounts
+from ..reports import accounts
 from ..reports import doctor as told
 from ..reports.document import Document
 from ..reports.formats import html

@@ -15,8 +15,8 @@ from ..measure import model_gates
 from ..networks.evaluation import Scores
 from ..registry.options import PLAIN, READS, again, argument, option
 from ..registry.results import IN_JSON_ONLY, UNSET, Result, Unset
-from ..reports import _gates
-from ..reports._as_one import told_as_one
+from ..reports import verdicts
+from ..reports.github import told_as_one
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, Gates, Screen
@@ -80,14 +80,14 @@ class EvalResult(Result):
     gates: list[Mapping[str, Any]] | Unset = UNSET
 
     @property
-    def _found(self) -> Sequence[_gates.GateResult]:
-        return () if isinstance(self.gates, Unset) else _gates.of_values(self.gates)
+    def _found(self) -> Sequence[verdicts.GateResult]:
+        return () if isinstance(self.gates, Unset) else verdicts.of_values(self.gates)
 
     def warnings(self) -> Sequence[Any]:
         return () if told_as_one() else self._found  # else the run tells
 
     def end(self) -> None:
-        _gates.raise_unmet(self._found)
+        verdicts.raise_unmet(self._found)
 
 
 def run(asked: Eval, listener: Listener = SILENT) -> EvalResult:

@@ -21,8 +21,7 @@ from ..measure import planes
 from ..measure.planes import Place
 from ..registry.options import PLAIN, READS, WRITES, again, argument, option
 from ..registry.results import Plan, Result
-from ..reports import _accounts as accounts
-from ..reports import pictures
+from ..reports import accounts, pictures
 from ..reports import plane as drawn
 from ..reports.document import Document
 from ..reports.formats import html

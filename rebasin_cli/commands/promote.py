@@ -11,7 +11,7 @@ from ..measure.baseline import Subject, check_baseline
 from ..measure.gates import contradicted
 from ..registry.options import READS, REPLACES, TRUSTS, again, argument, option
 from ..registry.results import Result
-from ..reports import Report, _gates
+from ..reports import Report, verdicts
 from ..runtime import files
 from ..runtime.files import Inputs, is_missing
 from ..session.listener import SILENT, Listener
@@ -85,12 +85,12 @@ def run(asked: Promote, listener: Listener = SILENT) -> PromoteResult:
         sha256=new.sha256,
         replaced=None if old is None or old.sha256 == new.sha256 else old.sha256,
         held_against=_held_against(new.report, old),
-        gates=_gates.verdict(_gates.results(new.report)) or "none",
+        gates=verdicts.verdict(verdicts.results(new.report)) or "none",
     )
 
 
 def _check_passed(report: Report, path: Path, *, ungated: bool) -> None:
-    found = _gates.results(report)
+    found = verdicts.results(report)
     if not found and not ungated:
         raise UsageError(
             f"{path} was held against no gate: nobody asked whether it is good enough",
@@ -104,7 +104,7 @@ def _check_passed(report: Report, path: Path, *, ungated: bool) -> None:
             hint="It was changed after it was measured: measure it again",
         )
     try:
-        _gates.raise_unmet(found)
+        verdicts.raise_unmet(found)
     except GateNotMet as error:
         error.message = f"{path} is no baseline: {error.message}"
         raise

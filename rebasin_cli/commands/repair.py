@@ -16,7 +16,7 @@ from ..registry.options import READS, REQUIRED, again, argument, option
 from ..registry.results import UNSET, Result, Unset
 from ..repair import REPAIRS, repair_merged
 from ..repair.options import SAMPLES
-from ..reports import _accounts as accounts
+from ..reports import accounts
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights

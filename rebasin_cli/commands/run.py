@@ -13,7 +13,7 @@ from typing import Any
 from ..checkpoints.digests import of_file
 from ..errors import UsageError
 from ..registry.options import PLAIN, READS, TRUSTS, WRITES, argument, option
-from ..reports._as_one import as_one
+from ..reports.github import as_one
 from ..runtime import files
 from ..runtime.files import Inputs
 from ..runtime.watching import Watch

@@ -17,8 +17,7 @@ from ..learning.curves import stored
 from ..measure import bounds, signatures
 from ..registry.options import PLAIN, READS, WRITES, again, argument, option
 from ..registry.results import UNSET, Result, Unset
-from ..reports import _accounts as accounts
-from ..reports import pictures
+from ..reports import accounts, pictures
 from ..reports import signature as told
 from ..reports.document import Document
 from ..reports.formats import html

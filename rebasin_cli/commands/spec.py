@@ -17,7 +17,7 @@ from ..inference.text import explaining
 from ..proof import prove as proving
 from ..registry.options import MAY_READ, PLAIN, READS, REQUIRED, WRITES, again, argument, option
 from ..registry.results import UNSET, Result, Unset
-from ..reports._accounts import describe_kept, describe_proof, kept_in_words
+from ..reports.accounts import describe_kept, describe_proof, kept_in_words
 from ..session.asked import of
 from ..session.inputs import inputs_of
 from ..session.listener import SILENT, Listener

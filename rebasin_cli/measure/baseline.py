@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..reports import TOLERANCE, Gate, Report, Row
-from ..reports._format import MIDPOINT, number
+from ..reports.format import MIDPOINT, number
 from ..runtime.text import clean
 from . import pairing
 

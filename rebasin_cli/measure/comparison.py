@@ -20,7 +20,7 @@ from ..errors import UsageError
 from ..matchers.portfolio.align import align
 from ..networks.evaluation import Scores, evaluate
 from ..repair import reset
-from ..reports import _accounts as accounts
+from ..reports import accounts
 from ..runtime.seeds import generator
 from ..spec.resolving import resolve_spec
 from ..spec.spec import FittedSpec, Spec

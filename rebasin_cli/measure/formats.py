@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ..reports._facts import facts, took
 from ..reports.document import (
     Code,
     Command,
@@ -18,6 +17,7 @@ from ..reports.document import (
     On,
     Panel,
 )
+from ..reports.facts import facts, took
 from ..reports.formats import html, markdown
 from ..reports.formats.json import dump
 from ..reports.pictures import png

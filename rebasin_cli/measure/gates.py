@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import RebasinError, UsageError
 from ..reports import TOLERANCE, Gate, Report, Row
-from ..reports._format import number
+from ..reports.format import number
 from .baseline import Baseline, against, at_middle, shipped
 from .thresholds import LANGUAGE, SHIPPED, Figure, Threshold, misread, parse_gate, stored, vocabulary, wrong
 

@@ -17,8 +17,7 @@ from ..networks.attacks import Attacker
 from ..networks.evaluation import Scores
 from ..repair import choosing
 from ..repair.choosing import Choice
-from ..reports import Difference, Report, Row
-from ..reports import _accounts as accounts
+from ..reports import Difference, Report, Row, accounts
 from ..spec.spec import FittedSpec, Spec
 from ..symmetry import permutation
 from ..types import Permutations, Tensors

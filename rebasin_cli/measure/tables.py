@@ -6,8 +6,8 @@ import math
 import statistics
 from collections.abc import Collection, Sequence
 
-from ..reports._format import MISSING, fixed, number, tail
 from ..reports.document import Column, Kind, Row, Table, Tone
+from ..reports.format import MISSING, fixed, number, tail
 from ..runtime.text import many
 from .compared import Comparison, Curvature
 from .geometry import Geometry

@@ -8,10 +8,8 @@ from itertools import zip_longest
 from typing import Any
 
 from . import Report, Row
-from . import _format as f
-from ._conclusion import conclude
-from ._facts import facts, took
-from ._gates import GateResult, mark, results, verdict
+from . import format as f
+from .conclusion import conclude
 from .document import (
     Badge,
     Block,
@@ -31,8 +29,10 @@ from .document import (
     coded,
 )
 from .document import Row as TableRow
+from .facts import facts, took
 from .path import learning, path, reliability
 from .signature import matched
+from .verdicts import GateResult, mark, results, verdict
 
 
 def measured(report: Report) -> Document:

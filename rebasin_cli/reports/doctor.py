@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import _format as f
+from . import format as f
 from .document import (
     Badge,
     Code,

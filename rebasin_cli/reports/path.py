@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import Curve, Reliability, Report, Row
-from . import _format as f
+from . import format as f
 from .document import Color, Figure, Line, On, Panel
 from .pictures import CHORD, PALETTE
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..runtime.text import many
-from . import _format as f
-from ._facts import took
+from . import format as f
 from .document import (
     Column,
     Command,
@@ -25,6 +24,7 @@ from .document import (
     Surface,
     Table,
 )
+from .facts import took
 from .pictures import PALETTE, alike
 
 LEVELS = 13

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..runtime.text import many
-from . import _format as f
-from ._facts import took
+from . import format as f
 from .document import (
     Block,
     Column,
@@ -25,6 +24,7 @@ from .document import (
     Table,
     Tone,
 )
+from .facts import took
 from .pictures import PALETTE
 
 SERIES = (("before", PALETTE[0], "o", -0.12), ("after", PALETTE[1], "s", 0.12))

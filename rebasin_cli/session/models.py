@@ -21,7 +21,7 @@ from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..checkpoints.tensors import LazyTensors
 from ..errors import CheckpointError, NoEnvelope, NoSpecFits, NotProven, SpecError, UsageError
 from ..networks.running import fed
-from ..reports import _accounts as accounts
+from ..reports import accounts
 from ..runtime.ranks import ALONE, Ranks
 from ..spec.resolving import resolve_spec
 from ..spec.spec import FittedSpec, Spec

@@ -12,7 +12,7 @@ from rebasin_cli.lab.engine.claims import Claim
 from rebasin_cli.lab.engine.disagreements import DISAGREEMENTS
 from rebasin_cli.lab.engine.outcome import Line, Panel
 from rebasin_cli.reports import pictures
-from rebasin_cli.reports._markup import escape
+from rebasin_cli.reports.formats.markdown import escape
 
 
 @pytest.mark.parametrize(

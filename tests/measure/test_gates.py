@@ -17,7 +17,7 @@ from rebasin_cli.measure.gates import (
 )
 from rebasin_cli.measure.thresholds import FIGURES, asked, of_option, parse_gate
 from rebasin_cli.reports import Barrier, Curve, Report, Row
-from rebasin_cli.reports._gates import raise_unmet, results
+from rebasin_cli.reports.verdicts import raise_unmet, results
 
 
 def _row(name, loss, accuracy, barrier, **flags):

@@ -15,7 +15,7 @@ from rebasin_cli.networks.evaluation import Scores, evaluate
 from rebasin_cli.repair import choosing
 from rebasin_cli.repair.calibration import Scaled
 from rebasin_cli.reports import Curve, Middle, Report, Row, barrier_of
-from rebasin_cli.reports._conclusion import conclude
+from rebasin_cli.reports.conclusion import conclude
 
 
 def test_a_bootstrap_interval_is_that_of_the_normal_law_for_many_samples():

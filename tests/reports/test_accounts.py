@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from rebasin_cli.repair import Repaired
-from rebasin_cli.reports._accounts import say_repair
+from rebasin_cli.reports.accounts import say_repair
 
 
 @pytest.mark.parametrize("method", ["refit", "repair", "reset"])

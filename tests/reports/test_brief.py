@@ -3,7 +3,7 @@
 import dataclasses
 
 from rebasin_cli.reports import Gate
-from rebasin_cli.reports._brief import brief
+from rebasin_cli.reports.conclusion import brief
 
 from .test_reports import example
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rebasin_cli.reports import Barrier, Curve, Report, Row
-from rebasin_cli.reports._conclusion import conclude
+from rebasin_cli.reports.conclusion import conclude
 
 
 def row(name, loss, accuracy=0.9, **more):

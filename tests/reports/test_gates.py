@@ -6,10 +6,10 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from rebasin_cli.errors import CheckpointError, DataError, GateNotMet, ResourceError, UsageError
-from rebasin_cli.reports import _github, _summary
-from rebasin_cli.reports._gates import Ended, GateResult, raise_unmet
-from rebasin_cli.reports._junit import junit
-from rebasin_cli.reports._summary import summary
+from rebasin_cli.reports import github
+from rebasin_cli.reports.formats.junit import junit
+from rebasin_cli.reports.github import summary
+from rebasin_cli.reports.verdicts import Ended, GateResult, raise_unmet
 
 from .junit_schema import problems
 
@@ -152,7 +152,7 @@ def test_the_summary_begins_with_the_verdict_and_names_every_gate_with_its_step(
 def test_a_summary_is_never_more_than_its_room_and_ends_with_a_section():
     sections = [f"### Section {k}\n\n{'é' * 20_000}" for k in range(40)]
     text = summary(STEPS, sections)
-    assert 900_000 < len(text.encode()) <= _summary.MOST
+    assert 900_000 < len(text.encode()) <= github.MOST
     kept = text.count("### Section")
     assert text.endswith(f"\n*{40 - kept} sections are left out here: a step summary holds 1 MiB at most.*\n")
     assert text.count("é") == 20_000 * kept
@@ -161,7 +161,7 @@ def test_a_summary_is_never_more_than_its_room_and_ends_with_a_section():
 def test_of_too_many_gates_the_missed_ones_come_first():
     many = [gate(f"gate {k}", k < 20_000, message="m" * 60) for k in range(20_005)]
     text = summary(many, ["### More"])
-    assert len(text.encode()) <= _summary.MOST
+    assert len(text.encode()) <= github.MOST
     assert text.startswith("## rebasin: 5 of 20005 gates not met\n")
     assert text.count("✗ not met") == 5
     assert "gates (0 of them not met) are left out here" in text
@@ -186,95 +186,95 @@ def workspace(tmp_path, monkeypatch):
 
 def test_annotations_name_the_recipe_and_its_line(workspace):
     at = GateResult("g", 1.0, "", False, "too high", "path", "line 12", "good.json")
-    (line,) = _github.missed([at], "recipe.yaml")
+    (line,) = github.missed([at], "recipe.yaml")
     assert line == (
         "::error file=merge/recipe.yaml,line=12,title=rebasin%3A gate not met in path::"
         "step path: g: too high%0Athe baseline is good.json"
     )
     failed = DataError("line 7, step a: it is broken", hint="next")
     failed.file = str(workspace / "merge" / "a,b:c%.yaml")
-    (line,) = _github.of_error(failed, str(failed))
+    (line,) = github.of_error(failed, str(failed))
     assert line.startswith(
         "::error file=merge/a%2Cb%3Ac%25.yaml,line=7,title=rebasin::line 7, step a: it is broken%0Anext"
     )
     refused = UsageError("3 problems", problems=["line 3: x: y", "--set a=b: no", "line 9, step z: w"])
     refused.file = "recipe.yaml"
-    assert _github.of_error(refused, str(refused)) == [
+    assert github.of_error(refused, str(refused)) == [
         "::error file=merge/recipe.yaml,line=3,title=rebasin::line 3: x: y",
         "::error file=merge/recipe.yaml,title=rebasin::--set a=b: no",
         "::error file=merge/recipe.yaml,line=9,title=rebasin::line 9, step z: w",
     ]
     many = UsageError("many", problems=[f"line {k}: x" for k in range(1, 30)])
     many.file = "recipe.yaml"
-    lines = _github.of_error(many, str(many))
+    lines = github.of_error(many, str(many))
     assert len(lines) == 10 and "20 more problems: see the log" in lines[-1]
     unread = UsageError("recipe.yaml: no such file")
     unread.file = "../../elsewhere.yaml"
-    assert _github.of_error(unread, str(unread)) == [
+    assert github.of_error(unread, str(unread)) == [
         "::error file=../../elsewhere.yaml,title=rebasin::recipe.yaml: no such file"
     ]
 
 
 def test_annotations_are_one_line_each_with_githubs_escapes():
-    (line,) = _github.missed([gate("x:y,z%", False, message="100%\r\n::warning::no", step="a,b:c")])
+    (line,) = github.missed([gate("x:y,z%", False, message="100%\r\n::warning::no", step="a,b:c")])
     assert line.startswith("::error title=rebasin%3A gate not met in a%2Cb%3Ac::step a,b:c: x:y,z%25: 100%25")
     assert "\n" not in line and "\r" not in line
-    assert _github.error("t", "one\ntwo") == "::error title=rebasin%3A t::one%0Atwo"
+    assert github.error("t", "one\ntwo") == "::error title=rebasin%3A t::one%0Atwo"
 
 
 def test_met_gates_have_no_annotation_and_the_tenth_says_how_many_more_there_are():
-    assert _github.missed([gate("g")]) == []
-    lines = _github.missed([gate(f"g{k}", False) for k in range(15)])
+    assert github.missed([gate("g")]) == []
+    lines = github.missed([gate(f"g{k}", False) for k in range(15)])
     assert len(lines) == 10 and lines[-1].endswith("::6 more gates are not met: see the log")
-    assert len(_github.missed([gate(f"g{k}", False) for k in range(10)])) == 10
+    assert len(github.missed([gate(f"g{k}", False) for k in range(10)])) == 10
 
 
 def test_what_ends_the_program_is_one_annotation_or_one_for_every_missed_gate():
-    assert _github.of_error(CheckpointError("broken"), "broken\nnext") == [
+    assert github.of_error(CheckpointError("broken"), "broken\nnext") == [
         "::error title=rebasin::broken%0Anext"
     ]
     with pytest.raises(GateNotMet) as caught:
         raise_unmet(STEPS)
-    assert _github.of_error(caught.value, str(caught.value)) == _github.missed(STEPS)
-    assert len(_github.error("", "x" * 100_000)) < 5_000
+    assert github.of_error(caught.value, str(caught.value)) == github.missed(STEPS)
+    assert len(github.error("", "x" * 100_000)) < 5_000
 
 
 def test_the_summary_file_is_githubs_only_in_a_job_of_github(tmp_path):
     there = {"GITHUB_STEP_SUMMARY": str(tmp_path / "s.md")}
-    assert _github.step_summary(environ=there) is None
-    assert _github.step_summary(environ={"GITHUB_ACTIONS": "true"}) is None
-    found = _github.step_summary(environ=there | {"GITHUB_ACTIONS": "true"})
+    assert github.step_summary(environ=there) is None
+    assert github.step_summary(environ={"GITHUB_ACTIONS": "true"}) is None
+    found = github.step_summary(environ=there | {"GITHUB_ACTIONS": "true"})
     assert (found.path, found.asked) == (tmp_path / "s.md", False)
-    named = _github.step_summary(tmp_path / "own.md", there | {"GITHUB_ACTIONS": "true"})
+    named = github.step_summary(tmp_path / "own.md", there | {"GITHUB_ACTIONS": "true"})
     assert (named.path, named.asked) == (tmp_path / "own.md", True)
 
 
 def test_several_commands_share_the_room_of_one_summary(tmp_path):
     path = tmp_path / "s.md"
     for _ in range(4):
-        assert _github.StepSummary(path).add(STEPS, ["x" * 400_000]) == ""
-    assert path.stat().st_size <= _summary.MOST
+        assert github.StepSummary(path).add(STEPS, ["x" * 400_000]) == ""
+    assert path.stat().st_size <= github.MOST
     text = path.read_text()
     assert text.count("x" * 400_000) == 2
     assert text.count("1 section is left out here") == 2
-    path.write_text("x" * _summary.MOST)
-    _github.StepSummary(path).add(STEPS)
-    assert path.stat().st_size == _summary.MOST
+    path.write_text("x" * github.MOST)
+    github.StepSummary(path).add(STEPS)
+    assert path.stat().st_size == github.MOST
 
 
 def test_a_summary_that_cannot_be_written_fails_only_where_it_was_asked_for(tmp_path):
     path = tmp_path / "no" / "s.md"
     with pytest.raises(ResourceError, match="no folder"):
-        _github.StepSummary(path).check()
+        github.StepSummary(path).check()
     with pytest.raises(ResourceError, match="--step-summary"):
-        _github.StepSummary(path).add(STEPS)
-    _github.StepSummary(path, asked=False).check()
-    assert "cannot be written" in _github.StepSummary(path, asked=False).add(STEPS)
+        github.StepSummary(path).add(STEPS)
+    github.StepSummary(path, asked=False).check()
+    assert "cannot be written" in github.StepSummary(path, asked=False).add(STEPS)
     with pytest.raises(UsageError, match="is a folder"):
-        _github.StepSummary(tmp_path).check()
-    assert "cannot be written" in _github.StepSummary(tmp_path, asked=False).add(STEPS)
+        github.StepSummary(tmp_path).check()
+    assert "cannot be written" in github.StepSummary(tmp_path, asked=False).add(STEPS)
     (tmp_path / "link.md").symlink_to("elsewhere")
-    assert "cannot be written" in _github.StepSummary(tmp_path / "link.md", asked=False).add(STEPS)
+    assert "cannot be written" in github.StepSummary(tmp_path / "link.md", asked=False).add(STEPS)
     assert not (tmp_path / "elsewhere").exists()
-    _github.StepSummary(tmp_path / "s.md").check()
+    github.StepSummary(tmp_path / "s.md").check()
     assert not (tmp_path / "s.md").exists()

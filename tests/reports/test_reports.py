@@ -31,13 +31,13 @@ from rebasin_cli.reports import (
     Reliability,
     Report,
     Row,
+    accounts,
     barrier_of,
     path,
     pictures,
     registry,
 )
-from rebasin_cli.reports import _accounts as accounts
-from rebasin_cli.reports._format import clean, duration, fixed, number
+from rebasin_cli.reports.format import clean, duration, fixed, number
 from rebasin_cli.reports.formats import json as json_format
 from rebasin_cli.reports.formats import junit, markdown, png, terminal
 

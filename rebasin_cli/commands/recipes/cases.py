@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from ...errors import RebasinError, UsageError
-from ...reports import _gates
-from ...reports._gates import Case, Ended, GateResult
+from ...reports import verdicts
+from ...reports.verdicts import Case, Ended, GateResult
 from ..verbs import since
 from .running import FAILED, MISSED, NOT_RUN, Outcome
 
@@ -47,9 +47,9 @@ def _cases(outcome: Outcome, why: str) -> list[Case]:
     found: list[Case] = []
     if (report := outcome.report) is not None:
         held = since.of_missed(report, outcome.step.options.get("baseline"))
-        found += _gates.results(report, step, where=outcome.step.where, baseline=held)
+        found += verdicts.results(report, step, where=outcome.step.where, baseline=held)
     elif isinstance(gates := outcome.result.get("gates"), list):  # in a word where they are another's
-        found += _gates.of_values(gates, step, where=outcome.step.where)
+        found += verdicts.of_values(gates, step, where=outcome.step.where)
     if outcome.ok and outcome.step.command.name == "verify":
         one = "one is a relabelling of the other"
         found.append(GateResult(command, 1.0, "yes", True, one, step, outcome.step.where))

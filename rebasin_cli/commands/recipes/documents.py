@@ -22,8 +22,8 @@ from ...checkpoints import digests
 from ...checkpoints.disk import disk
 from ...checkpoints.staging import staged
 from ...errors import Interrupted, RebasinError, TimedOut, UsageError, as_error
-from ...reports import _github
-from ...reports._github import StepSummary
+from ...reports import github
+from ...reports.github import StepSummary
 from ...runtime import files, signals
 from ...runtime.files import Inputs
 from . import running, telling
@@ -273,7 +273,7 @@ class Documents:
 
     def _githubs(self) -> StepSummary | None:
         """GitHub's summary, where the run adds to it beside what the recipe names."""
-        if self.named.step_summary is not None or (summary := _github.step_summary()) is None:
+        if self.named.step_summary is not None or (summary := github.step_summary()) is None:
             return None
         named = self._places("step_summary")
         return None if any(_is_same(path, summary.path) for path in named) else summary

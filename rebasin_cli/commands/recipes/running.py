@@ -26,7 +26,7 @@ from ...errors import (
     as_error,
 )
 from ...reports import Report
-from ...reports._gates import GateResult, raise_unmet
+from ...reports.verdicts import GateResult, raise_unmet
 from ...runtime.files import is_missing
 from ...session.listener import Listener
 from ..verbs import measured as taken

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import GateNotMet, RebasinError
-from ...reports import Report, _junit
-from ...reports._format import title
-from ...reports._gates import Case
-from ...reports._markup import code, escape, head, line
+from ...reports import Report
+from ...reports.format import title
 from ...reports.formats import json as json_format
+from ...reports.formats import junit as junit_format
+from ...reports.formats.markdown import code, escape, head, line
+from ...reports.verdicts import Case
 from ...runtime.files import WEIGHTS
 from ..verbs import attestation as attesting
 from .cases import cases_of
@@ -23,7 +24,7 @@ from .running import Outcome, Progress
 def junit(outcomes: Sequence[Outcome], error: RebasinError | None, recipe: str) -> str:
     """A suite for every step, a case for every gate; one of its own for an `error` that is no step's."""
     seconds = {one.step.name: one.seconds for one in outcomes}
-    return _junit.junit(cases_of(outcomes, error), name=f"rebasin run {recipe}", seconds=seconds)
+    return junit_format.junit(cases_of(outcomes, error), name=f"rebasin run {recipe}", seconds=seconds)
 
 
 def summary(outcomes: Sequence[Outcome], error: RebasinError | None) -> tuple[list[Case], list[str]]:

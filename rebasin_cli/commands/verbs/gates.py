@@ -14,12 +14,12 @@ from ...errors import CheckpointError, UsageError
 from ...measure import gates, thresholds
 from ...measure.baseline import Baseline
 from ...registry.results import Result
-from ...reports import Report, _gates, _github, barrier
-from ...reports._as_one import told_as_one
-from ...reports._format import title
+from ...reports import Report, barrier, github, verdicts
+from ...reports.format import title
 from ...reports.formats import json as json_format
 from ...reports.formats import markdown
 from ...reports.formats.json import ODD
+from ...reports.github import told_as_one
 from ...runtime.files import Destinations, is_missing, meant
 from ...runtime.text import clean
 from ...session.listener import Listener
@@ -62,7 +62,7 @@ def asked_of(asked: Any) -> gates.GateSet:
 def written_of(asked: Any, listener: Listener) -> Written:
     """Where the report goes, and the summary of a step; nothing is written onto the baseline."""
     reads = [asked.baseline] if asked.baseline else []
-    summary = _github.step_summary(asked.step_summary)
+    summary = github.step_summary(asked.step_summary)
     return outputs.written_of(asked, listener, summary=summary, reads=reads)
 
 
@@ -80,14 +80,14 @@ class Judged(Result):
         return json_format.render(self.report)
 
     @cached_property
-    def _found(self) -> Sequence[_gates.GateResult]:
-        return _gates.results(self.report, baseline=since.of_missed(self.report, self.baseline))
+    def _found(self) -> Sequence[verdicts.GateResult]:
+        return verdicts.results(self.report, baseline=since.of_missed(self.report, self.baseline))
 
     def warnings(self) -> Sequence[Any]:
         return () if told_as_one() else self._found  # else the run tells
 
     def end(self) -> None:
-        _gates.raise_unmet(self._found)
+        verdicts.raise_unmet(self._found)
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def judge(
     report = gates.judged(report, asked)
     write_reports(report, destinations, force=written.force)
     if written.summary is not None:
-        found = _gates.results(report)
+        found = verdicts.results(report)
         sections = markdown.sections(barrier.document(report, judged=False))
         if told := written.summary.add(found, sections, title=title(report)):
             listener.say(told)

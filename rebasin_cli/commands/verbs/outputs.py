@@ -27,8 +27,8 @@ from ...checkpoints.tensors import LazyTensors, rows
 from ...errors import CheckpointError, OutputExists, RebasinError, UsageError
 from ...registry.operations import of_value
 from ...reports import Report, inconsistent
-from ...reports._github import StepSummary
 from ...reports.formats import json as json_format
+from ...reports.github import StepSummary
 from ...runtime import files
 from ...runtime.files import NOTHING, Destinations, Inputs, check_distinct
 from ...runtime.text import clean, some

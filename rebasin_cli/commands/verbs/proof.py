@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...matchers.portfolio.align import prove_spec
-from ...reports import _accounts as accounts
+from ...reports import accounts
 from ...session.network import origin, proof_inputs
 from ...session.session import Session
 

@@ -14,7 +14,7 @@ from ...checkpoints.saved import words
 from ...datasets._batches import LoaderData
 from ...registry import references
 from ...repair.options import SAMPLES
-from ...reports import _accounts as accounts
+from ...reports import accounts
 from ...runtime.text import many
 from ...session import inputs, method_options
 from ...session.held_out import HeldOut

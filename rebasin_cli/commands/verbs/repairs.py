@@ -19,7 +19,7 @@ from ...repair.costs import distillation_bytes
 from ...repair.options import RIDGE, SAMPLES, check_ridge
 from ...repair.producers import Site
 from ...repair.repairing import few, resolved
-from ...reports import _accounts as accounts
+from ...reports import accounts
 from ...session.listener import SILENT
 from ...session.method_options import trains
 from ...session.network import find_network, need_inputs

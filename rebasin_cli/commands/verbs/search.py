@@ -11,7 +11,7 @@ from ...errors import UsageError
 from ...matchers import State
 from ...matchers.portfolio import align
 from ...repair.options import SAMPLES
-from ...reports import _accounts as accounts
+from ...reports import accounts
 from ...runtime import devices
 from ...session import method_options, samples
 from ...session.listener import SILENT

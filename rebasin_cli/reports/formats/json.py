@@ -15,7 +15,7 @@ from ...errors import UsageError
 from ...registry.results import plain
 from ...runtime.text import clean, once
 from .. import SCHEMA, Report
-from .._format import is_number
+from ..format import is_number
 
 FILENAME = "report.json"
 HELP = "Write the report as JSON."

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Mapping, Sequence
+
 from .. import Report
-from .._conclusion import conclude
-from .._format import figures, headline, splits, title
-from .._gates import Ended, results
-from .._junit import junit
+from ..conclusion import conclude
+from ..format import clean, figures, headline, splits, title
+from ..verdicts import Case, Ended, GateResult, baselines, results
 
 FILENAME = "junit.xml"
 HELP = "Write one JUnit case per gate."
@@ -45,3 +48,68 @@ def _properties(report: Report) -> list[tuple[str, str]]:
             values = zip(KEYS, figures(row, split), strict=True)
             found += [(f"{row.name}:{split}:{key}", value) for key, value in values if value != "—"]
     return found
+
+
+RUN = "rebasin"
+
+
+def junit(
+    found: Iterable[Case],
+    *,
+    name: str = "rebasin",
+    classname: str = RUN,
+    seconds: Mapping[str, float] | None = None,
+    properties: Iterable[tuple[str, str]] = (),
+    remarks: Sequence[str] = (),
+) -> str:
+    """A suite for every step, in their order, and a case for every gate, and for every step without one.
+
+    `name` is that of the suite without a step; `seconds` are by step. `properties` are put into every suite,
+    `remarks` below the sentence of each failure.
+    """
+    steps: dict[str, list[Case]] = {}
+    for case in found:
+        steps.setdefault(case.step, []).append(case)
+    every, took = [case for cases in steps.values() for case in cases], dict(seconds or {})
+    total = _counts("rebasin", every, math.fsum(took.get(step, 0.0) for step in steps))
+    del total["skipped"]  # an attribute of suites alone
+    root = ET.Element("testsuites", total)
+    for step, cases in steps.items():
+        suite = ET.SubElement(root, "testsuite", _counts(step or name, cases, took.get(step, 0.0)))
+        if listed := list(properties):
+            inner = ET.SubElement(suite, "properties")
+            for key, value in listed:
+                ET.SubElement(inner, "property", name=clean(key), value=clean(value))
+        for case in cases:
+            of = clean(f"{classname}.{step}" if step else classname)
+            _tell(
+                ET.SubElement(suite, "testcase", classname=of, name=clean(case.name), time="0"), case, remarks
+            )
+    ET.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+
+
+def _counts(name: str, cases: Sequence[Case], seconds: float) -> dict[str, str]:
+    return {
+        "name": clean(name),
+        "tests": str(len(cases)),
+        "failures": str(sum(isinstance(case, GateResult) and not case.met for case in cases)),
+        "errors": str(sum(isinstance(case, Ended) and bool(case.error) for case in cases)),
+        "skipped": str(sum(case.skipped for case in cases)),
+        "time": f"{seconds:.3f}",
+    }
+
+
+def _tell(element: ET.Element, case: Case, remarks: Sequence[str]) -> None:
+    """What became of a case; of one that is met or done its figures."""
+    said = clean(case.message)
+    if case.skipped:
+        ET.SubElement(element, "skipped", message=said)
+    elif case.met:
+        ET.SubElement(element, "system-out").text = said
+    elif isinstance(case, GateResult):
+        found = ET.SubElement(element, "failure", message=said, type="GateNotMet")
+        found.text = "\n".join([said, *baselines([case]), *map(clean, remarks)])
+    else:
+        found = ET.SubElement(element, "error", message=said, type=clean(case.error))
+        found.text = "\n".join([said, *map(clean, case.details), *map(clean, remarks)])

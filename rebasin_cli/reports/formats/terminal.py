@@ -14,7 +14,6 @@ from rich.text import Text
 
 from ...runtime.text import line as in_line
 from .. import Report, barrier
-from .._format import tail
 from ..document import (
     Block,
     Command,
@@ -30,6 +29,7 @@ from ..document import (
     Tone,
     plain,
 )
+from ..format import tail
 
 FILENAME = None  # for the screen; report.md is its twin for a folder
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any, Protocol
 
-from ._accounts import kept_in_words, tried_in_words
-from ._format import best, clean, duration, fixed, is_number, learning, number
+from .accounts import kept_in_words, tried_in_words
+from .format import best, clean, duration, fixed, is_number, learning, number
 
 
 class Measured(Protocol):

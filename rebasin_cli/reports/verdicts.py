@@ -1,7 +1,7 @@
 """What gates found, and how steps ended, of one command or of several: what CI servers are told, as values.
 
-`GateResult` is one gate held against one figure, `Ended` a step that is told by no gate. `_junit` and
-`_summary` render any number of them, `raise_unmet` ends the program with exit code 1; `_github` says the same
+`GateResult` is one gate held against one figure, `Ended` a step that is told by no gate. `formats.junit` and
+`github.summary` render any number of them, `raise_unmet` ends the program with exit code 1; `github` says the same
 to GitHub's own means.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import GateNotMet
 from . import Report
-from ._format import clean
+from .format import clean
 
 BASELINE = "--baseline"  # how gates against a baseline begin
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.text import many, some
-from ._format import clean, fixed
+from .format import clean, fixed
 
 if TYPE_CHECKING:  # they bring torch, and what a run says of itself has to be told without it
     from ..matchers import MatchResult

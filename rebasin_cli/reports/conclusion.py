@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import Report
-from ._format import clean
+from .format import MISSING, clean, endpoint_figures, endpoints, figures, splits
+from .verdicts import GateResult, baselines, results, shouted
 
 SPLIT, MIDPOINT = "test", 0.5
 SMALL = 0.005  # nats
@@ -265,3 +266,27 @@ def _number(value: float) -> str:
 
 def _signed(value: float) -> str:
     return f"{value:+z.3f}"
+
+
+def brief(report: Report) -> list[str]:
+    """Figures of the split that counts, the verdict, then a line a gate, met or not."""
+    split, lines = next(iter(splits(report)), ""), []
+    for letter, file, ends in endpoints(report):
+        lines.append(f"{letter} {file}: {clean(split)} {_both(endpoint_figures(ends, split))}")
+    for row in report.rows:
+        if row.shipped:
+            loss, accuracy, midpoint, chord, *_ = figures(row, split)
+            height = f"barrier {chord} nats (chord), {midpoint} (midpoint)" if chord != MISSING else ""
+            both = ", ".join(filter(None, [_both((loss, accuracy)), height]))
+            lines.append(f"▸ {clean(row.name)}: {clean(split)} {both} at λ=½")
+    return [*lines, *filter(None, [conclude(report)]), *told(results(report))]
+
+
+def told(gates: list[GateResult]) -> list[str]:
+    """A line a gate, and which baseline they were held against."""
+    return [*(f"{shouted(gate)}  {clean(gate.told)}" for gate in gates), *baselines(gates)]
+
+
+def _both(figures: tuple[str, str]) -> str:
+    loss, accuracy = figures
+    return f"loss {loss}, accuracy {accuracy}"

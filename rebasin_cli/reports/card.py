@@ -15,8 +15,8 @@ import yaml
 
 from ..errors import CheckpointError
 from . import Report, barrier
-from ._format import number
 from .document import Block, Code, Column, Command, Document, Fold, Inline, Kind, Notes, On, Row, Table
+from .format import number
 from .formats import markdown
 
 TAGS = ("merge", "rebasin")
