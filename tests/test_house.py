@@ -29,7 +29,7 @@ FLOORS = """
     learning
     networks  symmetry  spec
     averages
-    nets  datasets  checkpoints  runtime  registry  version  types  errors
+    nets  datasets.sets  datasets  checkpoints  runtime  registry  version  types  errors
 """.split()
 ENTRANCES = {"__init__", "__main__"}  # they open the doors, and belong to no floor
 # Files that import each other, wherever in a file and for whatever: this list only shrinks.
@@ -206,8 +206,8 @@ OPENERS = {
         "registry.source",
         "registry.operations",
         "lab.engine.parameters",
-        "datasets.alice",
-        "datasets.digits",
+        "datasets.sets.alice",
+        "datasets.sets.digits",
     ),
     *("checkpoints.torch_format", "checkpoints.safetensors_format", "checkpoints.storages"),
     *("checkpoints.stored", "checkpoints.staging", "commands.recipes.records", "commands.recipes.fetching"),

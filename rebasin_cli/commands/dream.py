@@ -17,7 +17,7 @@ from torch import nn
 from .. import networks
 from ..checkpoints.checking import Wrong, refused
 from ..datasets import UNIT, Normalization, Samples, form
-from ..datasets._batches import describe
+from ..datasets.batches import describe
 from ..errors import UsageError
 from ..networks import dreaming
 from ..networks.dreaming import SAMPLES, STEPS

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..datasets._batches import checked
+from ..datasets.batches import checked
 from ..errors import DataError, UsageError
 from ..learning.curves import stored
 from ..measure import bounds, signatures

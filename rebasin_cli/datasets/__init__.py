@@ -27,11 +27,10 @@ from ..errors import DataError, UsageError
 from ..registry import Registry, import_reference, is_reference, references, unnamed, user_code
 from ..registry.surroundings import from_home
 from ..runtime.seeds import generator
-from ._batches import LoaderData, Once, open_loader
-from ._checking import MOST_CLASSES, check
-from ._normalization import UNIT, USUAL, Normalization, measured
-from ._samples import SPLITS, Samples
-from ._text import spelled
+from .batches import LoaderData, Once, open_loader
+from .normalization import UNIT, USUAL, Normalization, measured
+from .samples import MOST_CLASSES, SPLITS, Samples, check
+from .windows import spelled
 
 __all__ = [
     "Data",

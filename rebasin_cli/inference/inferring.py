@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from .. import networks
-from ..datasets._batches import describe
+from ..datasets.batches import describe
 from ..errors import NetworkError, NotProven
 from ..graph.tracing import export
 from ..networks.returned import Kept

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..datasets._portions import ClassSplit
+from ..datasets.portions import ClassSplit
 from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
 from .engine.claims import BELOW, mean

@@ -14,7 +14,7 @@ from torch import nn
 
 from .. import nets
 from ..datasets import Data, open_data
-from ..datasets._portions import Portion
+from ..datasets.portions import Portion
 from ..errors import DataError, UsageError
 from ..networks.attacks import Attack
 from ..runtime.memory import check_memory

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from .. import networks
-from ..datasets._batches import checked, part_of, size_of
+from ..datasets.batches import checked, part_of, size_of
 from ..networks.layout import Wrapper
 from ..networks.recording import Recording
 from ..networks.running import call, fed, select

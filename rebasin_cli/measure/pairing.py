@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..datasets._batches import LoaderData, checked, size_of, tensors_in
+from ..datasets.batches import LoaderData, checked, size_of, tensors_in
 from ..networks.evaluation import Scores
 from ..reports import Report
 from ..types import Batches

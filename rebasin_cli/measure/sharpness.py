@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ..datasets._batches import checked, size_of, to_device
+from ..datasets.batches import checked, size_of, to_device
 from ..errors import DataError, NetworkError, UsageError
 from ..networks.running import call, evaluating, fed
 from ..registry import user_code

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ..datasets._batches import tensors_in
+from ..datasets.batches import tensors_in
 from ..errors import NetworkError
 from .running import call, evaluating
 

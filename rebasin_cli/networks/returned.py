@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..datasets._batches import describe
+from ..datasets.batches import describe
 from ..errors import NetworkError, UsageError
 from ..runtime.text import some
 from .running import pick

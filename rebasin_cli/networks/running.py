@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..datasets._batches import describe, map_tensors, tensors_in, to_device
+from ..datasets.batches import describe, map_tensors, tensors_in, to_device
 from ..errors import DataError, NetworkError, RebasinError
 from ..registry import user_code
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..datasets._batches import map_tensors, tensors_in
+from ..datasets.batches import map_tensors, tensors_in
 from ..errors import NetworkError
 from ..runtime.seeds import generator
 from . import drawing, seeing

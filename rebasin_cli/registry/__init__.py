@@ -35,7 +35,8 @@ __all__ = [
 ]
 
 
-WITHIN = {"reports": ("formats",)}  # where a subpackage holds other modules, too: the folder of ours
+# Where a subpackage holds other modules, too: the folder of ours.
+WITHIN = {"reports": ("formats",), "datasets": ("sets",)}
 
 
 class Registry:

@@ -112,7 +112,7 @@ def data_folder(named: Path | None = None) -> Path | None:
 
 def of_data_sets(root: Path) -> list[Path]:
     """The files of the data sets that have names, as far as they lie below a folder of data."""
-    globs = constant("rebasin_cli.datasets._files", "LAID_OUT")
+    globs = constant("rebasin_cli.datasets.downloads", "LAID_OUT")
     return sorted({file for glob in globs for file in root.glob(glob) if file.is_file()})
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind
 
-from ..datasets._batches import checked, map_tensors, tensors_in
+from ..datasets.batches import checked, map_tensors, tensors_in
 from ..errors import DataError, NetworkError
 from ..graph.tracing import needed_for
 from ..networks.running import fed

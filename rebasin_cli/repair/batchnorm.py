@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from .. import networks
-from ..datasets._batches import checked, tensors_in
+from ..datasets.batches import checked, tensors_in
 from ..errors import DataError
 from ..networks.folding import NORMS
 from ..networks.layout import laid, takes_last

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..datasets._batches import checked, size_of
+from ..datasets.batches import checked, size_of
 from ..errors import UsageError
 from ..networks.layout import Wrapper, in_parts
 from ..networks.running import evaluating, fed

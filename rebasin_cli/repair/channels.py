@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from .. import networks
 from ..averages.mixing import average
-from ..datasets._batches import checked
+from ..datasets.batches import checked
 from ..errors import NetworkError, UsageError, unknown
 from ..networks.running import evaluating, fed, forward
 from ..types import Batches

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from ..datasets import _held_out
+from ..datasets import held_out
 from ..errors import DataError, NetworkError, UsageError
 from ..networks.evaluation import Scores
 from ..types import Batches
@@ -179,5 +179,5 @@ def parted(batches: Batches) -> tuple[Iterable[Any], Iterable[Any]]:
     """Re-iterable batches to measure a repair on, and others to judge it by; twice the same if too few."""
     for number, _ in enumerate(batches, start=1):
         if number == EVERY:
-            return _held_out.parted(batches, every=EVERY, at=EVERY - 1)
+            return held_out.parted(batches, every=EVERY, at=EVERY - 1)
     return batches, batches

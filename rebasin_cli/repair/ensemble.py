@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import networks
-from ..datasets._batches import checked, part_of, tensors_in
+from ..datasets.batches import checked, part_of, tensors_in
 from ..errors import DataError
 from ..networks.running import call, evaluating, fed
 from ..networks.state import duplicate

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from ..datasets._batches import checked, map_tensors
+from ..datasets.batches import checked, map_tensors
 from ..errors import DataError, NetworkError
 from ..networks.running import fed
 from ..types import Batches

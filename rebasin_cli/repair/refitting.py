@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..averages.mixing import average
-from ..datasets._batches import checked, tensors_in
+from ..datasets.batches import checked, tensors_in
 from ..errors import CheckpointError, DataError
 from ..networks.running import evaluating, fed
 from ..runtime.threads import WAITING, Beside, beside

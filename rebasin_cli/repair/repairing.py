@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from .. import networks
-from ..datasets._batches import First
+from ..datasets.batches import First
 from ..errors import CheckpointError, UsageError, unknown
 from ..networks.evaluation import Scores, evaluate
 from ..networks.running import fed

@@ -1,8 +1,7 @@
 """What gates found, and how steps ended, of one command or of several: what CI servers are told, as values.
 
 `GateResult` is one gate held against one figure, `Ended` a step that is told by no gate. `formats.junit` and
-`github.summary` render any number of them, `raise_unmet` ends the program with exit code 1; `github` says the same
-to GitHub's own means.
+`github` render any number of them, `raise_unmet` ends the program with exit code 1.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..checkpoints import beside as provenance_beside
 from ..checkpoints.digests import files_below
 from ..checkpoints.locate import locate, read_index
-from ..datasets._files import all_data
+from ..datasets.downloads import all_data
 from ..errors import CheckpointError
 from ..registry import references
 from ..runtime.files import Inputs

@@ -13,7 +13,7 @@ from .. import datasets
 from ..checkpoints.checkpoint import Checkpoint
 from ..datasets import Data as DataSet
 from ..datasets import open_data
-from ..datasets._batches import LoaderData
+from ..datasets.batches import LoaderData
 from ..errors import UsageError
 from ..matchers.activations import MATCH_BATCH
 from ..networks.evaluation import MEASURED, Scores, evaluate

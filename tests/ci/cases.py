@@ -19,7 +19,7 @@ LOADER = """\
 import time
 from pathlib import Path
 
-from rebasin_cli.datasets import digits
+from rebasin_cli.datasets.sets import digits
 
 
 def load(split):

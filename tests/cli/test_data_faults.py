@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rebasin_cli.datasets import _batches
+from rebasin_cli.datasets import batches
 
 LOADERS = """
 import torch
@@ -93,7 +93,7 @@ def test_a_loader_without_an_end_is_read_as_far_as_the_limit(command, reading, d
 
 
 def test_a_loader_without_an_end_and_without_a_limit_is_refused(reading, refused, done, monkeypatch):
-    monkeypatch.setattr(_batches, "ENDLESS", 100)
+    monkeypatch.setattr(batches, "ENDLESS", 100)
     says = ("(test) yields more than 100 samples, with no end in sight", "--limit N")
     refused(6, *reading("barrier", "Endless()"), says=says)
     done(*reading("barrier", "[(IMAGES, LABELS)] * 20"))  # 160, but it has a length
@@ -101,4 +101,4 @@ def test_a_loader_without_an_end_and_without_a_limit_is_refused(reading, refused
 
 def test_several_targets_a_sample_are_no_fault():
     tokens = torch.zeros(4, 6), torch.zeros(24, dtype=torch.int64)
-    assert len(list(_batches.checked([tokens]))) == 1
+    assert len(list(batches.checked([tokens]))) == 1

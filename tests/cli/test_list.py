@@ -33,7 +33,8 @@ def another_package(tmp_path, monkeypatch):
         '"""A method that moves nothing."""\n'
         "from dataclasses import dataclass\n"
         "from rebasin_cli import permutation\n"
-        "from rebasin_cli.datasets import UNIT, digits\n"
+        "from rebasin_cli.datasets import UNIT\n"
+        "from rebasin_cli.datasets.sets import digits\n"
         "from rebasin_cli.matchers import MatchResult\n"
         "NEEDS, MANY, DECLARES = frozenset(), False, frozenset()\n"
         "NORMALIZATION, CLASSES, load = UNIT, 10, digits.load\n"

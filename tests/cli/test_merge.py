@@ -198,7 +198,9 @@ def test_data_that_fails(resnets, refused, tmp_path, monkeypatch, data, code, sa
         "class late:\n    def __init__(self, split): pass\n"
         "    def __iter__(self):\n        yield batch(3, 8, 8)\n        raise ValueError('torn')\n"
     )
-    monkeypatch.setattr("rebasin_cli.datasets._files.urlopen", lambda *a, **k: pytest.fail(), raising=False)
+    monkeypatch.setattr(
+        "rebasin_cli.datasets.downloads.urlopen", lambda *a, **k: pytest.fail(), raising=False
+    )
     options = ["--data-root", tmp_path] if data == "mnist" else []
     refused(code, "merge", *resnets, "--data", data, *options, says=says)
 

@@ -14,7 +14,7 @@ from rebasin_cli import nets, networks
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.cli.screen import _line
 from rebasin_cli.datasets import open_data
-from rebasin_cli.datasets._held_out import held_out
+from rebasin_cli.datasets.held_out import held_out
 from rebasin_cli.networks.evaluation import evaluate
 from rebasin_cli.runtime.seeds import derive
 from rebasin_cli.session import samples

@@ -403,7 +403,7 @@ REFERENCES = {  # what --data may say: the exit code and the words
     "nowhere.mine:loader": (6, "importing nowhere.mine failed"),
     "../up:loader": (2, ""),
     "digits:train": (6, "importing digits failed"),
-    "rebasin_cli.datasets.digits:load": (6, "failed on 'test': TypeError"),
+    "rebasin_cli.datasets.sets.digits:load": (6, "failed on 'test': TypeError"),
     "os:getcwd": (6, "os:getcwd failed on 'test'"),
     "\0": (2, "unknown data set"),
     "npz:\0": (6, "no such file"),

@@ -14,8 +14,9 @@ import torch
 from PIL import Image
 
 from rebasin_cli import datasets
-from rebasin_cli.datasets import Data, Normalization, Samples, _cifar, _files, cifar10, once, open_data
-from rebasin_cli.datasets._batches import open_loader
+from rebasin_cli.datasets import Data, Normalization, Samples, downloads, once, open_data
+from rebasin_cli.datasets.batches import open_loader
+from rebasin_cli.datasets.sets import _cifar, cifar10
 from rebasin_cli.errors import DataError, ResourceError, UsageError
 from rebasin_cli.registry import allowed
 from tests.odd_files import KINDS, lay
@@ -33,7 +34,7 @@ def elsewhere(monkeypatch, tmp_path):
     def offline(url, timeout):
         raise OSError("no network")
 
-    monkeypatch.setattr(_files.urllib.request, "urlopen", offline)
+    monkeypatch.setattr(downloads.urllib.request, "urlopen", offline)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("REBASIN_DATA", raising=False)
 
@@ -291,7 +292,7 @@ def serve(monkeypatch, files):
                 return io.BytesIO(content)
         raise OSError("404")
 
-    monkeypatch.setattr(_files.urllib.request, "urlopen", urlopen)
+    monkeypatch.setattr(downloads.urllib.request, "urlopen", urlopen)
     return asked
 
 
@@ -300,7 +301,7 @@ def md5(content):
 
 
 def test_a_download_is_checked_kept_and_not_repeated(tmp_path, monkeypatch):
-    from rebasin_cli.datasets import mnist
+    from rebasin_cli.datasets.sets import mnist
 
     arrays = dict(zip(MNIST["test"], (pixels(3, 28, 28), np.array([7, 8, 9], np.uint8)), strict=True))
     files = {f"{name}.gz": gzip.compress(idx(array)) for name, array in arrays.items()}
@@ -324,39 +325,39 @@ def test_a_download_is_announced_and_never_endless(monkeypatch, capsys):
     from rebasin_cli.cli.screen import screen
 
     serve(monkeypatch, {"file": b"content"})
-    monkeypatch.setattr(_files, "LARGEST", 3)
-    with screen(), pytest.raises(_files.NotDownloaded, match="checksum"):
-        _files.download(["https://a/file"], md5(b"content"))
+    monkeypatch.setattr(downloads, "LARGEST", 3)
+    with screen(), pytest.raises(downloads.NotDownloaded, match="checksum"):
+        downloads.download(["https://a/file"], md5(b"content"))
     assert capsys.readouterr().err == "downloading https://a/file\n"
-    assert _files.download(["https://a/file"], md5(b"con")) == b"con"
+    assert downloads.download(["https://a/file"], md5(b"con")) == b"con"
     assert capsys.readouterr().err == ""
 
 
 def test_nothing_is_fetched_for_a_strangers_recipe_unless_the_command_line_says_so(monkeypatch):
     asked = serve(monkeypatch, {"file": b"content"})
-    for downloads in (False, True):
-        with allowed.only(SimpleNamespace(references=(), unsafe_load=False, downloads=downloads)):
-            if downloads:
-                assert _files.download(["https://a/file"], md5(b"content")) == b"content"
+    for fetched in (False, True):
+        with allowed.only(SimpleNamespace(references=(), unsafe_load=False, downloads=fetched)):
+            if fetched:
+                assert downloads.download(["https://a/file"], md5(b"content")) == b"content"
                 continue
-            with pytest.raises(_files.NotDownloaded, match="--untrusted"):
-                _files.download(["https://a/file"], md5(b"content"))
+            with pytest.raises(downloads.NotDownloaded, match="--untrusted"):
+                downloads.download(["https://a/file"], md5(b"content"))
             assert asked == []
 
 
 def test_the_next_mirror_is_asked_when_one_fails(monkeypatch):
     asked = serve(monkeypatch, {"b/file": b"content"})
-    assert _files.download(["https://a/file", "https://b/file"], md5(b"content")) == b"content"
+    assert downloads.download(["https://a/file", "https://b/file"], md5(b"content")) == b"content"
     assert asked == ["https://a/file", "https://b/file"]
 
 
 def test_a_folder_that_cannot_be_written_leaves_nothing_behind(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ResourceError, match="cannot be written"):
-        _files.write_atomically(tmp_path / "file" / "inside", b"content")
+        downloads.write_atomically(tmp_path / "file" / "inside", b"content")
     (tmp_path / "taken").mkdir()
     with pytest.raises(ResourceError, match="cannot be written"):
-        _files.write_atomically(tmp_path / "taken", b"content")
+        downloads.write_atomically(tmp_path / "taken", b"content")
     assert sorted(os.listdir(tmp_path)) == ["file", "taken"]
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rebasin_cli.datasets import open_data
-from rebasin_cli.datasets._portions import ClassSplit, Portion
+from rebasin_cli.datasets.portions import ClassSplit, Portion
 from rebasin_cli.errors import UsageError
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from rebasin_cli import nets
 from rebasin_cli.datasets import Data, Normalization, Samples, open_data
-from rebasin_cli.datasets._cifar import crop_and_flip
+from rebasin_cli.datasets.sets._cifar import crop_and_flip
 from rebasin_cli.errors import DataError, NetworkError, ResourceError, UsageError
 from rebasin_cli.learning.initial import initialize
 from rebasin_cli.learning.schedules import learning_rate_at

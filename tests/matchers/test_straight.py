@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import rebasin_cli
 from rebasin_cli import nets
 from rebasin_cli.datasets import Data, Normalization, Samples, open_data
-from rebasin_cli.datasets._held_out import held_out
+from rebasin_cli.datasets.held_out import held_out
 from rebasin_cli.errors import DataError, NetworkError, UsageError
 from rebasin_cli.matchers import Problem, State, ste, ste_mm, wm
 from rebasin_cli.matchers.portfolio import in_turn

@@ -20,7 +20,7 @@ import torch
 from ...averages.mixing import interpolate
 from ...checkpoints.tensors import replaced
 from ...datasets import Data
-from ...datasets._batches import size_of, to_device
+from ...datasets.batches import size_of, to_device
 from ...errors import DataError, NetworkError, UsageError, unknown
 from ...matchers import Problem, State
 from ...matchers.straight_through.epochs import epoch

@@ -16,7 +16,7 @@ import torch
 
 from ... import networks
 from ...averages.mixing import average
-from ...datasets._batches import checked, head, size_of
+from ...datasets.batches import checked, head, size_of
 from ...networks.state import duplicate
 from ...repair.ensemble import Ensemble, holding
 from ...runtime import devices

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ... import networks
-from ...datasets._batches import checked, part_of, size_of
+from ...datasets.batches import checked, part_of, size_of
 from ...errors import CheckpointError, DataError
 from ...networks.layout import laid
 from ...networks.returned import Kept

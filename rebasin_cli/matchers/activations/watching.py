@@ -16,7 +16,7 @@ from torch import fx
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from ...datasets._batches import tensors_in
+from ...datasets.batches import tensors_in
 from ...errors import NetworkError
 from ...graph.program import Program
 from ...graph.tracing import needed_for

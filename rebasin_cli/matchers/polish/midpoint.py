@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ... import networks
-from ...datasets._batches import describe, map_tensors, tensors_in, to_device
+from ...datasets.batches import describe, map_tensors, tensors_in, to_device
 from ...errors import NetworkError
 from ...networks.evaluation import check_logits, name_of
 from ...networks.running import fed, forward, select

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ...datasets import Data
-from ...datasets._batches import checked, head, size_of
-from ...datasets._held_out import held_out
+from ...datasets.batches import checked, head, size_of
+from ...datasets.held_out import held_out
 from ...errors import DataError, UsageError
 from ...runtime.seeds import derive, generator
 from ...symmetry import permutation

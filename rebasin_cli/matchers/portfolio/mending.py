@@ -11,7 +11,7 @@ from typing import Any
 from ... import networks
 from ...averages.mixing import average
 from ...datasets import Data
-from ...datasets._batches import First, head, size_of
+from ...datasets.batches import First, head, size_of
 from ...errors import DataError
 from ...networks.evaluation import evaluate
 from ...networks.recording import Recording

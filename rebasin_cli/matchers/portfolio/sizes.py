@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ...datasets._batches import checked, size_of
+from ...datasets.batches import checked, size_of
 from ...types import Batches
 
 FEWEST = 200  # samples to look at units on

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from ...datasets import Data
-from ...datasets._batches import checked, head, size_of
-from ...datasets._held_out import held_out
+from ...datasets.batches import checked, head, size_of
+from ...datasets.held_out import held_out
 from ...errors import CheckpointError, DataError, NetworkError, SpecError, UsageError
 from ...repair.choosing import MARGIN
 from ...repair.costs import TRACING

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...checkpoints.tensors import replaced
 from ...datasets import Data
-from ...datasets._batches import checked, head, size_of, to_device
+from ...datasets.batches import checked, head, size_of, to_device
 from ...errors import CheckpointError, DataError, NetworkError, UsageError
 from ...learning.training_recipe import has_convolutions
 from ...runtime.seeds import generator

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...datasets import Data
-from ...datasets._batches import checked, head, size_of
+from ...datasets.batches import checked, head, size_of
 
 
 def epoch(

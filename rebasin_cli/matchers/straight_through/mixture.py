@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from ... import networks
-from ...datasets._batches import checked, describe, head, size_of, to_device
+from ...datasets.batches import checked, describe, head, size_of, to_device
 from ...errors import DataError, NetworkError
 from ...networks.evaluation import accuracy, check_logits, name_of
 from ...networks.layout import in_parts

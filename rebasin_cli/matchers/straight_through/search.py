@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from ...datasets import Data
-from ...datasets._batches import size_of, to_device
-from ...datasets._held_out import held_out
+from ...datasets.batches import size_of, to_device
+from ...datasets.held_out import held_out
 from ...errors import DataError, NetworkError, UsageError
 from ...runtime.seeds import derive, generator
 from ...runtime.signals import held_back

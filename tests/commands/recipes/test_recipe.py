@@ -110,8 +110,8 @@ DATA = ("data/mnist/train-images-idx3-ubyte", "data/other/large")
 
 
 def test_where_data_sets_lie_is_known_to_recipes():
-    from rebasin_cli.datasets import cifar10, cifar100, fashion_mnist
-    from rebasin_cli.datasets._files import LAID_OUT
+    from rebasin_cli.datasets.downloads import LAID_OUT
+    from rebasin_cli.datasets.sets import cifar10, cifar100, fashion_mnist
 
     both = (cifar10.LAYOUT, cifar100.LAYOUT)
     folders = [folder for layout in both for folder in (layout.binary_folder, layout.pickle_folder)]

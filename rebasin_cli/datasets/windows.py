@@ -11,7 +11,7 @@ import torch
 
 from ..errors import DataError
 from ..runtime.memory import check_memory
-from ._samples import SPLITS, Samples
+from .samples import SPLITS, Samples
 
 WINDOW = 64  # characters
 SHARE = 10  # one character of so many is held out

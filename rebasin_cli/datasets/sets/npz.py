@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..errors import DataError, RebasinError
-from ..registry.user_code import told
-from ..runtime import files
-from . import UNIT, Samples
-from ._files import check_unpacked
+from ...errors import DataError, RebasinError
+from ...registry.user_code import told
+from ...runtime import files
+from .. import UNIT, Samples
+from ..downloads import check_unpacked
 
 NORMALIZATION = UNIT
 CLASSES = None

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..errors import DataError
-from . import Samples
-from ._files import NotDownloaded, download, missing, places, read_idx, write_atomically
+from ...errors import DataError
+from .. import Samples
+from ..downloads import NotDownloaded, download, missing, places, read_idx, write_atomically
 
 FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),

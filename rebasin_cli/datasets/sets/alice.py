@@ -10,8 +10,8 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-from . import Samples
-from ._text import windows
+from .. import Samples
+from ..windows import windows
 
 NORMALIZATION = None
 CLASSES = None

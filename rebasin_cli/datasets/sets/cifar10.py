@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from . import Normalization, Samples
+from .. import Normalization, Samples
 from ._cifar import Layout, crop_and_flip, load_cifar
 
 NORMALIZATION = Normalization((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from . import UNIT, Normalization, Samples
+from .. import UNIT, Normalization, Samples
 
 NORMALIZATION = UNIT
 CLASSES = 10

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from . import Normalization, Samples
+from .. import Normalization, Samples
 from ._idx import load_idx
 
 NORMALIZATION = Normalization((0.2860,), (0.3530,))

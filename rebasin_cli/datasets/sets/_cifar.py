@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..errors import DataError
-from ..runtime import files
-from . import Samples
-from ._files import LARGEST, NotDownloaded, download, missing, places, read_pickle, write_atomically
+from ...errors import DataError
+from ...runtime import files
+from .. import Samples
+from ..downloads import LARGEST, NotDownloaded, download, missing, places, read_pickle, write_atomically
 
 PIXELS = 3 * 32 * 32
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from . import Data
-from ._batches import checked
+from .batches import checked
 
 SHARE = 10  # one sample, or one batch, of so many
 MOST = 5_000

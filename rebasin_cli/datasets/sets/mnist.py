@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from . import UNIT, Normalization, Samples
+from .. import UNIT, Normalization, Samples
 from ._idx import load_idx
 
 NORMALIZATION = UNIT

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from . import Normalization, Samples
+from .. import Normalization, Samples
 from ._cifar import Layout, crop_and_flip, load_cifar
 
 NORMALIZATION = Normalization((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))

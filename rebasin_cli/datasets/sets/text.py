@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ..errors import DataError, UsageError
-from ..runtime import files
-from ..runtime.memory import check_memory
-from . import Samples
-from ._text import BYTES, WINDOW, windows
+from ...errors import DataError, UsageError
+from ...runtime import files
+from ...runtime.memory import check_memory
+from .. import Samples
+from ..windows import BYTES, WINDOW, windows
 
 NORMALIZATION = None
 CLASSES = None

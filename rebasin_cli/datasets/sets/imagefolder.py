@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from PIL import Image, UnidentifiedImageError
 
-from ..errors import DataError, RebasinError, UsageError
-from ..registry.user_code import told
-from ..runtime import files
-from ..runtime.memory import check_memory
-from . import UNIT, Samples
+from ...errors import DataError, RebasinError, UsageError
+from ...registry.user_code import told
+from ...runtime import files
+from ...runtime.memory import check_memory
+from .. import UNIT, Samples
 
 NORMALIZATION = UNIT
 CLASSES = None
