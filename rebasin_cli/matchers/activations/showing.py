@@ -122,7 +122,7 @@ class Graph:
     def places(self, node: fx.Node, word: str) -> list[Place]:
         """The parts of a value that show all units of a word: one a segment that has it."""
         value = self.walk.values.get(node)
-        if not isinstance(value, Value) or not value.known or value.pieces:
+        if not isinstance(value, Value) or not value.known or value.stack is not None:
             return []
         axes = tuple(self._axis(self.walk.units.resolve(axis)) for axis in value.axes)
         if not _complete(axes, self.fitted):
