@@ -46,6 +46,7 @@ MANY = 40  # points of a line: from there on it has no markers of its own choice
 TICKS = ((15, (1, 2, 3, 5, 7)), (1000, (1, 2, 5)), (math.inf, (1,)))  # up to a factor between the ends
 WIDE, HIGH, DPI = 4.9, 3.6, 130  # inches of a panel with what stands around it
 LEFT, RIGHT, HEAD, FOOT = 0.62, 0.16, 0.4, 0.62  # of these inches, beside the axes
+PAD = 0.16  # inches beside what is drawn for a page
 LINE, LETTER, SAID = 0.19, 0.07, 0.077  # inches of a line of words, of a letter of the legend, of a headline
 MOST = 3  # panels a row
 FLAT = 4.0  # times as wide as high: from there on the axes of a surface have two scales
@@ -110,7 +111,7 @@ def _keys(figure: Figure, width: float) -> list[Sequence[Line]]:
 def svg(panel: Panel, label: str) -> str:
     """One panel for a page, without its title; `label` says what it is to those who cannot see it."""
     with _canvas(WIDE, HIGH * 0.8, dpi=72, paper="none") as (figure, draw):
-        figure.set_layout_engine("constrained")
+        figure.set_layout_engine("constrained", w_pad=PAD)  # a narrow page has larger letters
         where = figure.subplots()
         _draw(where, panel, legend=False, titled=False)
         drawn = draw("svg").decode("utf-8")
@@ -314,6 +315,8 @@ def _surface(where: Axes, found: Surface) -> None:
     bar.ax.minorticks_off()
     bar.outline.set_visible(False)
     where.grid(False)
+    where.tick_params(axis="x", pad=7)  # the first numbers of both axes stand at one corner
+    where.locator_params(axis="x", nbins=5)
     where.set_aspect("equal" if alike(found) else "auto", adjustable="box")
 
 
