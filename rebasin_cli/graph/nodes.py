@@ -6,10 +6,20 @@ from typing import Any
 
 from torch import fx
 
+from .operations import Operation, operation_of
+
 
 def name_of(node: fx.Node) -> str:
-    """The operation's name without its overload, such as "addmm"; a function's own name; "" of others."""
-    return getattr(node.target, "_opname", getattr(node.target, "__name__", ""))
+    """The operation's name without `aten::` and its overload, "addmm"; a function's own; "" of no call."""
+    if node.op != "call_function":
+        return ""
+    schema = schema_of(node)
+    return getattr(node.target, "__name__", "") if schema is None else schema.name.removeprefix("aten::")
+
+
+def operation(node: fx.Node) -> Operation:
+    """What the operation is; OTHER where nobody knows, and of what is no call."""
+    return operation_of(node.target, name_of(node))
 
 
 def schema_of(node: fx.Node) -> Any:

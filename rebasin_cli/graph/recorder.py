@@ -16,11 +16,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from .float64 import Uncompiled
+from .operations import operation_of
 
 LEFT = frozenset(
     {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded}
 )
-SAMPLED = ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 DENIED = ("mkldnn_", "_pack_padded_sequence", "_pad_packed_sequence")  # by what operations' names begin with
 ATTENTION = "scaled_dot_product_attention"
 UNSEEN = ("__set__", "data_ptr", "untyped_storage", "storage", "numpy", "__array__", "tolist")
@@ -134,7 +134,7 @@ class Recorder(Uncompiled):
         chance = func._opname.startswith(DENIED) or LEFT & set(func.tags)
         if (chance and not _certain(func, args, kwargs)) or _changes_statistics(func, args, kwargs):
             raise Unfollowed(f"{func} gives what values, chance or the processor decide")
-        exact = func._opname not in SAMPLED and _exact(args, kwargs)
+        exact = not operation_of(func, func._opname).layer and _exact(args, kwargs)
         found = _run(func, *pytree.tree_map(self._value, (args, kwargs)))
         read, named = pytree.tree_map(node_of, (args, kwargs))
         node = self.graph.create_node("call_function", func, read, named, name=func._opname)
@@ -181,7 +181,7 @@ class Recorder(Uncompiled):
 def _run(func: Any, args: Any, kwargs: Any) -> Any:
     """What the operation gives. Nobody reads the numbers, so where most of the work is, one sample does."""
     rows = args[0] if args and isinstance(args[0], torch.Tensor) else None
-    if func._opname not in SAMPLED or rows is None or rows.ndim < 2:
+    if not operation_of(func, func._opname).layer or rows is None or rows.ndim < 2:
         return func(*args, **kwargs)
     if func._opname == "linear":
         lead, rows = rows.shape[:-1], rows.reshape(-1, rows.shape[-1])

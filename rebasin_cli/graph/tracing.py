@@ -26,17 +26,8 @@ from ..registry.user_code import message_of, passes, place_of
 from ..runtime.memory import uncollected
 from . import dispatched
 from .nodes import listed
+from .operations import WHOLE
 from .program import Program, exported
-
-# Composite operations with a rule of their own; all others are taken apart by PyTorch.
-KEPT = (
-    "linear", "matmul", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
-    "conv_transpose3d", "batch_norm", "layer_norm", "group_norm", "instance_norm",
-    "scaled_dot_product_attention", "embedding", "upsample_nearest1d", "upsample_nearest2d",
-    "upsample_nearest3d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_linear1d",
-    "upsample_trilinear3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
-)  # fmt: skip
-
 
 _kept: ContextVar[dict[Any, Any] | None] = ContextVar("graphs that are kept", default=None)
 
@@ -195,9 +186,9 @@ def _decompositions() -> tuple[Mapping[Any, Any], frozenset[Any]]:
     """What takes operations apart, by the operation, and those that stay whole."""
     table = torch.export.default_decompositions()
     whole = getattr(decomp_utils, "PRESERVED_ATEN_CIA_OPS", ())  # and are not in the table
-    kept = {operator for operator in whole if operator._opname in KEPT}
+    kept = {operator for operator in whole if operator._opname in WHOLE}
     for operator in list(table.keys()):
-        if operator.namespace == "aten" and operator._opname in KEPT:
+        if operator.namespace == "aten" and operator._opname in WHOLE:
             table.pop(operator, None)
             kept.add(operator)
     return dict(table.items()), frozenset(kept)

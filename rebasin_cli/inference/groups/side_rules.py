@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from ...graph.operations import operation_of
 from ...graph.program import Program
 from ...networks.returned import Kept
 from ..axes.axes import Axes, Expr, Fixed, variables
@@ -19,19 +20,6 @@ from ..rules.following import follow, rule_of
 from ..rules.rules import Rules
 from ..rules.walk import Walk
 from .sides import NORM, ODD, ONES, ORDER, SCALE, SEEN, Attention, Linear, Sides
-
-LINEAR = frozenset(rules.UNIFORM - {*rules.CONSTANTS}) | {
-    "contiguous", "to", "dropout", "native_dropout", "neg", "positive", "lift_fresh", "lift_fresh_copy",
-    "cat", "chunk", "flatten", "unflatten", "_unsafe_view", "view_copy", "index", "index_select",
-    "embedding", "copy", "slice_scatter", "_unsafe_index", "gather", "select_copy", "slice_copy",
-    "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
-    "adaptive_avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "permute_copy", "squeeze_copy",
-    "unsqueeze_copy", "expand_copy", "unbind_copy", "split_copy", "split_with_sizes_copy", "transpose_copy",
-    "_reshape_copy", "broadcast_to",
-}  # fmt: skip
-ODDS = ("tanh", "sin", "erf", "atan", "asinh", "sinh")
-SCALES = ("relu", "relu_", "leaky_relu", "abs", "max_pool1d", "max_pool2d", "max_pool3d",
-          "max_pool2d_with_indices", "adaptive_max_pool2d")  # fmt: skip
 
 
 def look(module: nn.Module, program: Program, first: Walk, kept: Kept) -> Sides:
@@ -47,18 +35,20 @@ class _Looking(Sides):
     def rule(self, target: Any, name: str) -> rules.Rule | None:
         if name in RULES:
             return RULES[name]
-        if (base := rule_of(target, name)) is None or name in LINEAR:
+        known = operation_of(target, name)
+        if known.kind == "constant":
+            return constant
+        if (base := rule_of(target, name)) is None or known.linear:
             return base
-        return _flagged(base, name)
+        return _flagged(base, name, ODD if known.odd else SCALE if known.homogeneous else ORDER)
 
 
 RULES = Rules()
 _rule = RULES.rule
 
 
-def _flagged(base: rules.Rule, name: str) -> rules.Rule:
+def _flagged(base: rules.Rule, name: str, flag: str = ORDER) -> rules.Rule:
     """The rule, and the flag of all units that the operation reads."""
-    flag = ODD if name in ODDS else SCALE if name in SCALES else ORDER
 
     def rule(walk: Sides, a: dict[str, Any]) -> Any:
         for value in rules.tensors(a):
@@ -270,7 +260,6 @@ def reduction(walk: Sides, a: dict[str, Any]) -> Any:
     return shaping.moments(walk, a) if "_mean" in name else shaping.reduction(walk, a)
 
 
-@_rule(*rules.CONSTANTS)
 def constant(walk: Sides, a: dict[str, Any]) -> Axes:
     found = shaping.constant(walk, a)
     walk.flag(found, ONES, "it meets equal numbers")

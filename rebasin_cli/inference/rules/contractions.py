@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ...graph.nodes import operation
 from ..axes.axes import Axes, Fixed, product
 from ..axes.orders import Parents
 from .rules import Rules, broadcast
@@ -154,22 +155,13 @@ def attention(walk: Walk, a: dict[str, Any]) -> Axes | None:
     return (*batch, query[-2], value[-1])
 
 
-def _pooling(walk: Walk, a: dict[str, Any]) -> Any:
+def pooling(walk: Walk, a: dict[str, Any]) -> Any:
     """Whatever looks at neighbours in space, channel by channel."""
     x: Value = a["self"] if "self" in a else a["input"]
-    name = walk.operation
-    space = next(int(digit) for digit in "123" if f"{digit}d" in name)
+    space = operation(walk.node).space or 0
     walk.freeze(x.axes[-space:], STILL)
     meta = walk.node.meta["val"]
     several = isinstance(meta, (tuple, list))
     shape = meta[0].shape if several else meta.shape
     found = (*x.axes[:-space], *(Fixed(n) for n in shape[-space:]))
     return [found] * len(meta) if several else found
-
-
-for _name in ("max_pool{}d", "max_pool{}d_with_indices", "avg_pool{}d", "_adaptive_avg_pool{}d",
-              "adaptive_avg_pool{}d", "adaptive_max_pool{}d", "reflection_pad{}d", "replication_pad{}d",
-              "upsample_nearest{}d", "_upsample_nearest_exact{}d", "upsample_linear{}d",
-              "upsample_bilinear{}d", "_upsample_bilinear{}d_aa", "upsample_bicubic{}d",
-              "_upsample_bicubic{}d_aa", "upsample_trilinear{}d"):  # fmt: skip
-    RULES |= {_name.format(space): _pooling for space in (1, 2, 3)}

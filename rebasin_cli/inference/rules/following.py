@@ -15,6 +15,7 @@ from torch import fx, nn
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from ...graph.nodes import schema_of
+from ...graph.operations import operation_of
 from ...graph.program import Program
 from ...graph.tracing import needed_for, outputs_of
 from ...networks.returned import Kept
@@ -194,7 +195,8 @@ def _applied(walk: Walk, node: fx.Node, name: str, args: Any, kwargs: Any, read:
         return None
     for axes in result if isinstance(result, list) else [result]:
         walk.units.ground(axes)
-    uniform = name in rules.UNIFORM and all(value.uniform for value in read)
+    known = operation_of(node.target, name)
+    uniform = (known.rearranges or known.kind == "constant") and all(value.uniform for value in read)
     return _wrap(result, meta, uniform)
 
 
@@ -217,21 +219,26 @@ def _joined(walk: Walk, value: Any) -> Any:
     return value
 
 
+KINDS: dict[str, rules.Rule] = {  # what follows from what an operation is; others have rules by name
+    **dict.fromkeys(
+        ("activation", "plain", "adding", "scaling", "same", "cast", "dropout"), shaping.pointwise
+    ),
+    "softmax": shaping.softmax,
+    "constant": shaping.constant,
+    "reduction": shaping.reduction,
+    **dict.fromkeys(("pool", "resize", "mirror"), contractions.pooling),
+}
+
+
 def rule_of(target: Any, name: str) -> rules.Rule | None:
     """What tells the axes of an operation's result; None where nothing does."""
-    if name in contractions.RULES:
-        return contractions.RULES[name]
-    if name in rules.RULES:
-        return rules.RULES[name]
-    return shaping.pointwise if _is_pointwise(target, name) else None
+    own = contractions.RULES.get(name) or rules.RULES.get(name)
+    return own or KINDS.get(operation_of(target, name).kind)
 
 
 def _is_pointwise(target: Any, name: str) -> bool:
     """Whether each entry of the result is made of one entry of each operand."""
-    if (found := rules.RULES.get(name)) is not None:
-        return found is shaping.pointwise
-    tags = getattr(target, "tags", ())
-    return torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
+    return rule_of(target, name) is shaping.pointwise
 
 
 def _named(schema: Any, args: Any, kwargs: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import fx
 
-from ...graph.nodes import name_of, schema_of, values_of
+from ...graph.nodes import name_of, operation, schema_of, values_of
 from ..axes.axes import Axes, Expr, Fixed, Var, variables
 from . import rules, shaping
 from .rules import Rules
@@ -30,10 +30,6 @@ LOOKS = "it is looked up by number"
 RULES = Rules()
 rule = RULES.rule
 PICKS = ("topk", "argmax", "max", "min")  # they make numbers of what has none
-MOVES = (
-    "view", "reshape", "_unsafe_view", "flatten", "unflatten", "permute", "transpose", "t", "unsqueeze",
-    "squeeze", "expand", "clone", "_to_copy", "contiguous", "alias", "detach", "to", "select", "slice",
-)  # fmt: skip
 
 
 def apply(walk: Walk, name: str, arguments: dict[str, Any], read: Sequence[Value]) -> Any:
@@ -41,7 +37,8 @@ def apply(walk: Walk, name: str, arguments: dict[str, Any], read: Sequence[Value
     numbered = any(value.role for value in read)
     if not (numbered or name in PICKS or name.endswith(GROUPED)) or (numbered and name in PICKS):
         return None
-    if name in MOVES:
+    known = operation(walk.node)
+    if known.rearranges and known.kind not in ("repeat", "parts"):
         value = arguments["self"]
         how: rules.Rule = rules.RULES.get(name, shaping.pointwise)
         axes = how(walk, {**arguments, "self": value})
@@ -85,7 +82,7 @@ def argmax(walk: Walk, a: dict[str, Any]) -> Value | None:
     if a["dim"] is None:
         return None
     at = a["dim"] % len(value.axes)
-    axes = rules.RULES["amax"](walk, {"self": value, "dim": at, "keepdim": a["keepdim"]})
+    axes = shaping.reduction(walk, {"self": value, "dim": at, "keepdim": a["keepdim"]})
     return _made(walk, axes, role=IDS, names=value.axes[at])
 
 
@@ -95,7 +92,7 @@ def extreme(walk: Walk, a: dict[str, Any]) -> list[Value] | None:
     value, at = a["self"], a.get("dim")
     if at is None or not value.axes:
         return None
-    axes = rules.RULES["amax"](walk, {"self": value, "dim": at, "keepdim": a["keepdim"]})
+    axes = shaping.reduction(walk, {"self": value, "dim": at, "keepdim": a["keepdim"]})
     return [_made(walk, axes, 0), _made(walk, axes, 1, role=IDS, names=value.axes[at])]
 
 

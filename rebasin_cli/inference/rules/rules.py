@@ -32,18 +32,6 @@ RULES = Rules()
 rule = RULES.rule
 
 
-CONSTANTS = (
-    "full", "zeros", "ones", "new_zeros", "new_ones", "new_full", "scalar_tensor", "full_like", "zeros_like",
-    "ones_like",
-)  # fmt: skip
-
-# What makes uniform tensors out of uniform tensors, or of none
-UNIFORM = frozenset(CONSTANTS) | {
-    "clone", "_to_copy", "alias", "detach", "view", "reshape", "_unsafe_view", "permute", "transpose", "t",
-    "squeeze", "unsqueeze", "expand", "repeat", "split", "split_with_sizes", "slice", "select", "unbind",
-}  # fmt: skip
-
-
 def tensors(arguments: dict[str, Any]) -> list[Value]:
     found = []
     for value in arguments.values():

@@ -10,18 +10,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from ..axes.axes import Axes, Fixed, product, total
-from .rules import CONSTANTS, broadcast, places, rule, tensors
+from .rules import broadcast, places, rule, tensors
 
 if TYPE_CHECKING:
     from .walk import Walk
 
 
-# These are elementwise too, and torch does not say so of all of them.
-@rule(
-    "clone", "_to_copy", "alias", "detach", "lift_fresh_copy", "lift_fresh", "contiguous", "to",
-    "_prelu_kernel", "nan_to_num", "dropout", "view_of", "positive", "softplus", "hardswish", "hardtanh",
-    "leaky_relu", "elu", "gelu", "hardsigmoid", "mish", "silu", "celu", "log_sigmoid", "clamp",
-)  # fmt: skip
 def pointwise(walk: Walk, a: dict[str, Any]) -> Axes | None:
     if a.get("train"):  # dropout that drops
         return None
@@ -38,14 +32,12 @@ def native_dropout(walk: Walk, a: dict[str, Any]) -> Any:
     return None if a["train"] else [a["input"].axes, a["input"].axes]
 
 
-@rule("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax")
 def softmax(walk: Walk, a: dict[str, Any]) -> Axes:
     """Permuted inputs give permuted outputs, along any axis."""
     axes: Axes = a["self"].axes
     return axes
 
 
-@rule(*CONSTANTS)
 def constant(walk: Walk, a: dict[str, Any]) -> Axes:
     """Equal entries may be permuted at will."""
     shape = a.get("size", a["self"].shape if "self" in a else ())
@@ -58,8 +50,6 @@ def arange(walk: Walk, a: dict[str, Any]) -> Axes:
     return (Fixed(max(0, math.ceil((a["end"] - start) / step)), walk.why("arange numbers its units")),)
 
 
-@rule("sum", "mean", "amax", "amin", "var", "std", "prod", "logsumexp", "any", "all", "max", "min",
-      "linalg_vector_norm", "norm")  # fmt: skip
 def reduction(walk: Walk, a: dict[str, Any]) -> Axes:
     """Over all units of an axis, in whichever order: the axis is gone."""
     value = a["self"]
