@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ..checkpoints.tensors import overlaid, plan_of
+from ..checkpoints.tensors import LazyTensors, overlaid, plan_of
 from ..matchers.portfolio.align import Alignment, align
 from ..proof.comparing import difference
 from ..registry.options import READS, WRITES, argument, option
@@ -148,7 +148,11 @@ def _by_groups(session: Session, listener: Listener, output: Path | None, force:
     """As `run`, of models in canonical form."""
     models, fitted, folds = session.models, session.fitted, session.folds
     again = [shaken(model) for model in models]
-    one, other, *rest = symmetries.outputs(session, *models, *again[0], *again[1])
+
+    def shakes(fine: float) -> list[LazyTensors]:
+        return [each for model in models for each in shaken(model, finest=fine)]
+
+    one, other, *rest = symmetries.outputs(session, *models, shakes=shakes)
     change = difference(one, other)
     bounds = (symmetries.bounds(one, rest[:DRAWS]), symmetries.bounds(other, rest[DRAWS:]))
     if not all(near(*each) for each in zip(one, other, *bounds, strict=True)):

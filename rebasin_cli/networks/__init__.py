@@ -17,6 +17,7 @@ from ..spec.spec import Spec
 from ..types import Shapes
 from . import caches
 from .state import duplicate
+from .tied import absent, check_equal
 
 FACTORY = (
     "Expected a function that takes nothing, or the tensors' shapes by name, and returns a torch.nn.Module: "
@@ -83,7 +84,8 @@ def _call(factory: Callable[..., Any], name: str, shapes: Shapes) -> nn.Module:
 def check(network: nn.Module, shapes: Shapes, name: str = "the network") -> None:
     """Raise NetworkError that lists every tensor on which network and checkpoint differ.
 
-    UsageError for what is no network.
+    A name whose tensor the checkpoint has under another one is not missing. UsageError for what is no
+    network.
     """
     if not isinstance(network, nn.Module):
         raise UsageError(f"{name} is of type {type(network).__name__}, not a torch.nn.Module")
@@ -97,7 +99,8 @@ def check(network: nn.Module, shapes: Shapes, name: str = "the network") -> None
             problems=[f"{key}  has none" for key in empty],
             hint="Build it on the CPU; its values are replaced by those of the checkpoints",
         )
-    problems = [f"{key}  is in the network, not in the checkpoint" for key in own if key not in shapes]
+    missing = own.keys() - shapes.keys() - absent(network, shapes).keys()
+    problems = [f"{key}  is in the network, not in the checkpoint" for key in own if key in missing]
     problems += [f"{key}  is in the checkpoint, not in the network" for key in shapes if key not in own]
     problems += [
         f"{key}  is {own[key]} in the network, {tuple(shapes[key])} in the checkpoint"
@@ -109,15 +112,20 @@ def check(network: nn.Module, shapes: Shapes, name: str = "the network") -> None
 
 
 def load(network: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-    """Copy tensors into the network, in place and one at a time; tied ones are written once a name.
+    """Copy tensors into the network, in place and one at a time; of tied ones, one name is enough.
 
     What it kept of the tensors that it had, as far as that is known, is dropped.
 
-    Raises CheckpointError for values beyond the range of the network's dtype.
+    Raises CheckpointError for values beyond the range of the network's dtype, and for tensors that differ
+    where the network has one.
     """
     caches.drop(network)
+    check_equal(network, tensors)
+    known = absent(network, tensors)
     with torch.no_grad():
         for name, own in network.state_dict().items():
+            if name in known:
+                continue
             tensor = tensors[name]
             own.copy_(tensor)
             wider = tensor.is_floating_point() and tensor.dtype.itemsize > own.dtype.itemsize

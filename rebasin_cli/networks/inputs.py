@@ -1,4 +1,4 @@
-"""`--input` to tensors: what a network is called with, where only the user knows."""
+"""`--input` to arguments: what a network is called with, where only the user knows."""
 
 from __future__ import annotations
 
@@ -15,13 +15,26 @@ from ..errors import UsageError
 HOW = (
     "Write [NAME=]SHAPE[:KIND], the batch first, commas between several, names last: 1x3x224x224, or "
     "input_ids=2x16:int30522,attention_mask=2x16:bool. "
-    "KIND is float, bool, int30522 (whole numbers below that) or int (0 and 1)"
+    "KIND is float, bool, int30522 (whole numbers below that) or int (0 and 1). "
+    "What is no tensor is NAME=True, NAME=False or NAME=None: use_cache=False"
 )
 LARGEST = 2**63 - 1  # an int64
 
 _TENSOR = re.compile(
     r"((?P<name>[^\W\d]\w*)=)?(?P<shape>[\dx×X]+)(:(?P<kind>float|bool|int(?P<below>\d+)?))?"
 )
+
+_FLAG = re.compile(r"(?P<name>[^\W\d]\w*)=(?P<value>true|false|none)", re.IGNORECASE)
+VALUES = {"true": True, "false": False, "none": None}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """An argument by keyword that is no tensor: `use_cache=False`."""
+
+    name: str
+    value: bool | None
+    plain = False
 
 
 @dataclass(frozen=True)
@@ -42,12 +55,12 @@ class Wanted:
         return self == Wanted(self.shape)
 
 
-def parse(text: str) -> tuple[Wanted, ...]:
-    """`2x3x8x8`, or `input_ids=2x16:int99,mask=2x16:bool`: the tensors in their order.
+def parse(text: str) -> tuple[Wanted | Flag, ...]:
+    """`2x3x8x8`, or `input_ids=2x16:int99,mask=2x16:bool,use_cache=False`: the arguments in their order.
 
     Raises UsageError that names everything which cannot be read, and shows the form.
     """
-    found: list[Wanted] = []
+    found: list[Wanted | Flag] = []
     problems = []
     for item in (part.strip() for part in text.split(",")):
         one = _parse_one(item)
@@ -64,8 +77,10 @@ def parse(text: str) -> tuple[Wanted, ...]:
     return tuple(found)
 
 
-def _parse_one(item: str) -> Wanted | str:
-    """A tensor, or what is wrong with it."""
+def _parse_one(item: str) -> Wanted | Flag | str:
+    """An argument, or what is wrong with it."""
+    if read := _FLAG.fullmatch(item):
+        return Flag(read["name"], VALUES[read["value"].lower()])
     if not (read := _TENSOR.fullmatch(item)) or (shape := shape_of(read["shape"])) is None:
         return "is no tensor"
     below = int(read["below"] or 2)
@@ -84,10 +99,16 @@ def shape_of(text: str) -> tuple[int, ...] | None:
     return shape if math.prod(shape) <= LARGEST // 8 else None
 
 
-def draw(wanted: Sequence[Wanted], generator: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The tensors by position, and those by keyword. Floats are uniform in [0, 1)."""
-    args, kwargs = [], {}
+def draw(
+    wanted: Sequence[Wanted | Flag], generator: torch.Generator
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The tensors by position, and those by keyword with what is no tensor. Floats are uniform in [0, 1)."""
+    args: list[torch.Tensor] = []
+    kwargs: dict[str, Any] = {}
     for one in wanted:
+        if isinstance(one, Flag):
+            kwargs[one.name] = one.value
+            continue
         tensor = _draw_one(one, generator)
         if one.name is None:
             args.append(tensor)

@@ -10,7 +10,6 @@ network itself would compute in less; where an operation knows no float64, in fl
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,15 +20,14 @@ import torch
 from torch import nn
 
 from .. import networks
-from ..errors import NetworkError, NotProven, UsageError
+from ..errors import NotProven, UsageError
 from ..networks.returned import Kept
-from ..networks.running import fed
-from ..networks.state import fresh, own_state
+from ..networks.tied import completed
 from ..runtime.seeds import generator
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
 from . import acting, seeing, stale
-from .runs import Fails, Runs
+from .runs import Runs, in_finest
 from .shuffling import Changed, apart, draw
 from .trials import answers
 
@@ -92,29 +90,23 @@ def prove(
     if trials < 1:
         raise UsageError(f"{trials} trials prove nothing", hint="Leave out trials, or give 1 or more")
     networks.check(network, fitted.shapes)  # else nothing might be permuted, and all look well
-    network = networks.on(network, "cpu")
+    network, fitted = networks.on(network, "cpu"), completed(network, fitted)
     kept = Kept(output, tuple(not_kept))
-    proven = partial(_proven, kept=kept, seed=seed, trials=trials, each_word=each_word, tolerance=tolerance)
-    try:
-        return proven(network, fitted, inputs, torch.float64)
-    except Fails as cause:
-        with contextlib.suppress(Fails):
-            return proven(network, fitted, inputs, torch.float32)
-        raise NetworkError(cause.message, problems=cause.problems, hint=cause.hint) from cause
+    how = {"seed": seed, "trials": trials, "each_word": each_word, "tolerance": tolerance}
+    return in_finest(network, inputs, kept, partial(_proven, fitted=fitted, **how))
 
 
 def _proven(
-    network: nn.Module,
-    fitted: FittedSpec,
+    runs: Runs,
     inputs: Any,
-    dtype: torch.dtype,
     *,
-    kept: Kept,
+    fitted: FittedSpec,
     seed: int,
     trials: int,
     each_word: bool,
     tolerance: float | None,
 ) -> Proof:
+    network, dtype = runs.network, runs.dtype
     allowed, measured = (MARGIN * torch.finfo(dtype).eps, False) if tolerance is None else (tolerance, True)
     groups, fitted = fitted, fitted.ordered
     largest = 0.0
@@ -123,48 +115,45 @@ def _proven(
     without_effect: list[str] = []
     unread: set[str] = set()
     done = 0
-    with fresh(network, inputs) as refresh, own_state(network, dtype), torch.no_grad():
-        runs = Runs(network, refresh, dtype, kept)
-        inputs = fed(network, inputs, "cpu", quiet=True)
-        while done < trials or (untested and done < trials + MORE):
-            # looked at closely is the last of them, whose inputs may be smaller, and then what that left open
-            trial = trials - 1 - done if done < trials else done
-            close = done == 0 or done >= trials
-            found = answers(runs, inputs, seed, trial, close)
-            changed = Changed(runs, fitted, found.batch, found.outputs)
+    while done < trials or (untested and done < trials + MORE):
+        # looked at closely is the last of them, whose inputs may be smaller, and then what that left open
+        trial = trials - 1 - done if done < trials else done
+        close = done == 0 or done >= trials
+        found = answers(runs, inputs, seed, trial, close)
+        changed = Changed(runs, fitted, found.batch, found.outputs)
+        most = _permuted(changed, fitted, seed, trial, done == 0)
+        if not most <= allowed:  # it may be rounding
+            rounding, before = changed.rounding(), measured
+            allowed, measured = (allowed if before else _tolerance(rounding, dtype)), True
             most = _permuted(changed, fitted, seed, trial, done == 0)
-            if not most <= allowed:  # it may be rounding
-                rounding, before = changed.rounding(), measured
-                allowed, measured = (allowed if before else _tolerance(rounding, dtype)), True
-                most = _permuted(changed, fitted, seed, trial, done == 0)
-                if done and not before and most <= allowed:  # what was seen with less may be hidden now
-                    largest, untested, without_effect, done = 0.0, None, [], 0
-                    unread.clear()
-                    continue
-            largest = max(largest, most)
-            if each_word or not largest <= allowed:  # which words are wrong?
-                for word in sorted(fitted.words):
-                    one = changed(draw(fitted, [word], generator(seed, f"prove {word} {trial}")))
-                    words[word] = max(one, words.get(word, 0.0))
-                largest = max(largest, *words.values(), 0.0)
-            if not largest <= allowed:
-                raise _refused(fitted, words, largest, allowed, changed.outputs(runs.last.names, allowed))
-            if close:
-                least = seeing.CLEAR * min(allowed, math.sqrt(torch.finfo(dtype).eps))
-                open_ = found.effects.keys() if untested is None else untested
-                hidden = [n for n, effect in found.effects.items() if n in open_ and not effect > least]
-                if hidden:
-                    changed.undo()
-                seen = seeing.look(network, changed.difference, hidden, least, generator(seed, "unseen"))
-                untested = set(seen.untested)
-                without_effect += seen.without_effect
-                unread |= found.unread & {*seen.without_effect}
-            changed.undo(drawn=False)
-            done += 1
-        stale.check(runs, found.batch, fitted, without_effect)
-        if groups.groups and not untested:
-            acted = acting.prove(runs, groups, inputs, seed, allowed, each_word=each_word)
-            largest, words = max(largest, *acted.values()), words | acted
+            if done and not before and most <= allowed:  # what was seen with less may be hidden now
+                largest, untested, without_effect, done = 0.0, None, [], 0
+                unread.clear()
+                continue
+        largest = max(largest, most)
+        if each_word or not largest <= allowed:  # which words are wrong?
+            for word in sorted(fitted.words):
+                one = changed(draw(fitted, [word], generator(seed, f"prove {word} {trial}")))
+                words[word] = max(one, words.get(word, 0.0))
+            largest = max(largest, *words.values(), 0.0)
+        if not largest <= allowed:
+            raise _refused(fitted, words, largest, allowed, changed.outputs(runs.last.names, allowed))
+        if close:
+            least = seeing.CLEAR * min(allowed, math.sqrt(torch.finfo(dtype).eps))
+            open_ = found.effects.keys() if untested is None else untested
+            hidden = [n for n, effect in found.effects.items() if n in open_ and not effect > least]
+            if hidden:
+                changed.undo()
+            seen = seeing.look(network, changed.difference, hidden, least, generator(seed, "unseen"))
+            untested = set(seen.untested)
+            without_effect += seen.without_effect
+            unread |= found.unread & {*seen.without_effect}
+        changed.undo(drawn=False)
+        done += 1
+    stale.check(runs, found.batch, fitted, without_effect)
+    if groups.groups and not untested:
+        acted = acting.prove(runs, groups, inputs, seed, allowed, each_word=each_word)
+        largest, words = max(largest, *acted.values()), words | acted
     if untested:
         raise _untested(fitted, sorted(untested))
     words.pop(acting.ALL, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -13,10 +13,12 @@ from torch import nn
 from ..errors import NetworkError
 from ..graph.float64 import in_float64
 from ..networks.returned import Kept, Returned
-from ..networks.running import forward
-from ..networks.state import buffers_kept
+from ..networks.running import fed, forward
+from ..networks.state import buffers_kept, fresh, own_state
 from . import drawing
 from .comparing import same_shapes
+
+T = TypeVar("T")
 
 
 class Fails(NetworkError):
@@ -36,7 +38,7 @@ class Runs:
     def __init__(
         self, network: nn.Module, refresh: Callable[[], None], dtype: torch.dtype, kept: Kept
     ) -> None:
-        self.network, self._refresh, self._dtype, self._kept = network, refresh, dtype, kept
+        self.network, self._refresh, self.dtype, self._kept = network, refresh, dtype, kept
         self.last = Returned((), (), (), ())
 
     def outputs(self, inputs: Any, *, scale: bool = False) -> list[torch.Tensor]:
@@ -54,7 +56,7 @@ class Runs:
                 modes.enter_context(buffers_kept(self.network))
                 if scale:
                     modes.enter_context(drawing.Scaling(self.network))
-                if self._dtype is torch.float64:
+                if self.dtype is torch.float64:
                     modes.enter_context(in_float64())
                 found = forward(self.network, inputs)
         except NetworkError as cause:
@@ -65,7 +67,26 @@ class Runs:
     def _real(self, tensor: torch.Tensor) -> torch.Tensor:
         whole = real_view(tensor.resolve_conj())
         whole = whole if whole.layout is torch.strided else whole.to_dense()
-        return whole.to(self._dtype).clone()
+        return whole.to(self.dtype).clone()
+
+
+def in_finest(network: nn.Module, inputs: Any, kept: Kept, work: Callable[[Runs, Any], T]) -> T:
+    """What `work` makes of a network's runs and its inputs: in float64, or float32 where an operation fails.
+
+    Some operations know no float64, such as products of matrices in groups. The network computes on copies of
+    its tensors, without gradients, and is as it was afterwards. Raises NetworkError where it runs in neither.
+    """
+
+    def in_precision(dtype: torch.dtype) -> T:
+        with fresh(network, inputs) as refresh, own_state(network, dtype), torch.no_grad():
+            return work(Runs(network, refresh, dtype, kept), fed(network, inputs, "cpu", quiet=True))
+
+    try:
+        return in_precision(torch.float64)
+    except Fails as cause:
+        with contextlib.suppress(Fails):
+            return in_precision(torch.float32)
+        raise NetworkError(cause.message, problems=cause.problems, hint=cause.hint) from cause
 
 
 def real_view(tensor: torch.Tensor) -> torch.Tensor:

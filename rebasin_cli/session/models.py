@@ -23,6 +23,7 @@ from ..errors import CheckpointError, NoEnvelope, NoSpecFits, NotProven, SpecErr
 from ..networks.running import fed
 from ..reports import accounts
 from ..runtime.ranks import ALONE, Ranks
+from ..spec.fitting import fit
 from ..spec.resolving import resolve_spec
 from ..spec.spec import FittedSpec, Spec
 from ..symmetry import permutation, stored
@@ -267,7 +268,7 @@ def _with_groups(plain: FittedSpec, asked: Subjects, say: Callable[[str], None])
         raise none_named(plain)
     batch = fed(module, need_inputs(module, asked.network, asked.data), "cpu", quiet=True)
     if plain.groups:
-        return plain, folds_of(module, batch, **asked.network.outputs)
+        return plain, folds_of(module, batch, **asked.network.outputs).of(plain.shapes)
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
     found = infer(module, args, kwargs, prove=False, groups=True, **asked.network.outputs)
     kinds = ", ".join(f"{word} {kind}" for word, kind in list(found.fitted.groups.items())[:4])
@@ -280,7 +281,7 @@ def _with_groups(plain: FittedSpec, asked: Subjects, say: Callable[[str], None])
     for what, why in found.folds.left:
         say(f"not folded: {what}: {why}")
     spec = dataclasses.replace(found.fitted.spec, net=plain.spec.net)
-    return dataclasses.replace(found.fitted, spec=spec), found.folds
+    return fit(spec, plain.shapes), found.folds.of(plain.shapes)
 
 
 @contextmanager

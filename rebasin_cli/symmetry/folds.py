@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,10 @@ class Folds:
         for reader in [r for norm in self.norms for r in norm.readers] + [v.reader for v in self.values]:
             found |= {reader.weight, reader.bias or reader.weight}
         return frozenset(found)
+
+    def of(self, names: Collection[str]) -> Folds:
+        """The same of files that have one name of each tied tensor: no mean is taken of another name."""
+        return replace(self, means=tuple(pair for pair in self.means if pair[0] in names))
 
     def problems(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
         """What keeps these folds from being those of tensors of these shapes."""

@@ -45,6 +45,14 @@ def test_what_cannot_be_read_is_refused_with_the_form(text):
     assert len(caught.value.problems) == 1 and "input_ids=2x16:int30522" in caught.value.hint
 
 
+def test_what_is_no_tensor_is_said_by_name():
+    args, kwargs = inputs.draw(inputs.parse("2x3,use_cache=False,mask=none,ids=2x4:int9,deep=true"), rng())
+    assert len(args) == 1 and kwargs.pop("ids").shape == (2, 4)
+    assert kwargs == {"use_cache": False, "mask": None, "deep": True}
+    with pytest.raises(UsageError, match="cannot be read"):
+        inputs.parse("2x3,False")
+
+
 def test_everything_that_cannot_be_read_is_named_at_once():
     with pytest.raises(UsageError) as caught:
         inputs.parse("ids=2x4:int9,2x8,ids=2x4,2x4:half")

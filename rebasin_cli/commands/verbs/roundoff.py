@@ -19,6 +19,7 @@ from ...types import Tensors
 DRAWS = 6  # of the noise: one may by chance leave a number where it was
 TIMES = 4  # as far as noise moves a number: rounding may be unlucky, and comes in more than one step
 FINEST = 2.0**-38  # of a weight: what is computed in float64 from float64 is not compared to its last bit
+COARSE = 2.0**-20  # the same of what is computed in float32
 OWN = 2.0**-44  # of a number itself: float64 adds up in another order
 
 
@@ -48,10 +49,11 @@ def equal(x: Tensor, y: Tensor) -> bool:
     return bool(((wide - other).abs() <= unit_ * torch.maximum(wide.abs(), other.abs()) + least_).all())
 
 
-def shaken(tensors: Tensors, share: float | None = None) -> list[LazyTensors]:
+def shaken(tensors: Tensors, share: float | None = None, *, finest: float = FINEST) -> list[LazyTensors]:
     """The model in float64, several times, each value moved by up to this share of itself; zeros stay.
 
-    By default by a unit in its last place, of its own type. Each model is the same whenever it is asked for.
+    By default by a unit in its last place, of its own type, or by the share that is `finest`. Each model is
+    the same whenever it is asked for.
     """
     plan = plan_of(tensors)
 
@@ -60,7 +62,7 @@ def shaken(tensors: Tensors, share: float | None = None) -> list[LazyTensors]:
         if not dtype.is_floating_point:
             return tensor
         wide = tensor.detach().double()
-        most = share * wide.abs() if share is not None else _unit_of(wide, dtype)
+        most = share * wide.abs() if share is not None else _unit_of(wide, dtype, finest)
         noise = 2 * torch.rand(wide.shape, generator=generator(draw, name), dtype=torch.float64) - 1
         return torch.where(wide == 0, wide, wide + noise.to(wide.device) * most)
 
@@ -69,9 +71,9 @@ def shaken(tensors: Tensors, share: float | None = None) -> list[LazyTensors]:
     return [LazyTensors(shapes, dtypes, functools.partial(get, draw)) for draw in range(DRAWS)]
 
 
-def _unit_of(size: Tensor, dtype: torch.dtype) -> Tensor:
+def _unit_of(size: Tensor, dtype: torch.dtype, finest: float = FINEST) -> Tensor:
     """What rounding to a type changes of numbers of this size."""
-    return (max(unit(dtype), FINEST) * size.abs()).clamp_min(least(dtype))
+    return (max(unit(dtype), finest) * size.abs()).clamp_min(least(dtype))
 
 
 def allowed(own: Tensor, again: Iterable[Tensor]) -> Tensor:

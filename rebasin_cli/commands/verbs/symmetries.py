@@ -16,10 +16,9 @@ from ...checkpoints.tensors import LazyTensors, overlaid, plan_of
 from ...errors import CheckpointError, NotProven, UsageError
 from ...matchers.portfolio.align import Alignment
 from ...networks.returned import Kept
-from ...networks.running import fed
-from ...networks.state import fresh, own_state
+from ...networks.tied import absent
 from ...proof.comparing import difference
-from ...proof.runs import Runs
+from ...proof.runs import Runs, in_finest
 from ...reports.formats.json import read_as
 from ...session.models import check_its_weights, naming
 from ...session.network import need_inputs
@@ -34,7 +33,7 @@ from ...symmetry.folds import Folds
 from ...symmetry.form import canonical, check_numbers
 from . import provenance
 from .outputs import Output, write
-from .roundoff import FINEST, allowed, near, own_size, shaken
+from .roundoff import COARSE, FINEST, allowed, near, own_size, shaken
 
 
 def check_reference(session: Session, folds: Folds | None) -> None:
@@ -169,7 +168,7 @@ def check_same_function(session: Session, before: Mapping[str, Any], after: Mapp
     """As `outputs_differ`. Raises NotProven where any of them changes by more than rounding: no such thing is
     written.
     """
-    own, other, *again = outputs(session, before, after, *shaken(before, FINEST))
+    own, other, *again = outputs(session, before, after, shakes=lambda fine: shaken(before, fine))
     if not all(near(*each) for each in zip(own, other, bounds(own, again), strict=True)):
         raise NotProven(
             "the canonical form or its turning changes the outputs by "
@@ -189,16 +188,27 @@ def outputs_differ(session: Session, before: Mapping[str, Any], after: Mapping[s
     return difference(*outputs(session, before, after))
 
 
-def outputs(session: Session, *weights: Mapping[str, Any]) -> list[list[torch.Tensor]]:
-    """What the network returns with each of these weights, in float64."""
+def outputs(
+    session: Session,
+    *weights: Mapping[str, Any],
+    shakes: Callable[[float], Iterable[Mapping[str, Any]]] = lambda fine: (),
+) -> list[list[torch.Tensor]]:
+    """What the network returns with each of these weights, in float64; float32 where that fails.
+
+    `shakes` makes more weights, shaken by what is fine in that precision.
+    """
     network = session.need_network()
     inputs = need_inputs(network, session.asked.network, session.asked.data)
-    found = []
-    with fresh(network, inputs) as refresh, own_state(network, torch.float64), torch.no_grad():
-        runs = Runs(network, refresh, torch.float64, Kept(**session.outputs))
-        batch = fed(network, inputs, "cpu", quiet=True)
-        for tensors in weights:
+
+    def work(runs: Runs, batch: Any) -> list[list[torch.Tensor]]:
+        found = []
+        finest = FINEST if runs.dtype is torch.float64 else COARSE
+        for tensors in (*weights, *shakes(finest)):
+            missing = absent(network, tensors)
             for name, tensor in network.state_dict().items():
-                tensor.copy_(tensors[name])
-            found.append(runs.outputs(batch))
-    return found
+                if name not in missing:
+                    tensor.copy_(tensors[name])
+            found.append([tensor.double() for tensor in runs.outputs(batch)])
+        return found
+
+    return in_finest(network, inputs, Kept(**session.outputs), work)

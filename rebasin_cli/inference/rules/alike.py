@@ -19,15 +19,14 @@ from torch import fx, nn
 from ...errors import RebasinError
 from ...graph.program import Program
 from ...networks.returned import Kept
-from ...networks.running import fed
-from ...networks.state import fresh, own_state
 from ...proof.comparing import difference
-from ...proof.runs import Runs
-from ...proof.trials import Answers, alive, answers_to
+from ...proof.runs import Runs, in_finest
+from ...proof.trials import alive, answers_to
 from ..axes.axes import constants, variables
 from .walk import INPUT, OUTPUT, UNUSED, Walk
 
 ALIKE = 1e-9  # relative: what may change where modules change places
+ROUNDING = 1000  # times the rounding of a precision that is coarser than that
 MOST = 32  # lists that are tried
 ENDS = {INPUT, OUTPUT, UNUSED}
 ROUTERS = 4  # modules beside a list that may number it
@@ -66,18 +65,23 @@ def alike(
     lists = [(prefix, numbers) for prefix, numbers in _lists(walk) if _apart(numbers, program)]
     if not lists:
         return []
-    found = []
     try:
-        with fresh(module, inputs) as refresh, own_state(module, torch.float64), torch.no_grad():
-            runs = Runs(module, refresh, torch.float64, kept)
-            batch = fed(module, inputs, "cpu", quiet=True)
-            answer = alive(runs, 0, "like modules", lambda: answers_to(runs, batch, 0))
-            for prefix, numbers in itertools.islice(lists, MOST):
-                changed = partial(_changed, runs, answer)
-                if (beside := _exchangeable(module, walk, numbers, changed)) is not None:
-                    found.append(Alike(prefix, numbers, beside))
+        return in_finest(module, inputs, kept, partial(_found, walk, lists))
     except RebasinError:
         return []
+
+
+def _found(walk: Walk, lists: Sequence[tuple[str, Numbers]], runs: Runs, batch: Any) -> list[Alike]:
+    answer = alive(runs, 0, "like modules", lambda: answers_to(runs, batch, 0))
+    least = max(ALIKE, ROUNDING * torch.finfo(runs.dtype).eps)
+
+    def unchanged() -> bool:
+        return difference(answer.outputs, runs.outputs(answer.batch)) <= least
+
+    found = []
+    for prefix, numbers in itertools.islice(lists, MOST):
+        if (beside := _exchangeable(runs.network, walk, numbers, unchanged)) is not None:
+            found.append(Alike(prefix, numbers, beside))
     return found
 
 
@@ -121,13 +125,13 @@ def _apart(numbers: Numbers, program: Program) -> bool:
 
 
 def _exchangeable(
-    module: nn.Module, walk: Walk, numbers: Numbers, changed: Callable[[], float]
+    module: nn.Module, walk: Walk, numbers: Numbers, unchanged: Callable[[], bool]
 ) -> tuple[tuple[str, int], ...] | None:
     """The axes with which like modules may change places, none where they may alone; None: they may not."""
     first, second, *others = range(len(numbers))
     orders = [second, first, *others], [second, *others, first]
     for axes in ((), *_numbering(walk, numbers)):
-        if all(_unchanged(module, numbers, order, axes, changed) for order in orders):
+        if all(_unchanged(module, numbers, order, axes, unchanged) for order in orders):
             return axes
     return None
 
@@ -158,7 +162,7 @@ def _unchanged(
     numbers: Numbers,
     order: Sequence[int],
     axes: Sequence[tuple[str, int]],
-    changed: Callable[[], float],
+    unchanged: Callable[[], bool],
 ) -> bool:
     """Whether the outputs stay where modules and axes are in this order; all is put back."""
     own, groups = module.state_dict(), list(numbers.values())
@@ -169,12 +173,7 @@ def _unchanged(
     for name, k in axes:
         own[name].copy_(own[name].index_select(k, torch.tensor(order)))
     try:
-        return changed() <= ALIKE
+        return unchanged()
     finally:
         for name, tensor in kept.items():
             own[name].copy_(tensor)
-
-
-def _changed(runs: Runs, answer: Answers) -> float:
-    """How much outputs differ by now, relative to the largest value of each."""
-    return difference(answer.outputs, runs.outputs(answer.batch))

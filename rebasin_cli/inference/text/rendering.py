@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 
 from ...errors import SpecError
@@ -70,8 +71,11 @@ def spec_text(
     within: Mapping[str, str] | None = None,
     groups: Mapping[str, str] | None = None,
     shapes: Shapes | None = None,
+    optional: Collection[str] = (),
 ) -> str:
     """A spec as YAML from one line a tensor; with `shapes`, families where layers repeat.
+
+    Tensors that are `optional` may be absent, such as the second name of a tied one.
 
     The families are believed only where they fit these tensors with the very same axes and words. Raises
     SpecError for a tensor whose name cannot be written, and with `shapes` where the lines do not fit.
@@ -83,7 +87,8 @@ def spec_text(
                 hint="Rename the module: names in a spec have no spaces, brackets, braces or question marks",
             )
     sizes, within, groups = sizes or {}, within or {}, groups or {}
-    plain = _layout(description, tensors, statistics, sizes, within, groups)
+    layout = partial(_layout, description, optional=optional)
+    plain = layout(tensors, statistics, sizes, within, groups)
     if shapes is None:
         return plain
     wanted = fit(parse(plain, name="the spec"), shapes)
@@ -95,7 +100,7 @@ def spec_text(
         compact_words(groups, wanted.words),
     )
     for told in (short, (sizes, within, groups)):
-        text = _layout(description, families[0], families[1], *told)
+        text = layout(families[0], families[1], *told)
         try:
             found = fit(parse(text, name="the spec"), shapes)
         except SpecError:  # never seen; then the plain lines it is
@@ -121,10 +126,11 @@ def _layout(
     sizes: Mapping[str, int],
     within: Mapping[str, str],
     groups: Mapping[str, str],
+    optional: Collection[str],
 ) -> str:
     parts = ["schema: 1", f"description: {json.dumps(description, ensure_ascii=False)}"]
     parts += ["tensors:" if tensors else "tensors: {}"]
-    parts += [f'  {_key(name)}: "{text}"' for name, text in tensors.items()]
+    parts += [f'  {_key(name + "?" * (name in optional))}: "{text}"' for name, text in tensors.items()]
     if statistics:
         parts += ["statistics:", *(f'  {_key(name)}: "{text}"' for name, text in statistics.items())]
     if sizes:
@@ -137,5 +143,5 @@ def _layout(
 
 
 def _key(name: str) -> str:
-    plain = re.fullmatch(r"[A-Za-z][\w{}-]*(\.[\w{}-]+)+(\[\d+\])?", name, re.ASCII)
+    plain = re.fullmatch(r"[A-Za-z][\w{}-]*(\.[\w{}-]+)+(\[\d+\])?\??", name, re.ASCII)
     return name if plain else json.dumps(name, ensure_ascii=False)

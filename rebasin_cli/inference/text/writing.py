@@ -11,6 +11,7 @@ from torch import nn
 from ...errors import SpecError
 from ...graph.program import Program
 from ...networks.returned import Kept
+from ...networks.tied import tied
 from ...proof.prove import Proof
 from ...spec.fitting import fit
 from ...spec.groups import PERMUTATION
@@ -156,7 +157,12 @@ def inferred_from(
 ) -> Inferred:
     """The spec as its text reads back. Raises SpecError where that gives other sizes."""
     shapes = {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
-    text = spec_text(**vars(told.lines), description=f"inferred from {type(module).__name__}", shapes=shapes)
+    text = spec_text(
+        **vars(told.lines),
+        description=f"inferred from {type(module).__name__}",
+        shapes=shapes,
+        optional=tied(module),  # files have one name of a tied tensor, or all
+    )
     fitted = fit(parse(text, name=name, source="the inferred spec"), shapes)
     if fitted.words != told.expected:  # never seen; sizes that differ would be another spec
         raise SpecError(
