@@ -83,9 +83,8 @@ class LoaderData:
         return iter(self)
 
     def example(self, size: int = 2) -> Any:
-        for inputs, _ in self:
-            return head(inputs, size)
-        raise DataError(f"{self.name} ({self.split}) yields no batches")
+        inputs, _ = next(iter(self))
+        return head(inputs, size)
 
 
 def open_loader(name: str, loader: Callable[[str], Any], split: str) -> LoaderData:
@@ -153,20 +152,24 @@ def _asked(wrong: str = "") -> str:
 
 
 def checked(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """The batches that hold samples; what the loader does wrong is a DataError with the batch's number."""
+    """The batches that hold samples, one at least; what the loader does wrong is a DataError."""
     if isinstance(batches, Once):
         yield from batches
         return
     with user_code("the data failed at batch 0", DataError):
         iterator = iter(batches)
+    found = False
     for number in itertools.count():
         with user_code(f"the data failed at batch {number}", DataError):
             if (batch := next(iterator, _END)) is _END:
-                return
+                break
             pair = _pair(batch, number)
             empty = _nothing(pair[1])
         if not empty:
+            found = True
             yield pair
+    if not found:
+        raise DataError("the data holds no samples", hint="Is the loader a generator that was read before?")
 
 
 class Once:
@@ -271,9 +274,9 @@ def _widened(tensor: Tensor) -> Tensor:
 
 
 def _nothing(targets: Any) -> bool:
-    """Whether a batch has no samples."""
-    sizes = [len(tensor) for tensor in tensors_in(targets) if tensor.ndim]
-    return bool(sizes) and not any(sizes)
+    """Whether a batch has no samples, as `size_of` counts them."""
+    tensor = next(tensors_in(targets), None)
+    return tensor is not None and tensor.ndim > 0 and not len(tensor)
 
 
 def size_of(targets: Any) -> int:

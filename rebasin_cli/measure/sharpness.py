@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ..datasets.batches import checked, size_of, to_device
-from ..errors import DataError, NetworkError, UsageError
+from ..errors import NetworkError, UsageError
 from ..networks.running import call, evaluating, fed
 from ..registry import user_code
 from ..runtime import devices
@@ -73,8 +73,7 @@ def sharpness(
             p.requires_grad_(True)
         with evaluating(network), torch.enable_grad():
             for inputs, targets in checked(batches):
-                if not (size := size_of(targets)):
-                    continue
+                size = size_of(targets)
                 targets = to_device(targets, device)
                 outputs = call(network, fed(network, inputs, device), output=output)
                 with user_code("the loss fails"):
@@ -85,8 +84,6 @@ def sharpness(
     finally:
         for p, before in zip(parameters, asked, strict=True):
             p.requires_grad_(before)
-    if not samples:
-        raise DataError("the data holds no samples to measure sharpness on")
     found = [total / samples for total in totals]
     known = all(map(math.isfinite, found))
     error = statistics.stdev(found) / math.sqrt(probes) if known else math.nan

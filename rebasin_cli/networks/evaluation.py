@@ -76,8 +76,7 @@ def evaluate(
         stack.enter_context(evaluating(network))
         stack.enter_context(torch.inference_mode())
         for number, (inputs, targets) in enumerate(checked(batches)):
-            if not (size := size_of(targets)):
-                continue
+            size = size_of(targets)
             targets, inputs = to_device(targets, device), fed(network, inputs, device)
             if not samples:
                 stack.enter_context(folded(network, inputs, output))
@@ -93,8 +92,6 @@ def evaluate(
                 _fill(filled, outputs, targets)
             if kept is not None:
                 kept.append(_each(outputs, targets))
-    if not samples:
-        raise DataError("the data holds no samples", hint="Is the loader a generator that was read before?")
     found = _calibration(filled) if logits else {}
     return Scores(
         total / samples,

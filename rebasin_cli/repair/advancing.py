@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind
 
 from ..datasets.batches import checked, map_tensors, tensors_in
-from ..errors import DataError, NetworkError
+from ..errors import NetworkError
 from ..graph.tracing import needed_for
 from ..networks.running import fed
 from ..types import Tensors
@@ -106,8 +106,6 @@ class Advancing:
             if list(batch.nodes) != list(some.nodes):
                 raise NetworkError("the network has other layers for inputs of another shape")
             yield batch
-        if some is None:
-            raise DataError("the data holds no batches to fit layers on")
 
 
 class _Batch:

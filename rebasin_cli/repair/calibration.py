@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..datasets.batches import checked, size_of
+from ..datasets.batches import checked
 from ..errors import UsageError
 from ..networks.layout import Wrapper, in_parts
 from ..networks.running import evaluating, fed
@@ -104,11 +104,10 @@ def fit_temperature(
     logits, targets = [], []
     with evaluating(network), torch.inference_mode():
         for inputs, wanted in checked(held):
-            if size_of(wanted):
-                given = in_parts(network, fed(network, inputs, device), output).cpu()
-                rows, wanted = rows_of(given, wanted.cpu())
-                logits.append(rows)
-                targets.append(wanted)
+            given = in_parts(network, fed(network, inputs, device), output).cpu()
+            rows, wanted = rows_of(given, wanted.cpu())
+            logits.append(rows)
+            targets.append(wanted)
     every, wanted = torch.cat(logits), torch.cat(targets)
     if not every.isfinite().all():
         return math.nan

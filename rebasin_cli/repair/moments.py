@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from ..datasets.batches import checked, map_tensors
-from ..errors import DataError, NetworkError
+from ..errors import NetworkError
 from ..networks.running import fed
 from ..types import Batches
 from .producers import Producers, Site, find
@@ -87,9 +87,8 @@ class Measured:
         return self.graphs[key]
 
     def first(self) -> Producers:
-        for inputs, _ in checked(self.batches):
-            return self.graph(fed(self.network, inputs, self.device))
-        raise DataError("the data holds no batches to measure channels on")
+        inputs, _ = next(checked(self.batches))
+        return self.graph(fed(self.network, inputs, self.device))
 
     def moments(
         self, state: Mapping[str, Tensor], wanted: Iterable[str], added: Mapping[str, Tensor]

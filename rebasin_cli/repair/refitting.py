@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..averages.mixing import average
 from ..datasets.batches import checked, tensors_in
-from ..errors import CheckpointError, DataError
+from ..errors import CheckpointError
 from ..networks.running import evaluating, fed
 from ..runtime.threads import WAITING, Beside, beside
 from ..types import Batches
@@ -140,9 +140,8 @@ def _within(layers: Iterable[Layer]) -> tuple[list[Layer], list[tuple[str, str]]
 
 
 def _first(graphs: Graphs, batches: Batches, device: str | torch.device) -> Producers:
-    for inputs, _ in checked(batches):
-        return graphs.of(fed(graphs.network, inputs, device))
-    raise DataError("the data holds no batches to fit layers on")
+    inputs, _ = next(checked(batches))
+    return graphs.of(fed(graphs.network, inputs, device))
 
 
 def _seen(

@@ -189,7 +189,7 @@ def test_limits_that_are_no_limits_and_rows_that_are_not_measured_are_refused(
 def test_an_empty_data_set_meets_no_gate(trained, refused, tmp_path):
     (tmp_path / "empty.py").write_text("def loader(split):\n    return []\n")
     line = ("barrier", *trained, "--data", "empty.py:loader", "--max-barrier", 100, "-q")
-    refused(6, *line, says="yields no batches")
+    refused(6, *line, says="holds no samples")
 
 
 def test_a_permutation_of_ones_own_and_none(trained, done):

@@ -194,7 +194,7 @@ def test_small_and_large_weights_learn_at_the_same_relative_rate():
 def test_what_a_distillation_refuses():
     ends, network = two_and_between(mlp)
     before = state(network)
-    with pytest.raises(DataError, match="no batches"):
+    with pytest.raises(DataError, match="holds no samples"):
         distill(network, ends, [])
     with pytest.raises(UsageError, match="3 weights for 2 models"):
         distill(network, ends, samples(FLAT), weights=[0.5, 0.3, 0.2])

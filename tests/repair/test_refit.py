@@ -472,7 +472,7 @@ def test_a_channel_that_its_norm_silences_is_fitted_with_a_scale_of_its_own():
 def test_what_a_refit_refuses():
     ends, network = two_and_between(mlp)
     before = state(network)
-    with pytest.raises(DataError, match="no batches"):
+    with pytest.raises(DataError, match="holds no samples"):
         refit(network, ends, [])
     with pytest.raises(DataError, match="NaN or infinite inputs"):
         refit(network, ends, [(torch.full((4, 8), torch.nan), torch.zeros(4))])

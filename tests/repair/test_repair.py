@@ -98,7 +98,7 @@ def test_momentum_and_modes_come_back_after_an_error_too():
 
 
 def test_data_without_batches_is_refused():
-    with pytest.raises(DataError, match="no batches"):
+    with pytest.raises(DataError, match="holds no samples"):
         reset(small_network(), [])
 
 
@@ -407,7 +407,7 @@ def test_a_network_with_batchnorm_is_reset_instead():
 
 def test_what_repair_refuses():
     ends, network = two_and_between(mlp)
-    with pytest.raises(DataError, match="no batches"):
+    with pytest.raises(DataError, match="holds no samples"):
         repair(network, ends, [])
     with pytest.raises(UsageError, match="3 weights for 2 models"):
         repair(network, ends, samples(FLAT), weights=[0.5, 0.3, 0.2])

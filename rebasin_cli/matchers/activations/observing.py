@@ -10,7 +10,7 @@ from torch import nn
 
 from ... import networks
 from ...datasets.batches import checked, part_of, size_of
-from ...errors import CheckpointError, DataError
+from ...errors import CheckpointError
 from ...networks.layout import laid
 from ...networks.returned import Kept
 from ...networks.running import fed
@@ -61,8 +61,6 @@ def observed(
         seen += size
         if seen in counts:
             yield seen, _finite(sums)
-    if not known:
-        raise DataError("the data holds no samples", hint="Is the loader a generator that was read before?")
     if seen not in counts:
         yield seen, _finite(sums)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...datasets import Data
 from ...datasets.batches import checked, head, size_of
 from ...datasets.held_out import held_out
-from ...errors import DataError, UsageError
+from ...errors import UsageError
 from ...runtime.seeds import derive, generator
 from ...symmetry import permutation
 from ...types import Permutations, Tensors
@@ -123,8 +123,7 @@ class _Run:
         self.found = [permutation.identity(fitted.words) for _ in others]
         self.swapped = 0
         self.train, held = held_out(problem.given_data, derive(problem.seed, "held out"))
-        first = next(self._batches(held, SAMPLES), None)
-        cost = self.midpoint.work(first[0]) if first else 1.0
+        cost = self.midpoint.work(next(self._batches(held, SAMPLES))[0])
         self.samples = int(min(SAMPLES, max(LEAST, WORK / 16 / cost)))
         self.candidates = int(min(CANDIDATES, max(FEWEST, WORK / (cost * self.samples))))
         least = 4 * LEAST if cost * SAMPLES > 1e12 else 500
@@ -132,10 +131,6 @@ class _Run:
         self.held = list(self._batches(held, compared))
         passes = GRADIENT + self.candidates + self.candidates.bit_length()  # the last: of many together
         self.work = cost * (self.samples * passes + compared)
-        if not self.held:
-            raise DataError(
-                "the data holds no samples", hint="Is the loader a generator that was read before?"
-            )
         self.held_loss = self._held_losses([{}])[0]
 
     def _own(self, model: Tensors, names: Sequence[str]) -> dict[str, Tensor]:
@@ -143,10 +138,10 @@ class _Run:
 
     def _batches(self, data: Iterable[Any], most: int) -> Iterator[tuple[Any, Any]]:
         for number, (inputs, targets) in enumerate(checked(data)):
-            if not most or not (size := size_of(targets)):
+            if not most:
                 return
             yield self.midpoint.batch(head(inputs, most), head(targets, most), number)
-            most -= min(size, most)
+            most -= min(size_of(targets), most)
 
     def batches(self) -> Iterator[tuple[Any, Any]]:
         """Batches of a step without end, every epoch in an order of its own."""

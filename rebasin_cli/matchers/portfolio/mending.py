@@ -11,8 +11,7 @@ from typing import Any
 from ... import networks
 from ...averages.mixing import average
 from ...datasets import Data
-from ...datasets.batches import First, head, size_of
-from ...errors import DataError
+from ...datasets.batches import First, checked, head, size_of
 from ...networks.evaluation import evaluate
 from ...networks.recording import Recording
 from ...networks.running import fed
@@ -150,12 +149,8 @@ class Mending:
 
     def trace(self) -> None:
         """Follow the network for what changes its weights, once for all candidates."""
-        first = next(iter(self._batches("refit")), None)
-        if first is None:
-            raise DataError(
-                "the data holds no samples", hint="Is the loader a generator that was read before?"
-            )
-        Graphs(self.network, self.graphs).of(fed(self.network, first[0], self.problem.device))
+        inputs, _ = next(checked(self._batches("refit")))
+        Graphs(self.network, self.graphs).of(fed(self.network, inputs, self.problem.device))
 
     def wins(self, one: tuple[str, Measured], other: tuple[str, Measured], *, default: bool = True) -> bool:
         """Whether the `other` of two (repair, figures) is taken for the better one.

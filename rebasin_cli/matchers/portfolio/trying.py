@@ -101,11 +101,7 @@ class Trials:
     def _timed(self, data: Iterable[Any]) -> float:
         """Seconds of a forward pass of one sample."""
         at, model = self.midpoint, self.problem.models[0]
-        batch = next(self._batches(data, 2), None)
-        if batch is None:
-            raise DataError(
-                "the data holds no samples", hint="Is the loader a generator that was read before?"
-            )
+        batch = next(self._batches(data, 2))
         work = at.work(batch[0])
         if self.clock.counts:
             return work / SPEED

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ... import networks
 from ...datasets.batches import checked, describe, head, size_of, to_device
-from ...errors import DataError, NetworkError
+from ...errors import NetworkError
 from ...networks.evaluation import accuracy, check_logits, name_of
 from ...networks.layout import in_parts
 from ...networks.running import call, fed
@@ -122,7 +122,7 @@ class Mixture:
         with torch.no_grad():
             for inputs, targets in checked(held):
                 size = size_of(targets)
-                if not size or (size <= self.normed and samples):
+                if size <= self.normed and samples:
                     continue
                 targets = to_device(targets, self.device)
                 loss, outputs = self._scored(inputs, targets, number)
@@ -133,10 +133,6 @@ class Mixture:
                     kept.add(outputs, targets)
                 if samples >= HELD_OUT:
                     break
-        if not samples:
-            raise DataError(
-                "the data holds no samples", hint="Is the loader a generator that was read before?"
-            )
         mean = math.inf if math.isnan(total_loss) else total_loss / samples
         if self.problem.loss is not None:
             return Held(mean, math.nan, mean)
