@@ -114,7 +114,7 @@ def align(
         raise UsageError("aligning takes at least two models")
     return searching.align(
         models,
-        resolve_spec(spec, models),
+        resolve_spec(spec, models).ordered,
         method=method,
         seed=seed,
         options=options,
@@ -228,7 +228,7 @@ def merge(
     resolved(asked, statistics=False, measurable=False)  # its check, before the models are looked at
     if not models:
         raise UsageError("there are no models to merge")
-    fitted = resolve_spec(spec, models, averaged=True)
+    fitted = resolve_spec(spec, models, averaged=True).ordered
     measurable = network is not None and train is not None
     if permutations is None and method != "none":
         there = {"network": network is not None, "data": align_options.get("data", train) is not None}

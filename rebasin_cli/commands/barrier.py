@@ -309,7 +309,7 @@ def _plan(
         repaired_points=repaired,
         turning=asked.interpolation != "linear",
     )
-    rows += plan_groups(word) if session.folds is not None and session.moved else []
+    rows += plan_groups(word) if session.fitted.groups and session.moved else []
     rows += plan_curves(settings.curves, resets=statistics, points=points)
     rows += plan_attacks(rows, settings.attacks, statistics=statistics)
     for attack in settings.attacks:  # refused before anything is measured

@@ -15,7 +15,6 @@ from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights
 from ..session.session import Session
 from ..session.subjects import DataSet, Loading, Network, Search
-from ..symmetry.folds import Folds
 from ..symmetry.form import canonical
 from .verbs import provenance, symmetries
 from .verbs.folders import placed
@@ -78,7 +77,7 @@ def run(asked: Canon, listener: Listener = SILENT) -> CanonResult:
     output = placed(output_of(asked, default_path(model, "canon")), model)
     session = Session("canon", [model], listener, subjects)
     check_outputs(output, session.reads, as_torch=True)
-    fitted, folds = session.fitted, session.folds or Folds()
+    fitted, folds = session.fitted, session.folds
     form = canonical(session.models[0], fitted, folds)
     change = symmetries.check_same_function(session, session.models[0], form.wide)
     rounded = symmetries.outputs_differ(session, session.models[0], as_written(form.tensors, output.dtype))

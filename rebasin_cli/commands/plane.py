@@ -43,6 +43,7 @@ from ..session.subjects import (
     Scoring,
 )
 from ..spec.spec import FittedSpec
+from ..symmetry.elements import Elements
 from ..symmetry.permutation import identity, permuted
 from ..types import Permutations
 from ..version import version
@@ -324,7 +325,7 @@ def _measured(
     known = state.start.tensors.get("figures") if state.start else None
 
     def reached(figures: torch.Tensor, done: int) -> None:
-        state.reached(State((still,), done, 0.0, {}, {"figures": figures}))
+        state.reached(State((Elements(still),), done, 0.0, {}, {"figures": figures}))
         session.listener.step("measuring", done, total, "")
 
     return planes.measure(

@@ -26,7 +26,7 @@ from ..spec.spec import FittedSpec
 from ..symmetry import permutation
 from ..symmetry.elements import acted
 from ..symmetry.folding import folded
-from ..symmetry.folds import Folds
+from ..symmetry.folds import NONE
 from ..symmetry.form import canonical
 from ..symmetry.lists import stacked
 from ..types import Tensors
@@ -103,7 +103,7 @@ def run(asked: Verify, listener: Listener = SILENT) -> VerifyResult:
     if output is not None:
         check_outputs(Output(output, force), session.reads)
     models, fitted, seed = session.models, session.fitted, session.seed
-    if session.folds is not None:
+    if fitted.groups or session.folds != NONE:
         return _by_groups(session, listener, output, force)
     plans = [plan_of(model) for model in models]
     compared = {
@@ -187,7 +187,7 @@ def _by_groups(session: Session, listener: Listener, output: Path | None, force:
 
 def _turned(session: Session, found: Alignment, again: Sequence[Sequence[Tensors]]) -> bool:
     """Whether each number of B, as the elements turn it, is A's but for the rounding of both."""
-    fitted, folds, (elements,) = found.fitted, session.folds or Folds(), found.elements
+    fitted, folds, (elements,) = found.fitted, session.folds, found.elements
     first, *more = (canonical(model, fitted, folds) for model in (session.models[0], *again[0]))
     forms = [form.wide for form in (first, *more)]
     moved = [

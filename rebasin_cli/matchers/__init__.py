@@ -31,6 +31,7 @@ import torch
 from ..registry import Registry
 from ..runtime.ranks import ALONE, Ranks
 from ..spec.spec import FittedSpec
+from ..symmetry.elements import Elements, element_of
 from ..symmetry.lists import held_stacked
 from ..types import Batches, Permutations, Tensors
 from .accounts import Account, Chosen, Polish
@@ -50,20 +51,28 @@ INITS = ("wm", "am", "identity")  # where permutations that are learnt may start
 class State:
     """Where a search stands between two sweeps: enough to go on from.
 
-    `permutations` holds one set per model that the method moves (merge-many moves the reference too),
-    `sweep` the number of finished sweeps, `objective` the method's own, larger is better. `notes` and
-    `tensors` are what the method itself needs to go on; the tensors may still be written to by the search, so
-    who keeps a state past the call that reports it copies them. Notes of a method that trains: "loss",
-    "changed", "held_out_loss", "held_out_accuracy", "held_out_calibrated", "looked" (the step after which
-    those three were measured), "steps" (in all, where that is known). Of a search that takes one model after
-    the other: "model", which of them is at work, of "models", both from 1 with the reference.
+    `elements` holds one per model that the method moves (merge-many moves the reference too), `sweep` the
+    number of finished sweeps, `objective` the method's own, larger is better. `notes` and `tensors` are what
+    the method itself needs to go on; the tensors may still be written to by the search, so who keeps a state
+    past the call that reports it copies them. Notes of a method that trains: "loss", "changed",
+    "held_out_loss", "held_out_accuracy", "held_out_calibrated", "looked" (the step after which those three
+    were measured), "steps" (in all, where that is known). Of a search that takes one model after the other:
+    "model", which of them is at work, of "models", both from 1 with the reference.
     """
 
-    permutations: tuple[Permutations, ...]
+    elements: tuple[Elements, ...]
     sweep: int = 0
     objective: float = 0.0
     notes: Mapping[str, float] = field(default_factory=dict)
     tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "elements", tuple(map(element_of, self.elements)))
+
+    @property
+    def permutations(self) -> tuple[Permutations, ...]:
+        """The orders alone."""
+        return tuple(element.permutations for element in self.elements)
 
 
 @dataclass(frozen=True)
@@ -77,9 +86,8 @@ class Problem:
     with the `ridge` that they will have (None: the default); () where nothing is merged. `output` says which
     of several outputs of the network is measured, `not_kept` which are no part of its function beside caches,
     hidden states and attentions, `loss(outputs, targets)` is a batch's mean loss with a gradient
-    (None: cross-entropy). `device` is where they compute, `ranks` the processes that search together. With
-    `groups` the models are in canonical form, and words
-    have the groups of the spec.
+    (None: cross-entropy). `device` is where they compute, `ranks` the processes that search together. Models
+    are in canonical form: where the spec gives no groups that is how they are.
     """
 
     fitted: FittedSpec
@@ -97,7 +105,11 @@ class Problem:
     loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None
     device: str = "cpu"
     ranks: Ranks = ALONE
-    groups: bool = False
+
+    @property
+    def groups(self) -> bool:
+        """Whether some words take more than orders; the models are then in canonical form."""
+        return bool(self.fitted.groups)
 
     @property
     def given_network(self) -> torch.nn.Module:
@@ -128,24 +140,33 @@ class Problem:
 
 @dataclass(frozen=True)
 class MatchResult:
-    """One permutation set per model after the first, in their order, and how the search went.
+    """One element per model after the first, in their order, and how the search went.
 
-    The objective is the method's own, larger is better; for weight matching the inner product
-    Σ ⟨A, πB⟩ over all tensors that are evidence. `upper_bound` is what no permutation exceeds, where it was
-    asked for; equal to `objective_after`, up to rounding, the result is the best there is. `maps` are those
-    of a search with groups, beside the permutations. `account` is what the method says of its own
-    (`accounts`), `polished` what swaps on the true loss did in the end, `chosen` what was taken of several
-    methods.
+    `elements` act on the models as the method was given them; an order alone is one without maps, and may be
+    given as the bare permutation set.
+
+    The objective is the method's own, larger is better; for weight matching the inner product Σ ⟨A, πB⟩ over
+    all tensors that are evidence. `upper_bound` is what no permutation exceeds, where it was asked for; equal
+    to `objective_after`, up to rounding, the result is the best there is. `account` is what the method says
+    of its own (`accounts`), `polished` what swaps on the true loss did in the end, `chosen` what was taken of
+    several methods.
     """
 
-    permutations: tuple[Permutations, ...]
+    elements: tuple[Elements, ...]
     objective_before: float
     objective_after: float
     sweeps: int
     solves: int
     converged: bool
     upper_bound: float | None = None
-    maps: tuple[Mapping[str, torch.Tensor], ...] = ()
     account: Account | None = None
     polished: Polish | None = None
     chosen: Chosen | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "elements", tuple(map(element_of, self.elements)))
+
+    @property
+    def permutations(self) -> tuple[Permutations, ...]:
+        """The orders alone."""
+        return tuple(element.permutations for element in self.elements)

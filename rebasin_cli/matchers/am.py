@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from ..errors import UsageError, unknown
 from ..registry import option
 from ..symmetry import assignment, permutation
+from ..symmetry.elements import Elements
 from ..symmetry.lists import without_lists
 from . import MatchResult, Problem, State, wm
 from .accounts import Begun, Certificate, Constrained
@@ -65,14 +66,16 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         sum(assignment.total(matrix, perms[word]) for word, matrix in settled.first.items())
         for perms in (still, found)
     )
-    problem.report(State((found,), 1, after))
+    problem.report(State((Elements(found),), 1, after))
     if options.then == "wm":
-        return replace(wm.match(replace(problem, start=State((found,)))), account=Begun("am"))
+        return replace(wm.match(replace(problem, start=State((Elements(found),)))), account=Begun("am"))
     if not settled.within:
-        return MatchResult((found,), before, after, 1, len(words), True)
+        return MatchResult((Elements(found),), before, after, 1, len(words), True)
     bound = sum(one.bound for one in settled.within.values())
     rows = Constrained(tuple(_certificates(settled)))
-    return MatchResult((found,), before, after, 1, len(words), True, upper_bound=bound, account=rows)
+    return MatchResult(
+        (Elements(found),), before, after, 1, len(words), True, upper_bound=bound, account=rows
+    )
 
 
 def _grouped(problem: Problem, options: Options) -> MatchResult:
@@ -90,9 +93,8 @@ def _grouped(problem: Problem, options: Options) -> MatchResult:
 def by_sight(problem: Problem, parts: Sequence[Seen]) -> MatchResult:
     """The element that is nearest by what was seen alone."""
     element, before, after = judged(problem, parts)
-    perms = dict(element.permutations)
-    problem.report(State((perms,), 1, after))
-    return MatchResult((perms,), before, after, 1, len(perms), True, maps=(dict(element.maps),))
+    problem.report(State((element,), 1, after))
+    return MatchResult((element,), before, after, 1, len(element.permutations), True)
 
 
 def _certificates(settled: Assigned) -> Iterator[Certificate]:

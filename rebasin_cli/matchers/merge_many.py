@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ..errors import UsageError
 from ..symmetry import permutation
+from ..symmetry.elements import Elements
 from . import MatchResult, Problem, State
 from .descent import group_many as grouped
 from .descent.many import objective_of, relative, round_of
@@ -42,12 +43,19 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         raise UsageError("merge-many needs at least two models")
     if problem.groups:
         return grouped.match(problem, options.max_sweeps)
-    start = problem.start or State((permutation.identity(words),) * len(models))
+    start = problem.start or State((Elements(permutation.identity(words)),) * len(models))
     current = list(start.permutations)
     before = objective_of(problem, [permutation.identity(words)] * len(models))
     sweep, solves, moved = start.sweep, 0, True
     while moved and sweep < options.max_sweeps:
         solved, moved = round_of(problem, current, sweep, options.tolerance, "merge-many")
         sweep, solves = sweep + 1, solves + solved
-        problem.report(State(tuple(current), sweep, objective_of(problem, current)))
-    return MatchResult(relative(current), before, objective_of(problem, current), sweep, solves, not moved)
+        problem.report(State(tuple(map(Elements, current)), sweep, objective_of(problem, current)))
+    return MatchResult(
+        tuple(map(Elements, relative(current))),
+        before,
+        objective_of(problem, current),
+        sweep,
+        solves,
+        not moved,
+    )

@@ -32,6 +32,7 @@ from ..registry import PLAIN, option
 from ..spec.spec import FittedSpec
 from ..symmetry import assignment, permutation
 from ..symmetry.assignment import Solution
+from ..symmetry.elements import Elements
 from ..types import Permutations
 from . import MatchResult, Problem, State
 from .descent import group_universe as grouped
@@ -98,9 +99,11 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         solved, moved = round_of(problem, current, sweep - mixed, options.tolerance, "universe")
         sweep, solves = sweep + 1, solves + solved
         notes = {"sweeps mixed": float(mixed)}
-        problem.report(State(tuple(current), sweep, objective_of(problem, current), notes))
+        problem.report(State(tuple(map(Elements, current)), sweep, objective_of(problem, current), notes))
     after = objective_of(problem, current)
-    return MatchResult(relative(current), before, after, sweep, solves, settled and not moved)
+    return MatchResult(
+        tuple(map(Elements, relative(current))), before, after, sweep, solves, settled and not moved
+    )
 
 
 # --------------------------------------------------------------------------------------------- Frank-Wolfe

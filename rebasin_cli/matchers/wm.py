@@ -22,6 +22,7 @@ from ..errors import UsageError
 from ..registry import PLAIN, option
 from ..runtime.seeds import generator
 from ..symmetry import index_maps, permutation
+from ..symmetry.elements import Elements
 from ..types import Permutations
 from . import MatchResult, Problem, State
 from .descent import group_bound
@@ -96,14 +97,14 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         before = pair.objective(still)
         if options.max_sweeps > 0 and (exact := enumerate_all(pair)) is not None:
             after = pair.objective(exact)
-            problem.report(State((exact,), 1, after))
-            return MatchResult((exact,), before, after, 1, 0, True, after)
+            problem.report(State((Elements(exact),), 1, after))
+            return MatchResult((Elements(exact),), before, after, 1, 0, True, after)
         search = Search(problem, pair, options, before)
         converged = search.run()
         best, solves = search.best, search.descent.solves
         after = best.objective if search.summed else pair.objective(best.permutations[0])
         bound = max(after, upper_bound(pair, after * CLOSE)) if options.bound else None
-    return MatchResult(best.permutations, before, after, search.sweeps, solves, converged, bound)
+    return MatchResult(best.elements, before, after, search.sweeps, solves, converged, bound)
 
 
 @dataclass
@@ -159,7 +160,7 @@ class Search:
         self.rough = ROUGH if self.wide or options.effort == "fast" else FINER
         start = problem.start
         if start is None:
-            self.best = State((permutation.identity(pair.words),), 0, before)
+            self.best = State((Elements(permutation.identity(pair.words)),), 0, before)
         else:
             self.best = replace(start, objective=pair.objective(start.permutations[0]))
         self.progress = Progress.of(self.best, self.descent.words)
@@ -232,7 +233,7 @@ class Search:
             sweep += 1
             self.sweeps += 1
             if now >= found[0].objective:
-                better = State((dict(current),), objective=now)
+                better = State((Elements(dict(current)),), objective=now)
                 found = better, set(descent.small), summed
             if attempt == 0 or not stale:
                 self.best, self.small, self.summed = found

@@ -86,7 +86,7 @@ def compare(
     models = agreed(plain(models))[0]
     if len(models) < 2:
         raise UsageError("comparing merges takes at least two models")
-    fitted = resolve_spec(spec, models, averaged=True)
+    fitted = resolve_spec(spec, models, averaged=True).ordered
     networks.check(network, fitted.shapes)
     network = network.to(device)
     batches = reset_batches if reset_batches is not None else train

@@ -126,6 +126,7 @@ def ready(
     a, b = agreed(plain([a, b]))[0]
     resolved(rows.repair_with, statistics=False, measurable=False)  # its check, before models are looked at
     fitted = resolve_spec(spec, [a, b], averaged=True)
+    fitted = fitted if isinstance(spec, FittedSpec) else fitted.ordered
     networks.check(network, fitted.shapes)
     batches = samples.reset_batches if samples.reset_batches is not None else samples.train
     statistics = networks.has_running_statistics(network)

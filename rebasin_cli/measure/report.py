@@ -6,6 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ..repair.choosing import Choice
 from ..reports import Difference, Report, Row, accounts
 from ..spec.spec import FittedSpec, Spec
 from ..symmetry import permutation
+from ..symmetry.folds import NONE
 from ..types import Permutations, Tensors
 from ..version import version
 from . import intervals, pairing
@@ -74,10 +76,11 @@ def barrier(
         permutations = alignment.permutations[0]
         if (chosen := alignment.result.chosen) is not None:
             two = two.decided(chosen.repair, chosen.repaired)
-    grouped = alignment if alignment is not None and alignment.elements else None
+    grouped = alignment if alignment is not None and alignment.fitted.groups else None
     if grouped is not None:  # beside it, the best order alone
-        plain = {"data": samples.train} | options | {"folds": None, "start": None, "prove": False}
-        permutations = _aligned(two, method, plain).permutations[0]
+        plain = {"data": samples.train} | options | {"folds": NONE, "start": None, "prove": False}
+        ordered = replace(two, fitted=two.fitted.ordered)
+        permutations = _aligned(ordered, method, plain).permutations[0]
     measuring = Measuring.of(two, rows, permutations, grouped)
     choice = measuring.choose() if two.repair == "auto" else None
     plan = _plan(two, rows, choice, aligned=permutations is not None, grouped=grouped is not None)

@@ -41,7 +41,7 @@ def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[
     if result.upper_bound is not None and result.objective_after > 0:
         gap = max(0.0, result.upper_bound / result.objective_after - 1)
         found = {"upper_bound": result.upper_bound, "gap": gap}
-        if result.maps:
+        if any(element.maps for element in result.elements):
             found["bounded"] = "elements"  # and not permutations alone
     found |= {
         "method": alignment.method,

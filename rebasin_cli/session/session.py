@@ -22,7 +22,7 @@ from ..runtime import devices
 from ..runtime.files import Inputs
 from ..runtime.ranks import ALONE, Ranks
 from ..spec.spec import FittedSpec
-from ..symmetry.folds import Folds
+from ..symmetry.folds import NONE, Folds
 from ..types import Permutations
 from . import doubts, method_options, samples
 from .held_out import HeldOut
@@ -136,12 +136,12 @@ class Session:
         return self.symmetries[0]
 
     @property
-    def folds(self) -> Folds | None:
-        """What canonical forms fold away; None, opening nothing, where only permutations were asked for."""
-        return None if self.asked.search.groups == "permutations" else self.symmetries[1]
+    def folds(self) -> Folds:
+        """What canonical forms fold away; nothing where only permutations were asked for."""
+        return self.symmetries[1]
 
     @cached_property
-    def symmetries(self) -> tuple[FittedSpec, Folds | None]:
+    def symmetries(self) -> tuple[FittedSpec, Folds]:
         """`fitted` and `folds`, which are found together."""
         asked, averaged = self.asked, self.command in AVERAGING
         models = self.models  # which all open before any looks for a spec
@@ -151,7 +151,7 @@ class Session:
         if plain.spec.net is not None:
             self.nets.add(plain.spec.net)
         if asked.search.groups == "permutations":
-            return plain.ordered, None
+            return plain.ordered, NONE
         return self.ranks.each(with_groups, plain, models, asked, self.say)
 
     @cached_property

@@ -194,10 +194,10 @@ class FittedSpec:
 
     @cached_property
     def ordered(self) -> FittedSpec:
-        """The same for all that only permutes: words whose group has no order are positions that stay."""
-        still = {word for word, kind in self.groups.items() if kind in PLANES}
-        if not still:
+        """The same, permutations alone: words whose group has no order are positions that stay."""
+        if not self.groups:
             return self
+        still = {word for word, kind in self.groups.items() if kind in PLANES}
 
         def leaf(axis: Axis) -> Axis:
             if isinstance(axis, Word) and axis.name in still:
@@ -208,8 +208,8 @@ class FittedSpec:
             return {word: value for word, value in given.items() if word not in still}
 
         tensors = {n: tuple(rewrite(axis, leaf) for axis in axes) for n, axes in self.tensors.items()}
-        words, within, groups = moving(self.words), moving(self.within), moving(self.groups)
-        return replace(self, words=words, tensors=tensors, within=within, groups=groups)
+        words, within = moving(self.words), moving(self.within)
+        return replace(self, words=words, tensors=tensors, within=within, groups={})
 
     @cached_property
     def sizes(self) -> dict[str, int]:

@@ -40,6 +40,26 @@ class Elements:
     maps: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
+MAP = ":map"  # after a word's name where its map is stored beside its order: no word has a colon
+
+
+def tensors_of(elements: Elements) -> dict[str, torch.Tensor]:
+    """As it is stored: a word's order under its name, its map under `NAME:map`."""
+    tensors = {word: perm.to(torch.int64).contiguous() for word, perm in elements.permutations.items()}
+    return tensors | {f"{word}{MAP}": map_.double().contiguous() for word, map_ in elements.maps.items()}
+
+
+def of_tensors(tensors: Tensors) -> Elements:
+    """What `tensors_of` stored."""
+    maps = {name.removesuffix(MAP): tensors[name] for name in tensors if name.endswith(MAP)}
+    return Elements({name: tensors[name] for name in tensors if not name.endswith(MAP)}, maps)
+
+
+def element_of(given: Elements | Permutations) -> Elements:
+    """A bare permutation set as the element that it is."""
+    return given if isinstance(given, Elements) else Elements(given)
+
+
 def identity(fitted: FittedSpec) -> Elements:
     return Elements(permutation.identity(fitted.words))
 
@@ -207,6 +227,8 @@ def acted(tensors: Tensors, fitted: FittedSpec, elements: Elements) -> LazyTenso
     plan = plan_of(tensors)
     check_dtypes({name: dtype for name, (dtype, _) in plan.items()}, fitted, elements.maps.keys())
     moved = permutation.permuted(tensors, fitted, elements.permutations)
+    if not elements.maps:
+        return moved
     maps = maps_of(elements)
 
     def read(name: str) -> torch.Tensor:

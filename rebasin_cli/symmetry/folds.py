@@ -111,6 +111,9 @@ class Folds:
         return dict(self.left)
 
 
+NONE = Folds()
+
+
 def _lies(part: Part, shapes: Mapping[str, tuple[int, ...]]) -> str:
     shape = shapes[part.tensor]
     if len(shape) == 1 and 0 <= part.start and 0 < part.length and part.start + part.length <= shape[0]:

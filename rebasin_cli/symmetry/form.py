@@ -16,7 +16,7 @@ from .acting import act
 from .balancing import balance
 from .elements import Elements, acted, check_dtypes, maps_of
 from .folding import folded
-from .folds import Folds
+from .folds import NONE, Folds
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,10 @@ class Canonical:
         return overlaid(self.tensors, self.changed)
 
 
-def canonical(tensors: Tensors, fitted: FittedSpec, folds: Folds) -> Canonical:
+def canonical(tensors: Tensors, fitted: FittedSpec, folds: Folds = NONE) -> Canonical:
     """The canonical form of a model. The input is untouched, and read again for what is asked for.
+
+    Where nothing is folded and all words only permute, it is the model itself.
 
     Raises CheckpointError where numbers would be folded or turned that are integers or quantised.
     """
@@ -54,6 +56,8 @@ def canonical(tensors: Tensors, fitted: FittedSpec, folds: Folds) -> Canonical:
         n for n, axes in fitted.tensors.items() if any(w in maps for axis in axes for w in words_of(axis))
     ]
     names = dict.fromkeys((*first, *moved))
+    if not names:
+        return Canonical(tensors, {}, found, (*folds.left, *left.items()))
     shapes = {name: plan[name][1] for name in names}
 
     def wide(name: str) -> torch.Tensor:
@@ -85,7 +89,9 @@ def check_numbers(dtypes: Mapping[str, torch.dtype], fitted: FittedSpec, folds: 
 
 def moved_by(form: Canonical, fitted: FittedSpec, elements: Elements) -> Tensors:
     """What an element makes of a model in canonical form: rounded once, to the model's own dtypes."""
-    wide = acted(form.wide, fitted, elements)
+    wide = acted(form.wide if form.changed else form.tensors, fitted, elements)
+    if not form.changed and not elements.maps:
+        return wide
     plan = plan_of(form.tensors)
     dtypes = {name: dtype for name, (dtype, _) in plan.items()}
     return LazyTensors(

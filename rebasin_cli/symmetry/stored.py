@@ -10,18 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-
 from ..checkpoints.checkpoint import open_checkpoint
 from ..checkpoints.staging import Staging
 from ..checkpoints.writing import write_safetensors
 from ..errors import CheckpointError, UsageError
 from . import permutation
-from .elements import Elements
+from .elements import Elements, of_tensors, tensors_of
 
 KIND = "group elements"
 SPEC, FOLDS = "rebasin.groups.spec", "rebasin.groups.folds"  # texts: the spec, the folds
-MAP = ":map"  # no word has a colon
 
 
 def save(
@@ -35,8 +32,7 @@ def save(
     stage: Staging | None = None,
 ) -> None:
     """Write elements; with a `stage` they wait there for their weights."""
-    tensors = {word: perm.to(torch.int64).contiguous() for word, perm in elements.permutations.items()}
-    tensors |= {f"{word}{MAP}": map_.double().contiguous() for word, map_ in elements.maps.items()}
+    tensors = tensors_of(elements)
     meta = {permutation.KEY: KIND, SPEC: spec, FOLDS: folds, **metadata}
     write_safetensors(path, tensors, metadata=meta, force=force, stage=stage, finite=tensors)
 
@@ -65,6 +61,4 @@ def load(path: Path) -> tuple[Elements, dict[str, str]]:
             f"{path} holds no group elements",
             hint="rebasin align --groups all writes them: *.perm.safetensors",
         )
-    perms = {name: checkpoint[name] for name in checkpoint if not name.endswith(MAP)}
-    maps = {name.removesuffix(MAP): checkpoint[name] for name in checkpoint if name.endswith(MAP)}
-    return Elements(perms, maps), meta
+    return of_tensors(checkpoint), meta

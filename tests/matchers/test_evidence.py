@@ -74,9 +74,7 @@ def test_the_objective_is_the_share_of_each_and_never_falls(make):
     )
     assert 0 < activations <= 0.3 + 1e-6
     still = permutation.identity(found.fitted.words)
-    moved = acts.acted(
-        forms[1], found.fitted, acts.Elements(dict(done.result.permutations[0]), dict(done.result.maps[0]))
-    )
+    moved = acts.acted(forms[1], found.fitted, done.result.elements[0])
     pair = Baked(forms[0], moved, found.fitted, {*found.fitted.words}, tensors).pair
     with pair.computing():
         weights = pair.objective(still)
@@ -88,7 +86,7 @@ def problem(found, forms, how):
 
 
 def element_of(done):
-    return acts.Elements(dict(done.result.permutations[0]), dict(done.result.maps[0]))
+    return done.result.elements[0]
 
 
 def matrix_of(done, word, size, found):
@@ -126,7 +124,9 @@ def test_without_a_mix_the_one_is_taken_whose_mean_is_nearest_to_what_both_give(
     for word in found.fitted.words:  # each is that of the mix it is said to be of
         named = every[told.words.get(word, told.mix)].result
         assert torch.equal(whole.result.permutations[0][word], named.permutations[0][word])
-        assert torch.equal(*(each.maps[0].get(word, torch.zeros(0)) for each in (whole.result, named)))
+        assert torch.equal(
+            *(each.elements[0].maps.get(word, torch.zeros(0)) for each in (whole.result, named))
+        )
     for state in (kept[0], next(s for s in kept if s.notes["mix"] == 2), kept[-1]):
         more = []
         again = align(
@@ -159,7 +159,7 @@ def test_a_mix_that_is_given_is_not_chosen():
 def test_norms_with_running_statistics_have_the_usual_mix():
     models = [{n: t.abs() for n, t in drawn(WithStatistics(), seed).items()} for seed in (0, 1)]
     *_, done = searched(WithStatistics, models)
-    assert done.result.maps and done.result.account is None
+    assert done.result.elements[0].maps and done.result.account is None
     *_, usual = searched(WithStatistics, models, mix=0.5)
     assert all(torch.equal(done.tensors[name], usual.tensors[name]) for name in usual.tensors)
 

@@ -14,7 +14,6 @@ from rebasin_cli.matchers.straight_through.learned import Learned
 from rebasin_cli.matchers.straight_through.ordered import Ordered
 from rebasin_cli.spec.groups import MATRICES, PERMUTATION, SIGNED
 from rebasin_cli.symmetry import elements as acts
-from rebasin_cli.symmetry.elements import Elements
 from rebasin_cli.symmetry.form import canonical
 from tests.transformers import Factored, Gated, Rotary, Transformer, drawn, inferred, outputs, relu, tanh
 
@@ -52,7 +51,7 @@ def problem(make, models, seed=3):
         inputs = torch.randn(40, *net.example_shape, generator=rng)
         logits = torch.func.functional_call(net, dict(models[0]), (inputs,)).detach()
         data.append((inputs, (logits.mean(1) if logits.ndim > 2 else logits).argmax(-1)))
-    return Problem(found.fitted, tuple(models), seed, network=net, data=data, loss=loss, groups=True)
+    return Problem(found.fitted, tuple(models), seed, network=net, data=data, loss=loss)
 
 
 def planted(make, noise=0.3):
@@ -121,7 +120,7 @@ def test_what_is_learned_lowers_the_loss_and_computes_what_it_did(make):
     task = problem(make, [a, b])
     result = ste.match(task, ste.Options(epochs=6, init="identity", learning_rate=1e-2))
     assert result.objective_after > result.objective_before + 0.05
-    element = Elements(result.permutations[0], result.maps[0])
+    element = result.elements[0]
     acts.check(element, found.fitted)
     assert element.maps.keys() == found.fitted.groups.keys()
     net = task.network
@@ -134,7 +133,7 @@ def test_learning_begins_where_activations_lead_and_ends_no_worse():
     found, a, b = planted(Transformer)
     result = ste.match(problem(Transformer, [a, b]), ste.Options(epochs=1))
     assert result.account.init == "am" and result.objective_after >= result.objective_before
-    turned = acts.acted(b, found.fitted, Elements(result.permutations[0], result.maps[0]))
+    turned = acts.acted(b, found.fitted, result.elements[0])
     names = [n for n in a if a[n].ndim > 1]
     near, far = (sum(float((a[n] * x[n]).sum()) for n in names) for x in (turned, b))
     assert near > 2 * far
@@ -152,8 +151,8 @@ def test_a_search_that_was_interrupted_ends_as_if_it_had_not_been(make):
     whole = ste.match(replace(task, progress=keep), options)
     on = ste.match(replace(task, start=kept[len(kept) // 2]), options)
     assert on.objective_after == whole.objective_after
-    for word, map_ in whole.maps[0].items():
-        assert torch.equal(map_, on.maps[0][word]), word
+    for word, map_ in whole.elements[0].maps.items():
+        assert torch.equal(map_, on.elements[0].maps[word]), word
     assert all(torch.equal(p, on.permutations[0][w]) for w, p in whole.permutations[0].items())
 
 
@@ -162,8 +161,8 @@ def test_models_are_turned_together():
     c = acts.acted(b, found.fitted, acts.random(found.fitted, torch.Generator().manual_seed(1)))
     c = canonical(dict(c), found.fitted, found.folds).tensors
     result = ste_mm.match(problem(Transformer, [a, b, c]), ste_mm.Options(epochs=4, init="identity"))
-    assert result.objective_after > result.objective_before + 0.05 and len(result.maps) == 2
-    assert not torch.allclose(result.maps[0]["stream"], result.maps[1]["stream"], atol=1e-3)
+    assert result.objective_after > result.objective_before + 0.05 and len(result.elements) == 2
+    assert not torch.allclose(*(element.maps["stream"] for element in result.elements), atol=1e-3)
     with pytest.raises(UsageError, match="as-published"):
         ste_mm.match(problem(Transformer, [a, b]), ste_mm.Options(as_published=True))
 

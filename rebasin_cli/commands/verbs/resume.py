@@ -24,7 +24,7 @@ from ...runtime import files
 from ...runtime.files import Inputs, check_distinct
 from ...runtime.ranks import ALONE, Ranks
 from ...session.subjects import Search
-from ...symmetry import permutation
+from ...symmetry import elements, permutation
 from ...symmetry.index_maps import PLAIN, Within
 from .outputs import Output
 
@@ -224,7 +224,9 @@ def check_kept(search: Search, output: Output, inputs: Inputs, *, steps: bool) -
 def _keep(path: Path, state: State, identity: Mapping[str, str]) -> str:
     """Write the state; a sentence on how that went, since the user is leaving either way."""
     tensors = {
-        f"{k}/{word}": perm for k, perms in enumerate(state.permutations) for word, perm in perms.items()
+        f"{k}/{name}": tensor
+        for k, element in enumerate(state.elements)
+        for name, tensor in elements.tensors_of(element).items()
     }
     tensors |= {f"{OWN}/{name}": tensor.cpu().contiguous() for name, tensor in state.tensors.items()}
     metadata = {
@@ -279,7 +281,8 @@ def _read(path: Path, identity: Mapping[str, str], words: Mapping[str, int], wit
                 sets.setdefault(int(k), {})[word] = kept[name]
         sweep, objective = int(kept.metadata["rebasin.sweep"]), float(kept.metadata["rebasin.objective"])
         notes = json.loads(kept.metadata["rebasin.notes"])
-        state = State(tuple(sets[k] for k in range(len(sets))), sweep, objective, notes, own)
+        found = tuple(elements.of_tensors(sets[k]) for k in range(len(sets)))
+        state = State(found, sweep, objective, notes, own)
         for permutations in state.permutations:
             permutation.check(permutations, words, within=within)
     except (KeyError, ValueError, CheckpointError) as cause:

@@ -18,6 +18,7 @@ from ...session.listener import SILENT
 from ...session.method_options import check_method
 from ...session.models import read_permutation
 from ...session.session import Session
+from ...symmetry.elements import Elements
 from . import method, provenance, resume, symmetries
 from .outputs import Output
 from .progress import shown
@@ -152,7 +153,7 @@ def first_state(session: Session) -> State | None:
             f"{option.flag} {file} is for the second of two models, not of {len(session.models)}",
             hint=f"Choose one of {', '.join(option.choices)}",
         )
-    return State((read_permutation(file, session.fitted)[0],))
+    return State((Elements(read_permutation(file, session.fitted)[0]),))
 
 
 def find(
@@ -187,7 +188,7 @@ def find(
         device=devices.own(session.device),
         ranks=session.ranks,
     )
-    if session.folds is not None and session.asked.search.prove:
+    if found.computed and session.asked.search.prove:
         symmetries.check_moved(session, found)
     for told in accounts.search_in_words(found.result):
         session.say(told)

@@ -36,11 +36,9 @@ from .outputs import Output, write
 from .roundoff import COARSE, FINEST, allowed, near, own_size, shaken
 
 
-def check_reference(session: Session, folds: Folds | None) -> None:
+def check_reference(session: Session) -> None:
     """Raise UsageError unless the reference is in canonical form: to that the other model is aligned."""
-    if folds is None:
-        return
-    model = session.models[0]
+    model, folds = session.models[0], session.folds
     form = canonical(model, session.fitted, folds)
     again = [canonical(each, session.fitted, folds).changed for each in shaken(model)]
     for name, tensor in form.changed.items():
@@ -54,11 +52,11 @@ def check_reference(session: Session, folds: Folds | None) -> None:
             )
 
 
-def saver(found: Alignment, fitted: FittedSpec, folds: Folds | None) -> Callable[..., None]:
+def saver(found: Alignment, fitted: FittedSpec, folds: Folds) -> Callable[..., None]:
     """What writes the permutation, or the elements, of a search beside its output."""
-    if not found.elements:
+    if not found.computed:
         return functools.partial(_permutations, found)
-    text = folds_text(folds or Folds())
+    text = folds_text(folds)
     return functools.partial(stored.save, elements=found.elements[0], spec=spec_of(fitted), folds=text)
 
 
@@ -111,7 +109,7 @@ def check_moved(session: Session, found: Alignment) -> None:
     ):
         session.say(f"not balanced: {what} of {path}: {why}")
     reference, *others = session.models
-    folds = session.folds or Folds()
+    folds = session.folds
     check_same_function(session, reference, canonical(reference, session.fitted, folds).wide)
     for model, elements in zip(others, found.elements, strict=True):
         wide = overlaid(doubled(model), folded(model, folds))

@@ -28,6 +28,7 @@ from ...matchers.straight_through.mixture import Mixture
 from ...networks.attacks import Attack, Attacker
 from ...runtime.seeds import generator, uniform
 from ...runtime.signals import Held, holding
+from ...symmetry.elements import Elements
 from ...types import Permutations
 from ..schedules import cosine, halving
 from ..training_recipe import has_convolutions
@@ -205,7 +206,7 @@ class Search:
             notes["steps"] = float(self.length * self.options.epochs)
         tensors = {f"control.{k}": row for k, row in enumerate(self.controls)}
         tensors |= {f"momentum.{k}": row for k, row in enumerate(self.momenta)}
-        self.problem.report(State((self.permutations,), self.done, -loss, notes, tensors))
+        self.problem.report(State((Elements(self.permutations),), self.done, -loss, notes, tensors))
 
     def _go_on(self, start: State) -> None:
         self.done = start.sweep

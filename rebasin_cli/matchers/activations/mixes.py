@@ -51,13 +51,12 @@ def choose(problem: Problem, search: Search) -> MatchResult:
         here = kept if kept is not None and kept.notes.get(NUMBER) == number else None
         done[mix] = search(replace(problem, start=here, progress=_reporting(problem, number, done)), mix)
     means = _Means(problem)
-    elements = {mix: Elements(dict(r.permutations[0]), dict(r.maps[0])) for mix, r in done.items()}
+    elements = {mix: result.elements[0] for mix, result in done.items()}
     lacks = {mix: means.lacking(element) for mix, element in elements.items()}
     best = min(lacks, key=lacks.__getitem__)
     element, joined, words = _exchanged(problem.fitted, elements, best, lacks[best], means)
     account = Mixed(best, {f"{mix:g}": lack for mix, lack in lacks.items()}, joined, words)
-    perms, maps = (dict(element.permutations),), (dict(element.maps),)
-    return replace(done[best], permutations=perms, maps=maps, account=account)
+    return replace(done[best], elements=(element,), account=account)
 
 
 def _exchanged(
@@ -146,7 +145,7 @@ def _reporting(problem: Problem, number: int, done: Mapping[float, MatchResult])
     for mix, found in done.items():
         notes |= {f"{BEFORE}{mix:g}": found.objective_before, f"{AFTER}{mix:g}": found.objective_after}
         tensors |= {f"{_order(mix)}{word}": perm for word, perm in found.permutations[0].items()}
-        tensors |= {f"{_map(mix)}{word}": map_ for word, map_ in found.maps[0].items()}
+        tensors |= {f"{_map(mix)}{word}": map_ for word, map_ in found.elements[0].maps.items()}
 
     def report(state: State) -> None:
         problem.report(replace(state, notes={**state.notes, **notes}, tensors={**state.tensors, **tensors}))
@@ -162,4 +161,4 @@ def _known(kept: State, mix: float) -> MatchResult:
 
     maps = {word: map_.double() for word, map_ in named(_map(mix)).items()}
     before, after = (kept.notes[f"{name}{mix:g}"] for name in (BEFORE, AFTER))
-    return MatchResult((named(_order(mix)),), before, after, 1, 1, True, maps=(maps,))
+    return MatchResult((Elements(named(_order(mix)), maps),), before, after, 1, 1, True)

@@ -23,7 +23,6 @@ from .. import MatchResult, Problem, State
 from .baked import constant, counted_alike
 from .blocks import wide
 from .group_search import ENOUGH, search
-from .restarts import MAP
 
 
 def match(problem: Problem, max_sweeps: int) -> MatchResult:
@@ -54,13 +53,12 @@ def result_of(
     back = acts.invert(elements[0], problem.fitted)
     found = [acts.compose(element, back, problem.fitted) for element in elements[1:]]
     return MatchResult(
-        tuple(dict(element.permutations) for element in found),
+        tuple(found),
         before,
         after,
         sweeps,
         solves,
         converged,
-        maps=tuple(dict(element.maps) for element in found),
     )
 
 
@@ -143,12 +141,7 @@ class Many:
         return found.after - found.history[0] > ENOUGH * abs(found.after)
 
     def state(self, rounds: int) -> State:
-        maps = {f"{MAP}{k} {w}": m.clone() for k, e in enumerate(self.current) for w, m in e.maps.items()}
-        perms = tuple(dict(element.permutations) for element in self.current)
-        return State(perms, rounds, self.objective(), tensors=maps)
+        return State(tuple(self.current), rounds, self.objective())
 
     def resume(self, start: State) -> None:
-        for k, perms in enumerate(start.permutations):
-            prefix = f"{MAP}{k} "
-            maps = {n.removeprefix(prefix): t for n, t in start.tensors.items() if n.startswith(prefix)}
-            self.current[k] = Elements(dict(perms), maps)
+        self.current = list(start.elements)

@@ -177,8 +177,7 @@ def _mixing(
     tensors = {_name(k, *place): m for k, by in enumerate(mixtures.current) for place, m in by.items()}
     tensors["steps"] = torch.tensor(steps, dtype=torch.float64)
     tensors["objectives"] = torch.tensor(objectives, dtype=torch.float64)
-    perms = tuple(dict(element.permutations) for element in corners)
-    return State(perms, len(steps), objectives[-1], tensors=tensors)
+    return State(tuple(corners), len(steps), objectives[-1], tensors=tensors)
 
 
 def _name(k: int, word: str, only: bool) -> str:

@@ -60,16 +60,15 @@ def match(
             seed = derive(problem.seed, f"groups restart {number}")
             start = drawn(problem.fitted, generator(seed, "element"))
         if kept is not None and number == first:
-            start, begun = Elements(kept.permutations[0], _maps(kept.tensors, MAP)), kept.sweep
+            start, begun = kept.elements[0], kept.sweep
 
         def report(
             sweeps: int, objective: float, element: Elements, at: int = number, before: Best | None = best
         ) -> None:
-            tensors = {f"{MAP}{word}": map_.clone() for word, map_ in element.maps.items()}
-            tensors |= {} if before is None else before.state()
+            tensors = {} if before is None else before.state()
             most = objective if before is None else max(objective, before.objective)
             notes = {"search": float(at)} | ({} if before is None else {"best": before.objective})
-            problem.report(State((dict(element.permutations),), sweeps, most, notes, tensors))
+            problem.report(State((element,), sweeps, most, notes, tensors))
 
         found = search(
             *problem.models,
@@ -97,13 +96,12 @@ def drawn(fitted: FittedSpec, rng: torch.Generator) -> Elements:
 
 def _result(last: Found, best: Best, solves: int) -> MatchResult:
     return MatchResult(
-        (dict(best.element.permutations),),
+        (best.element,),
         last.before,
         best.objective,
         last.sweeps,
         solves,
         last.converged,
-        maps=(dict(best.element.maps),),
     )
 
 

@@ -23,9 +23,8 @@ from ...spec.spec import FittedSpec
 from ...symmetry import elements as acts
 from ...symmetry import permutation
 from ...symmetry.elements import Elements
-from ...symmetry.folds import Folds
-from ...symmetry.form import Canonical, canonical, moved_by
-from ...symmetry.permutation import permuted
+from ...symmetry.folds import NONE, Folds
+from ...symmetry.form import canonical, moved_by
 from ...types import Permutations, Tensors
 from .. import MatchResult, Problem, State, registry
 from ..polish import search as polishing
@@ -42,21 +41,25 @@ WAYS = {  # to give what a method needs
 class Alignment:
     """`models`: all models, the first as it was, the others permuted, lazily; `tensors` is the last.
 
-    `permutations` has one set per model after the first; `result` tells how the search went; `proof`
-    is None where no network was given. Of a search with groups all `models` are in canonical form, and
-    `elements` are what turns each folded one into what it is now; `left` has, a model, what could not be
-    balanced and why.
+    `elements` has one per model after the first: what turns it, folded, into what it is now. `result` tells
+    how the search went; `proof` is None where no network was given. All `models` are in canonical form; of
+    permutations that is how they were. `left` has, a model, what could not be balanced and why.
     """
 
     models: tuple[Tensors, ...]
-    permutations: tuple[Permutations, ...]
+    elements: tuple[Elements, ...]
     result: MatchResult
     fitted: FittedSpec
     proof: Proof | None
     method: str
     seconds: float
-    elements: tuple[Elements, ...] = ()
-    left: tuple[tuple[tuple[str, str], ...], ...] = ()
+    left: tuple[tuple[tuple[str, str], ...], ...]
+    computed: bool  # whether numbers were, as they are folded or turned; else all only moved
+
+    @property
+    def permutations(self) -> tuple[Permutations, ...]:
+        """The orders alone."""
+        return tuple(element.permutations for element in self.elements)
 
     @property
     def tensors(self) -> Tensors:
@@ -83,13 +86,13 @@ def align(
     start: State | None = None,
     progress: Callable[[State], None] | None = None,
     polish: str | None = None,
-    folds: Folds | None = None,
+    folds: Folds = NONE,
     device: str = "cpu",
     ranks: Ranks = ALONE,
 ) -> Alignment:
     """Permute models into the first one's basin; everything is as `api.align` says.
 
-    With `folds`, what the canonical form of the network folds away, words take elements of their groups.
+    Words take elements of the groups that `fitted` gives them; `folds` is what the canonical form folds away.
     `options` is the method's own Options, or a mapping of those that differ from their defaults. `polish`
     says how long swaps on the true loss are tried in the end (`25s`, `300steps`); it needs network and data.
     `repairs` are those of the merge that is to come, which a method that tries several chooses from, too,
@@ -97,7 +100,6 @@ def align(
     """
     if len(models) < 2:
         raise UsageError("aligning takes at least two models")
-    fitted = fitted.ordered if folds is None else fitted
     module = registry.get(method)
     check_needs(method, network=network is not None, data=data is not None)
     if network is not None:
@@ -111,15 +113,14 @@ def align(
     proof = None
     if network is not None and prove:
         proof = prove_spec(network, fitted, inputs=inputs, seed=seed, output=output, not_kept=not_kept)
-    forms: list[Canonical] = []
-    if folds is not None:
+    if fitted.groups:
         said = [f.name for f in fields(options) if getattr(options, f.name) != f.default]
         check_groups(method, options=said, polish=polish is not None, many=len(models) > 2, ranks=ranks.size)
-        forms = [canonical(model, fitted, folds) for model in models]
-        models = [form.tensors for form in forms]
+    forms = [canonical(model, fitted, folds) for model in models]
+    made = bool(module.NEEDS) and any(form.changed for form in forms)
     problem = Problem(
         fitted,
-        tuple(stored.held(model, computed=bool(forms and module.NEEDS)) for model in models),
+        tuple(stored.held(form.tensors, computed=made) for form in forms),
         seed,
         progress=progress,
         network=network,
@@ -132,7 +133,6 @@ def align(
         loss=loss,
         device=devices.for_search(device),
         ranks=ranks,
-        groups=folds is not None,
     )
     began = time.perf_counter()
     try:
@@ -147,18 +147,15 @@ def align(
     seconds = time.perf_counter() - began
     for permutations in result.permutations:
         permutation.check(permutations, fitted.words, within=fitted.within)
-    if folds is not None:
-        found = [Elements(p, m) for p, m in zip(result.permutations, result.maps, strict=True)]
-        moved = [moved_by(form, fitted, e) for form, e in zip(forms[1:], found, strict=True)]
-        whole = [acts.compose(form.balance, e, fitted) for form, e in zip(forms[1:], found, strict=True)]
-        for element in whole:
-            acts.check(element, fitted)
-        perms = tuple(element.permutations for element in whole)
-        left = tuple(form.left[len(folds.left) :] for form in forms)
-        models = (models[0], *moved)
-        return Alignment(models, perms, result, fitted, proof, method, seconds, tuple(whole), left)
-    moved = [permuted(m, fitted, p) for m, p in zip(models[1:], result.permutations, strict=True)]
-    return Alignment((models[0], *moved), result.permutations, result, fitted, proof, method, seconds)
+    found = list(zip(forms[1:], result.elements, strict=True))
+    moved = [moved_by(form, fitted, element) for form, element in found]
+    whole = tuple(acts.compose(form.balance, element, fitted) for form, element in found)
+    for element in whole:
+        acts.check(element, fitted)
+    computed = any(form.changed for form in forms) or any(element.maps for element in whole)
+    left = tuple(form.left[len(folds.left) :] for form in forms)
+    models = (forms[0].tensors, *moved)
+    return Alignment(models, whole, result, fitted, proof, method, seconds, left, computed)
 
 
 def _polished(problem: Problem, result: MatchResult, length: Length) -> MatchResult:
@@ -166,10 +163,12 @@ def _polished(problem: Problem, result: MatchResult, length: Length) -> MatchRes
 
     def report(steps: int, loss: float) -> None:
         notes = {"polishing": float(steps), "held_out_loss": loss}
-        problem.report(State(result.permutations, result.sweeps, result.objective_after, notes))
+        problem.report(State(result.elements, result.sweeps, result.objective_after, notes))
 
     done = polishing.polish(problem, result.permutations, length, progress=report)
-    return dataclasses.replace(result, permutations=done.permutations, polished=done.account())
+    return dataclasses.replace(
+        result, elements=tuple(map(Elements, done.permutations)), polished=done.account()
+    )
 
 
 def options_of(method: str, given: Any = None) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ...types import Permutations
+from ...symmetry.elements import Elements
 from .. import MatchResult, Problem, State
 from ..accounts import Begun, Learned
 from ..straight_through.history import packed, unpacked
@@ -26,8 +26,8 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
     The objective is the sum over these. Of a method that learns it is the loss at the mean of all models,
     which is what is merged: before, with every model where its search began.
 
-    The state of several searches holds the finished models' permutations and, last, those of the current one;
-    its notes hold the finished ones' figures, its tensors what these saw of held-out samples. Permutations
+    The state of several searches holds the finished models' elements and, last, those of the current one;
+    its notes hold the finished ones' figures, its tensors what these saw of held-out samples. Elements
     without figures are where a search starts.
     """
     if problem.fitted.stacks and module.NEEDS:
@@ -36,7 +36,7 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
         alone: MatchResult = module.match(replace(problem, start=start), options)
         return alone
     parts: list[MatchResult] = []
-    begun = start.permutations if start else ()
+    begun = start.elements if start else ()
     notes: dict[str, float] = {} if start is None else _finished(start.notes)
     looks: dict[str, torch.Tensor] = {} if start is None else _finished(start.tensors)
     for k, model in enumerate(problem.models[1:]):
@@ -56,25 +56,27 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
                 )
             )
             continue
-        finished = tuple(part.permutations[0] for part in parts)
+        finished = tuple(part.elements[0] for part in parts)
         place = {"model": float(k + 2), "models": float(len(problem.models))}
         report = partial(_report, problem, finished, notes | place, dict(looks))
         first = None
         if start is not None and k < len(begun):  # what else is kept is of the last one
-            first = State((begun[k],)) if k < len(begun) - 1 else replace(start, permutations=(begun[k],))
+            first = State((begun[k],)) if k < len(begun) - 1 else replace(start, elements=(begun[k],))
         pair = replace(problem, models=(problem.models[0], model), start=first, progress=report)
         parts.append(module.match(pair, options))
         notes |= {f"model {k} {name}": float(getattr(parts[-1], name)) for name in FIGURES}
         if isinstance(looked := parts[-1].account, Learned) and looked.history:
             looks[f"model {k} history"] = packed(looked.history)
     learnt = hasattr(options, "learning_rate")  # then the objective is a loss, and sweeps are steps
-    found = tuple(part.permutations[0] for part in parts)
+    found = tuple(part.elements[0] for part in parts)
     if learnt:
         given = start is not None and not start.tensors  # these are starts, else they are what was found
         begun = begun if given else ()
         rest = replace(problem, models=(problem.models[0], *problem.models[1 + len(begun) :]))
-        firsts = (*begun, *(module.initial(rest, options) if len(rest.models) > 1 else ()))
-        before, after = (module.objective(problem, options, perms) for perms in (firsts, found))
+        firsts = [element.permutations for element in begun]
+        firsts += module.initial(rest, options) if len(rest.models) > 1 else ()
+        orders = [element.permutations for element in found]
+        before, after = (module.objective(problem, options, perms) for perms in (firsts, orders))
     else:
         before = sum(part.objective_before for part in parts)
         after = sum(part.objective_after for part in parts)
@@ -101,15 +103,15 @@ def _account(parts: Sequence[MatchResult]) -> Begun | None:
 
 def _report(
     problem: Problem,
-    finished: tuple[Permutations, ...],
+    finished: tuple[Elements, ...],
     notes: Mapping[str, float],
     looks: Mapping[str, torch.Tensor],
     state: State,
 ) -> None:
     """The state of all searches, of which the last is in this one."""
-    sets = (*finished, *state.permutations)
+    elements = (*finished, *state.elements)
     all_notes, tensors = {**state.notes, **notes}, {**state.tensors, **looks}
-    problem.report(replace(state, permutations=sets, notes=all_notes, tensors=tensors))
+    problem.report(replace(state, elements=elements, notes=all_notes, tensors=tensors))
 
 
 def _finished(kept: Mapping[str, T]) -> dict[str, T]:

@@ -14,6 +14,7 @@ import torch
 
 from ...spec.spec import FittedSpec
 from ...symmetry import index_maps, permutation
+from ...symmetry.elements import Elements
 from ...symmetry.lists import without_lists
 from ...symmetry.permutation import permuted
 from ...types import Permutations, Tensors
@@ -38,7 +39,7 @@ def search(
     orders = _Orders(problem.fitted, _found(problem, start))
 
     def report(state: State) -> None:
-        problem.report(replace(state, permutations=orders.whole(state.permutations)))
+        problem.report(replace(state, elements=orders.whole(state.permutations)))
 
     inner = replace(
         problem,
@@ -46,9 +47,9 @@ def search(
         models=(problem.models[0], *orders.stand(problem.models[1:])),
         progress=report,
     )
-    begun = None if start is None else replace(start, permutations=orders.parts(start.permutations))
+    begun = None if start is None else replace(start, elements=orders.parts(start.permutations))
     result = run(module, inner, options, begun)
-    return replace(result, permutations=orders.whole(result.permutations))
+    return replace(result, elements=orders.whole(result.permutations))
 
 
 def apart(
@@ -61,7 +62,7 @@ def apart(
     if not fitted.stacks:
         return fitted, model, perms
     plain, orders = _plain(fitted, "what looks at activations"), _Orders(fitted, [perms])
-    return plain, *orders.stand([model]), *orders.parts([perms])
+    return plain, *orders.stand([model]), orders.parts([perms])[0].permutations
 
 
 def _plain(fitted: FittedSpec, who: str) -> FittedSpec:
@@ -99,16 +100,17 @@ class _Orders:
         """The models with their lists in order."""
         return [permuted(model, self.fitted, self._alone(k)) for k, model in enumerate(models)]
 
-    def whole(self, sets: Sequence[Permutations]) -> tuple[dict[str, torch.Tensor], ...]:
+    def whole(self, sets: Sequence[Permutations]) -> tuple[Elements, ...]:
         """Sets of the method's words as those of the spec's, from how the models were given."""
         return tuple(
-            permutation.compose(self._alone(k), _relisted(perms, self.fitted)) for k, perms in enumerate(sets)
+            Elements(permutation.compose(self._alone(k), _relisted(perms, self.fitted)))
+            for k, perms in enumerate(sets)
         )
 
-    def parts(self, sets: Sequence[Permutations]) -> tuple[dict[str, torch.Tensor], ...]:
+    def parts(self, sets: Sequence[Permutations]) -> tuple[Elements, ...]:
         """Sets of the spec's words as those of the method's, from how the models stand."""
         return tuple(
-            _unlisted(permutation.compose(permutation.invert(self._alone(k)), perms), self.fitted)
+            Elements(_unlisted(permutation.compose(permutation.invert(self._alone(k)), perms), self.fitted))
             for k, perms in enumerate(sets)
         )
 

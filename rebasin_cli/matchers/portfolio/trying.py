@@ -21,6 +21,7 @@ from ...errors import CheckpointError, DataError, NetworkError, SpecError, Usage
 from ...repair.choosing import MARGIN
 from ...repair.costs import TRACING
 from ...runtime.seeds import derive
+from ...symmetry.elements import Elements
 from .. import MatchResult, Problem, State, registry
 from ..polish.midpoint import Midpoint
 from ..polish.search import polish
@@ -279,15 +280,15 @@ class Trials:
                 raise _OutOfTime(state)
 
         problem = replace(self.problem, data=data, progress=progress)
-        start = State(tuple(self.start.found.permutations)) if learns(module) else None
+        start = State(self.start.found.elements) if learns(module) else None
         try:
             return in_turn.search(module, problem, size.options, start)
         except _OutOfTime as over:
-            sets = over.state.permutations
+            sets = over.state.elements
             if len(sets) != len(models) - 1:  # it was at the second of several models
                 return "its time was over before all models were matched"
             loss = -over.state.objective if learns(module) else math.nan
-            return MatchResult(tuple(map(dict, sets)), loss, loss, over.state.sweep, 0, False)
+            return MatchResult(sets, loss, loss, over.state.sweep, 0, False)
         finally:
             samples = data.samples if size.samples is None else size.samples
             self.clock.spent(began, size.each * samples)
@@ -298,4 +299,4 @@ class Trials:
             return f"{self.clock.told(room)} are too little"
         done = polish(self.problem, best.permutations, self.clock.length(room))
         self.clock.spent(began, done.work / SPEED)
-        return replace(best, permutations=done.permutations, polished=done.account())
+        return replace(best, elements=tuple(map(Elements, done.permutations)), polished=done.account())

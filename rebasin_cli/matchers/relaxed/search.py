@@ -26,6 +26,7 @@ from ...learning.training_recipe import has_convolutions
 from ...runtime.seeds import generator
 from ...runtime.signals import held_back
 from ...spec.notation import words_of
+from ...symmetry.elements import Elements
 from ...symmetry.lists import without_lists
 from ...symmetry.permutation import permuted
 from ...types import Permutations
@@ -185,7 +186,9 @@ class Run:
             kept["steps"] = float(self.length * self.options.epochs)
         tensors = {f"start.{word}": perm for word, perm in self.start.items()}
         tensors |= {f"matrix.{word}": matrix.detach() for word, matrix in self.matrices.items()}
-        self.problem.report(State(tuple(found), self.done, objective, {**kept, **notes}, tensors))
+        self.problem.report(
+            State(tuple(map(Elements, found)), self.done, objective, {**kept, **notes}, tensors)
+        )
 
     # ------------------------------------------------------------------------------------------ rounding
 
@@ -221,7 +224,7 @@ class Run:
         )
         self._tell((found[best],), -losses[best], {})
         return MatchResult(
-            (found[best],),
+            (Elements(found[best]),),
             -self.before,
             -losses[best],
             self.done,

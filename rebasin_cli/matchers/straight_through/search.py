@@ -26,6 +26,7 @@ from ...errors import DataError, NetworkError, UsageError
 from ...runtime.seeds import derive, generator
 from ...runtime.signals import held_back
 from ...symmetry import permutation
+from ...symmetry.elements import Elements
 from ...symmetry.lists import without_lists
 from ...symmetry.permutation import permuted
 from ...types import Permutations
@@ -304,20 +305,19 @@ class Run:
         if self.turning is not None:
             tensors |= self.turning.kept()
         notes = {**self.notes, **found, **total, **place}
-        return State(self.best, self.done, self.objective, notes, tensors)
+        return State(tuple(map(Elements, self.best)), self.done, self.objective, notes, tensors)
 
     def result(self) -> MatchResult:
         solves, looks = self.solves + self.followers.solves, tuple(self.history)
         before = -self.history[0]["held_out_loss"]  # of where it started
-        maps = () if self.turning is None else tuple(dict(element.maps) for element in self.turning.best)
+        best = tuple(map(Elements, self.best)) if self.turning is None else self.turning.best
         return MatchResult(
-            self.best,
+            best,
             before,
             self.objective,
             self.done,
             solves,
             True,
-            maps=maps,
             account=Learned(self.init, looks),
         )
 

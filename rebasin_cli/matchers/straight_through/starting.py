@@ -37,8 +37,7 @@ def matched(problem: Problem, init: str | None, data: Iterable[Any]) -> tuple[st
             log.info("permutations start from wm, since activations cannot be matched: %s", error.message)
     init = init or "wm"
     if init == "identity":
-        still = acts.identity(problem.fitted).permutations
-        found = MatchResult((still,), 0.0, 0.0, 0, 0, True, maps=({},))
+        found = MatchResult((acts.identity(problem.fitted),), 0.0, 0.0, 0, 0, True)
         return init, [found] * (len(problem.models) - 1)
     pairs = (
         replace(problem, models=(problem.models[0], model), data=data, start=None, progress=None)

@@ -56,7 +56,7 @@ class Turning:
     def start(self, init: str | None, data: Iterable[Any]) -> str:
         """Let every model stand where a match puts it; the name of that."""
         init, found = matched(self.problem, init, data)
-        self._stand([Elements(part.permutations[0], part.maps[0]) for part in found])
+        self._stand([part.elements[0] for part in found])
         return init
 
     def _stand(self, elements: Sequence[Elements]) -> None:

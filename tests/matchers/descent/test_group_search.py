@@ -92,7 +92,7 @@ def test_what_is_aligned_computes_what_it_did_and_lies_nearer():
         wanted = outputs(net, before)
         assert (wanted - outputs(net, after)).abs().max() <= 1e-11 * wanted.abs().max()
     forms = [canonical(model, found.fitted, found.folds).tensors for model in (a, b)]
-    plain = align(forms, found.fitted)
+    plain = align(forms, found.fitted.ordered)
     near, far = (
         sum(float((x[n] * y[n]).sum()) for n in a if "norm" not in n) for x, y in (done.models, plain.models)
     )
@@ -139,11 +139,7 @@ def test_the_reference_of_many_models_stays_what_it_was_wherever_it_stood():
     fitted, rng = found.fitted, torch.Generator().manual_seed(5)
     a = canonical(drawn(Gated(), 0), fitted, found.folds).tensors
     frame = acts.random(fitted, rng, of={word: "O" for word in fitted.groups if fitted.groups[word] == "O"})
-    state = State(
-        tuple(dict(frame.permutations) for _ in range(3)),
-        1,
-        tensors={f"map {k} {word}": map_ for k in range(3) for word, map_ in frame.maps.items()},
-    )
+    state = State((frame,) * 3, 1)
     done = align([a, a, a], fitted, method="merge-many", folds=found.folds, start=state)
     assert frame.maps and all(torch.allclose(done.models[2][name], a[name], atol=1e-6) for name in a)
 

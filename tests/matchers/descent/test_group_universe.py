@@ -198,7 +198,7 @@ def test_without_rounds_the_mixtures_are_rounded():
     how = HOW | {"folds": found.folds, "options": {"ascent": False}}
     done = align(forms, found.fitted, **how, progress=states.append)
     assert done.result.converged and all("steps" in state.tensors for state in states)
-    there = Many(Problem(found.fitted, tuple(dict(model) for model in done.models), groups=True))
+    there = Many(Problem(found.fitted, tuple(dict(model) for model in done.models)))
     assert done.result.objective_after == pytest.approx(there.objective())
 
 

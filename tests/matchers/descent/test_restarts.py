@@ -10,7 +10,6 @@ from rebasin_cli.matchers import Problem, wm
 from rebasin_cli.matchers.descent import restarts
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.groups import MATRICES, PLANES
-from rebasin_cli.symmetry.elements import Elements
 from rebasin_cli.symmetry.form import canonical, moved_by
 from tests.matchers.descent.test_group_search import planted
 from tests.transformers import Factored, OneLayer, Rotary, Transformer, inferred
@@ -26,7 +25,7 @@ def pair(seed):
 
 
 def recovered(problem, form, result):
-    moved = moved_by(form, problem.fitted, Elements(result.permutations[0], result.maps[0]))
+    moved = moved_by(form, problem.fitted, result.elements[0])
     own = problem.models[0]
     return all((own[name] - moved[name]).norm() <= 0.15 * own[name].norm().clamp_min(1) for name in own)
 
@@ -64,8 +63,8 @@ def test_the_reported_objective_never_falls_and_a_kept_state_leads_to_the_same()
         assert again.objective_after == pytest.approx(whole.objective_after, abs=1e-9)
         for word, perm in whole.permutations[0].items():
             assert torch.equal(perm, again.permutations[0][word])
-        for word, map_ in whole.maps[0].items():
-            assert torch.allclose(map_, again.maps[0][word], atol=1e-9)
+        for word, map_ in whole.elements[0].maps.items():
+            assert torch.allclose(map_, again.elements[0].maps[word], atol=1e-9)
 
 
 @pytest.mark.parametrize("make", [Transformer, Factored, Rotary])
