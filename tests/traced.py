@@ -26,17 +26,20 @@ USERS = inferring, sites, producers
 _TRACED = {}  # the network as well, so that nothing of it gives its place in memory to another one
 
 
-def export(network, args, kwargs):
+def export(network, args, kwargs, *, numbers=False):
     classes = {type(module) for module in network.modules()}
     if not all(map(_stays, classes)):
-        return tracing.export(network, args, kwargs)
+        return tracing.export(network, args, kwargs, numbers=numbers)
     leaves, structure = pytree.tree_flatten((args, dict(kwargs)))
     inputs = [_kind(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     forwards = [(cls, cls.forward) for cls in sorted(classes, key=repr)]  # a test may have put in another one
-    key = repr((_described(network), forwards, inputs, structure))
-    if key not in _TRACED:
-        _TRACED[key] = network, forwards, tracing.export(network, args, kwargs)
-    return _TRACED[key][-1]
+    key = repr((_described(network), forwards, inputs, structure, numbers))
+    if key in _TRACED:
+        return _TRACED[key][-1]
+    program = tracing.export(network, args, kwargs, numbers=numbers)
+    if program.general:
+        _TRACED[key] = network, forwards, program
+    return program
 
 
 def _stays(cls):

@@ -37,11 +37,16 @@ def record(
     kwargs: Mapping[str, Any],
     table: Mapping[Any, Any],
     kept: Set[Any],
+    *,
+    numbers: bool = False,
+    whole: bool = False,
 ) -> Program:
     """The graph of a module in evaluation mode, for arguments of these shapes and types.
 
     It is run once, and stays as it is. `table` takes operations apart (operation → function), all but those
-    `kept`. Raises Unfollowed, or whatever the network raises where it cannot see numbers.
+    `kept`; `numbers` and `whole` are as `Recorder` takes them: what the network looks at are further
+    outputs, and the graph is that of inputs that look alike. Raises Unfollowed, or whatever the network
+    raises where it cannot see numbers.
     """
     leaves, tree = pytree.tree_flatten((args, dict(kwargs)))
     parameters = dict(module.named_parameters(remove_duplicate=False))
@@ -50,7 +55,7 @@ def record(
     devices = {it.device for it in (*tensors.values(), *leaves) if isinstance(it, torch.Tensor)}
     if len(devices) != 1 or torch._C._is_any_autocast_enabled():
         raise Unfollowed(f"{len(devices)} devices, or a lower precision around it")
-    recorder, saved = Recorder(devices.pop(), table, kept), module.state_dict(keep_vars=True)
+    recorder, saved = Recorder(devices.pop(), table, kept, numbers, whole), module.state_dict(keep_vars=True)
     own = {
         name: recorder.placeholder(f"{'p' if name in parameters else 'b'}_{name.replace('.', '_')}", it)
         for name, it in tensors.items()
@@ -78,7 +83,7 @@ def record(
     results = [leaf.tensor for leaf in leaves_of(returned) if leaf.tensor is not None]
     if not all(isinstance(it, Seen) for it in results):
         raise Unfollowed("it returns a tensor that it did not compute")
-    recorder.graph.output(tuple(map(node_of, results)))
+    recorder.graph.output((*map(node_of, results), *recorder.decided))
     recorder.graph.eliminate_dead_code()
     return Program(
         graph_module=fx.GraphModule(nn.Module(), recorder.graph),
@@ -87,11 +92,15 @@ def record(
             *(InputSpec(InputKind.BUFFER, _argument(own[name]), name, name in saved) for name in buffers),
             *(InputSpec(InputKind.USER_INPUT, _argument(it), None) for it in inputs),
         ),
-        outputs=tuple(OutputSpec(OutputKind.USER_OUTPUT, _argument(it), None) for it in results),
+        outputs=(
+            *(OutputSpec(OutputKind.USER_OUTPUT, _argument(it), None) for it in results),
+            *(OutputSpec(OutputKind.TOKEN, TensorArgument(node.name), None) for node in recorder.decided),
+        ),
         constants={name: buffer for name, buffer in buffers.items() if name not in saved},
         buffers=buffers,
         returned=returned,
         examples=(args, dict(kwargs)),
+        general=recorder.general,
     )
 
 

@@ -104,6 +104,7 @@ OPERATIONS = _table(
     ("convolution", Operation("convolution")),  # transposed or not, of any rank
     ("matmul", Operation("product", whole=True)),
     ("mm bmm mv dot addmm baddbmm addbmm addmv", Operation("product")),
+    ("_trilinear", Operation("other")),  # of three tensors
     ("scaled_dot_product_attention", Operation("attention", whole=True)),
     # norms
     ("batch_norm", Operation("batch_norm", whole=True)),
@@ -139,7 +140,7 @@ OPERATIONS = _table(
      Operation("parts", linear=True)),
     ("cat", Operation("join", linear=True)),
     ("flip roll", Operation("shift", linear=True)),
-    ("slice_scatter", Operation("put", linear=True)),
+    ("slice_scatter index_add index_copy", Operation("put", linear=True)),
     ("constant_pad_nd pad", Operation("pad")),
     # neighbours in space
     *_spatial("max_pool{}d max_pool{}d_with_indices adaptive_max_pool{}d", "pool", homogeneous=True,

@@ -19,7 +19,8 @@ class Program:
     numbers. `inputs` and `outputs` say what placeholders and results are, one each; `constants` are tensors
     that no state dict has, by name; `buffers` are the network's, these among them; `returned` is what the
     network returned, with tensors of no meaning: one output of the user's for each of them, in the order of
-    `leaves_of`; `examples` are the arguments that it was traced with.
+    `leaves_of`; `examples` are the arguments that it was traced with. Where it is not `general` it holds for
+    values that decide alike only: what the network looked at is among its outputs, as tokens.
     """
 
     graph_module: fx.GraphModule
@@ -29,6 +30,7 @@ class Program:
     buffers: Mapping[str, torch.Tensor]
     returned: Any
     examples: tuple[tuple[Any, ...], dict[str, Any]]
+    general: bool = True
 
     @property
     def graph(self) -> fx.Graph:

@@ -21,7 +21,8 @@ from .operations import operation_of
 LEFT = frozenset(
     {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded}
 )
-DENIED = ("mkldnn_", "_pack_padded_sequence", "_pad_packed_sequence")  # by what operations' names begin with
+LENGTHS = ("_pack_padded_sequence", "_pad_packed_sequence")  # what they give second is made of lengths alone
+DENIED = ("mkldnn_", *LENGTHS)  # by what operations' names begin with
 ATTENTION = "scaled_dot_product_attention"
 UNSEEN = ("__set__", "data_ptr", "untyped_storage", "storage", "numpy", "__array__", "tolist")
 PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
@@ -76,12 +77,24 @@ class Recorder(Uncompiled):
     """Writes down the operations that run while it is active, as nodes of `graph`.
 
     `table` takes operations apart (operation → function), all but those `kept`. Where one could not be
-    written down, `failed` says why. Raises Unfollowed, and what operations raise.
+    written down, `failed` says why. With `numbers`, what the network looks at (`.item()`, a mask's rows) is
+    as its inputs and weights make it: nodes of `decided`, which have to stay. `whole`: all numbers are there,
+    no operation is run on one sample alone. Raises Unfollowed, and what operations raise.
     """
 
-    def __init__(self, device: torch.device, table: Mapping[Any, Any], kept: Set[Any]):
+    def __init__(
+        self,
+        device: torch.device,
+        table: Mapping[Any, Any],
+        kept: Set[Any],
+        numbers: bool = False,
+        whole: bool = False,
+    ):
         super().__init__()
         self.graph, self.device, self.table, self.kept = fx.Graph(), device, table, kept
+        self.numbers, self.whole = numbers, whole
+        self.decided: list[fx.Node] = []
+        self.general = True  # whether no values decided
         self.given: set[int] = set()  # memory of parameters, buffers and inputs
         self.sharing: dict[int, list[weakref.ref[Seen]]] = {}  # by the memory
         self.failed, self.done = "", False
@@ -122,7 +135,8 @@ class Recorder(Uncompiled):
             raise Unfollowed(str(func))
         if func._schema.is_mutable:
             return self._written(func, args, kwargs)
-        if func not in self.kept and (parts := _parts(func, self.table)) is not None:
+        whole = func in self.kept or func._opname in LENGTHS  # PyTorch reads the lengths where nobody sees it
+        if not whole and (parts := _parts(func, self.table)) is not None:
             with self:
                 found = parts(*args, **kwargs)
             if found is not NotImplemented:
@@ -132,20 +146,30 @@ class Recorder(Uncompiled):
     def _recorded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The operation as a node, and what it gives."""
         chance = func._opname.startswith(DENIED) or LEFT & set(func.tags)
-        if (chance and not _certain(func, args, kwargs)) or _changes_statistics(func, args, kwargs):
+        certain = not chance or _certain(func, args, kwargs)
+        if not certain and self.numbers and _known(func, args):
+            certain, self.general = True, False
+        if not certain or _changes_statistics(func, args, kwargs):
             raise Unfollowed(f"{func} gives what values, chance or the processor decide")
-        exact = not operation_of(func, func._opname).layer and _exact(args, kwargs)
-        found = _run(func, *pytree.tree_map(self._value, (args, kwargs)))
+        sampled = not self.whole and operation_of(func, func._opname).layer
+        exact, own = not sampled and _exact(args, kwargs), pytree.tree_map(self._value, (args, kwargs))
+        found = _run(func, *own) if sampled else func(*own[0], **own[1])
+        if found is None:  # a check, which has passed
+            return None
         read, named = pytree.tree_map(node_of, (args, kwargs))
         node = self.graph.create_node("call_function", func, read, named, name=func._opname)
         node.meta["place"] = _place(self.outside)
         if isinstance(found, torch.Tensor):
             return self._seen(found, node, exact)
+        if isinstance(found, (bool, int, float, complex)):  # with `numbers` alone
+            self.decided.append(node)
+            return found
         if not isinstance(found, (tuple, list)) or not all(isinstance(it, torch.Tensor) for it in found):
             raise Unfollowed(f"{func} gives {found}")
         node.meta["val"] = type(found)(map(_without_numbers, found))
         parts = [self.graph.call_function(operator.getitem, (node, k)) for k in range(len(found))]
-        return type(found)(self._seen(*both, exact) for both in zip(found, parts, strict=True))
+        known = [exact or (func._opname in LENGTHS and k > 0) for k in range(len(found))]
+        return type(found)(self._seen(*each) for each in zip(found, parts, known, strict=True))
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, torch.device) and value != self.device:
@@ -181,7 +205,7 @@ class Recorder(Uncompiled):
 def _run(func: Any, args: Any, kwargs: Any) -> Any:
     """What the operation gives. Nobody reads the numbers, so where most of the work is, one sample does."""
     rows = args[0] if args and isinstance(args[0], torch.Tensor) else None
-    if not operation_of(func, func._opname).layer or rows is None or rows.ndim < 2:
+    if rows is None or rows.ndim < 2:
         return func(*args, **kwargs)
     if func._opname == "linear":
         lead, rows = rows.shape[:-1], rows.reshape(-1, rows.shape[-1])
@@ -239,6 +263,15 @@ def _certain(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return func._opname == ATTENTION and not (kwargs.get("dropout_p", 0) or (len(args) > 4 and args[4]))
 
 
+def _known(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether what decides its result, or the shape of it, is known: it has the numbers of a real run."""
+    if torch.Tag.nondeterministic_seeded in func.tags or func._opname.startswith("mkldnn_"):
+        return False
+    if func._opname in (*LENGTHS, "index", "masked_select"):
+        return _exact(args[1])
+    return _exact(args)
+
+
 def _place(outside: FrameType | None) -> tuple[str, int] | None:
     """File and line, the innermost of the network's own; where PyTorch has all, the innermost there."""
     frame: FrameType | None = sys._getframe(1)
@@ -251,6 +284,11 @@ def _place(outside: FrameType | None) -> tuple[str, int] | None:
             inner = file, frame.f_lineno
         frame = frame.f_back
     return inner
+
+
+def _listed(tensor: torch.Tensor) -> Any:
+    """What `tolist` gives, number by number."""
+    return [_listed(row) for row in tensor.unbind()] if tensor.ndim else tensor.item()
 
 
 class Assigned(TorchFunctionMode):
@@ -269,6 +307,8 @@ class Assigned(TorchFunctionMode):
         name, own = getattr(func, "__name__", ""), args[0] if args else None
         learns = name == "__get__" and getattr(func, "__self__", None) is torch.Tensor.requires_grad
         made = isinstance(own, Seen) and own.node.op != "placeholder"
+        if name == "tolist" and self.recorder.numbers and isinstance(own, Seen):
+            return _listed(own)
         if isinstance(own, Seen) and (name in UNSEEN or (learns and made)):
             self.recorder.fail(f"{func} is dispatched nowhere")
         return func(*args, **(kwargs or {}))

@@ -42,19 +42,25 @@ def keeping_graphs() -> Iterator[None]:
         _kept.reset(token)
 
 
-def export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Program:
+def export(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, numbers: bool = False
+) -> Program:
     """The module in evaluation mode as a graph without side effects, which is not to be changed.
 
-    Raises NetworkError where `torch.export` cannot trace the network, with its reason.
+    With `numbers`, values may decide what runs: the graph is that of these inputs and weights, and what was
+    looked at is among the outputs. Raises NetworkError where the network cannot be traced, with the reason.
     """
     if (kept := _kept.get()) is None:
-        return _export(module, args, kwargs)
+        return _export(module, args, kwargs, numbers)
     leaves, tree = pytree.tree_flatten((tuple(args), dict(kwargs)))
     values = (*leaves, *module.state_dict(keep_vars=True).values())
-    key = (id(module), str(tree), *map(_kind, values))
-    if key not in kept:
-        kept[key] = module, _export(module, args, kwargs)  # with the module, lest its number be another's
-    program: Program = kept[key][1]
+    key = (id(module), numbers, str(tree), *map(_kind, values))
+    if key in kept:
+        found: Program = kept[key][1]
+        return found
+    program = _export(module, args, kwargs, numbers)
+    if program.general:
+        kept[key] = module, program  # with the module, lest its number be another's
     return program
 
 
@@ -63,24 +69,27 @@ def _kind(value: Any) -> Any:
     return (value.shape, value.dtype, value.device) if isinstance(value, torch.Tensor) else repr(value)
 
 
-def _export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Program:
+def _export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], numbers: bool) -> Program:
     (table, kept), args, kwargs = _decompositions(), tuple(args), dict(kwargs)
+    record = functools.partial(dispatched.record, module, args, kwargs, table, kept, numbers=numbers)
+    ways = [record, *[functools.partial(record, whole=True)] * numbers]
+    ways += [functools.partial(exported_by_torch, module, args, kwargs, table)]
+    causes: list[BaseException] = []
     with fresh(module, args, kwargs) as anew, warnings.catch_warnings(), _quiet(), uncollected(), unchecked():
         warnings.simplefilter("ignore")
-        try:
-            return dispatched.record(module, args, kwargs, table, kept)
-        except BaseException as cause:  # what is left to the exporter, and whatever the user's code raises
-            _let_through(cause)
-        anew()
-        try:
-            return exported_by_torch(module, args, kwargs, table)
-        except BaseException as cause:  # whatever the user's code or the tracer raises
-            _let_through(cause)
-            raise NetworkError(
-                "the network cannot be traced, so no spec can be inferred",
-                problems=_reasons(cause),
-                hint=_next_step(message_of(cause)),
-            ) from cause
+        for way in ways:
+            try:
+                return way()
+            except BaseException as cause:  # whatever the user's code or the tracer raises
+                _let_through(cause)
+                causes.append(cause)
+            anew()
+    *_, before, cause = causes  # PyTorch's exporter says most, but of values
+    raise NetworkError(
+        "the network cannot be traced, so no spec can be inferred",
+        problems=_reasons(cause, before),
+        hint=_next_step(message_of(cause)),
+    ) from cause
 
 
 def exported_by_torch(
@@ -137,7 +146,8 @@ def _let_through(cause: BaseException) -> None:
 def outputs_of(program: Program, kept: Kept) -> list[fx.Node]:
     """The values that must stay: what of all that the network returns is its function.
 
-    Buffers and inputs that it writes into are always among them: the next call may read them. Raises as
+    Buffers and inputs that it writes into are always among them, since the next call may read them, and
+    numbers that it looked at, since they decide what runs. Raises as
     `Kept.of`, and NetworkError where no tensor is returned.
     """
     own = _returned(program)
@@ -223,12 +233,14 @@ def _next_step(message: str) -> str:
     return next(found, "Write a spec instead: docs/specs.md")
 
 
-def _reasons(cause: BaseException) -> list[str]:
+def _reasons(cause: BaseException, before: BaseException) -> list[str]:
     lines = [line.strip() for line in message_of(cause).splitlines() if line.strip()]
-    told = lines[0] if lines else "no message"
+    told = f"{type(cause).__name__}: {lines[0] if lines else 'no message'}"
+    if "data-dependent" in told:
+        told = f"values decide what runs, and it cannot be followed on one input: {message_of(before)}"
     shown = re.search(r'File "([^"]+)", line (\d+), in forward', message_of(cause))
     where = f"{shown[1]}:{shown[2]}" if shown else place_of(cause)
-    return [f"{type(cause).__name__}: {told}", *([f"in {where}"] if where else [])]
+    return [told, *([f"in {where}"] if where else [])]
 
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\s*\n\s*(.*)')

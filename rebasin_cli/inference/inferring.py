@@ -56,7 +56,7 @@ def infer(
     """
     args, kwargs = (args,) if isinstance(args, torch.Tensor) else tuple(args), dict(kwargs or {})
     try:
-        program = export(module, args, kwargs)
+        program = export(module, args, kwargs, numbers=True)
     except NetworkError:
         given = " and ".join(describe(some) for some in (args, kwargs) if some)
         with fresh(module, args, kwargs), torch.no_grad(), user_code(f"the network fails on inputs {given}"):
@@ -97,7 +97,7 @@ def folds_of(
         args, kwargs = (), dict(inputs)
     else:
         args, kwargs = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {}
-    program = export(module, args, kwargs)
+    program = export(module, args, kwargs, numbers=True)
     kept = Kept(output, tuple(not_kept))
     walk = follow(module, program, kept)
     drop_unwritable(walk)

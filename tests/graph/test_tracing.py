@@ -7,9 +7,15 @@ from rebasin_cli.graph import tracing
 from tests.traced import export
 
 
+class Traced(int):
+    """What stands for a graph."""
+
+    general = True
+
+
 def test_graphs_are_kept_for_a_module_and_inputs_of_one_kind(monkeypatch):
     traced = []
-    monkeypatch.setattr(tracing, "_export", lambda *given: traced.append(given) or len(traced))
+    monkeypatch.setattr(tracing, "_export", lambda *given: traced.append(given) or Traced(len(traced)))
     net, inputs = nn.Linear(3, 2), (torch.rand(4, 3),)
     assert [tracing.export(net, inputs, {}) for _ in range(2)] == [1, 2]  # nobody says that nothing changes
     with tracing.keeping_graphs():
@@ -41,7 +47,7 @@ class Scaled(nn.Module):
 def test_tests_trace_a_network_anew_unless_nothing_but_its_weights_is_another(monkeypatch):
     """Or a test that shares graphs (see tests/traced.py) would be about another network than its own."""
     traced = []
-    monkeypatch.setattr(tracing, "_export", lambda *given: traced.append(given) or len(traced))
+    monkeypatch.setattr(tracing, "_export", lambda *given: traced.append(given) or Traced(len(traced)))
     monkeypatch.setattr("tests.traced._TRACED", {})
     x = torch.zeros(2, 3)
     assert [export(Scaled(), (x,), {}), export(Scaled(), (x,), {})] == [1, 1]

@@ -455,7 +455,7 @@ FREEZING = {
     ),
     "arange": lambda s, x: s.h(s.l(x) * torch.arange(6)),
     "rand is not understood": lambda s, x: s.h(s.l(x) + torch.rand(6)),
-    "index is not understood": lambda s, x: s.h(s.l(x)[x[:, 0] > 0.5]),
+    "a mask picks some of it": lambda s, x: s.h(s.l(x)[:, s.l(x)[0] > -99]),
     "input": lambda s, x: s.h(s.l(x) + torch.cat([x, 2 * x], 1)),
     "output": lambda s, x: (s.h(s.l(x)), s.l(x)),
 }
@@ -533,11 +533,55 @@ def test_inputs_by_position_and_by_name(args, kwargs):
     assert found.fitted.words == {"a": 5} and found.proof.largest_difference < 1e-9
 
 
-def test_control_flow_that_depends_on_values_is_refused_quietly(capfd):
-    network = Net(lambda s, x: s.l(x) if x.sum() > 0 else x, l=nn.Linear(3, 3))
+FLOWS = {  # → digits of what moves
+    "if": (lambda s, x: s.h(s.l(x)) if x.sum() > 0 else s.h(s.l(-x)), 6),
+    "if of what was computed": (lambda s, x: s.h(s.l(x) * (2 if s.l(x).sum().item() > 0 else 3)), 6),
+    "if of one unit": (lambda s, x: s.h(s.l(x) * (2 if s.l(x)[0, 2] > 0 else 3)), 0),
+    "rows of a mask": (lambda s, x: s.h(s.l(x)[x[:, 0] > -1]), 6),
+    "a list": (lambda s, x: s.h(s.l(x) * sum(s.l(x).sum(1).tolist())), 6),
+    "while": (lambda s, x: s.h(halved(s.l(x))), 6),
+}
+
+
+def halved(x):
+    while x.norm() > 0.1:
+        x = x / 2
+    return x
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+def test_values_may_decide_what_runs_and_what_is_looked_at_stays(flow):
+    torch.manual_seed(0)
+    forward, units = FLOWS[flow]
+    found = infer(Net(forward, l=nn.Linear(3, 6), h=nn.Linear(6, 2)), ROWS)
+    assert sum(found.fitted.words.values()) == units and (found.proof is not None) == bool(units)
+
+
+def test_control_flow_that_cannot_be_followed_is_refused_quietly(capfd):
+    network = Net(lambda s, x: s.l(x) if float(s.l(x).sum().numpy()) > 0 else x, l=nn.Linear(3, 3))
     with pytest.raises(NetworkError, match="cannot be traced") as error:
         infer(network, ROWS)
     assert "test_infer.py:" in str(error.value) and capfd.readouterr() == ("", "")
+
+
+def test_sequences_are_packed_by_their_lengths():
+    def forward(s, x, lengths):
+        rows = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        out, last = s.r(rows)
+        padded, _ = nn.utils.rnn.pad_packed_sequence(out, batch_first=True)
+        return s.h(padded.sum(1) + last[-1])
+
+    network = Net(forward, r=nn.GRU(3, 5, num_layers=2, batch_first=True), h=nn.Linear(5, 2))
+    found = infer(network, (torch.randn(3, 4, 3), torch.tensor([2, 4, 3])))
+    assert list(found.fitted.words.values()) == [5, 5] and found.proof is not None
+
+
+def test_a_bilinear_layer_has_units_on_both_sides():
+    network = Net(
+        lambda s, x: s.h(s.b(s.l(x), s.m(x)).relu()),
+        l=nn.Linear(3, 6), m=nn.Linear(3, 5), b=nn.Bilinear(6, 5, 7), h=nn.Linear(7, 2),
+    )  # fmt: skip
+    assert sorted(infer(network, ROWS).fitted.words.values()) == [5, 6, 7]
 
 
 def test_inputs_that_do_not_fit_are_the_networks_own_error():

@@ -47,6 +47,19 @@ def _along(walk: Walk, *batches: Axes) -> Parents:
     return walk.units.aligned([(Fixed(1),) * (rank - len(axes)) + axes for axes in batches])
 
 
+@rule("_trilinear")
+def trilinear(walk: Walk, a: dict[str, Any]) -> Axes:
+    """Three tensors multiplied entry by entry, each with axes of one where it has none, and summed over."""
+    rows = []
+    for k in "123":
+        axes = list(a[f"i{k}"].axes)
+        for at in sorted(a[f"expand{k}"]):
+            axes.insert(at, Fixed(1))
+        rows.append(tuple(axes))
+    whole = broadcast(walk, rows)
+    return tuple(axis for d, axis in enumerate(whole) if d not in a["sumdim"])
+
+
 @rule("addmm", "baddbmm", "addbmm", "addmv")
 def addmm(walk: Walk, a: dict[str, Any]) -> Axes | None:
     if walk.operation == "addbmm":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,9 @@ from ..axes.axes import Axes, Fixed
 from .rules import broadcast, rule
 
 if TYPE_CHECKING:
-    from .walk import Walk
+    from .walk import Value, Walk
+
+MASKS = (torch.bool, torch.uint8)
 
 
 @rule("index", "_unsafe_index", "index_select", "embedding")
@@ -24,8 +27,8 @@ def index(walk: Walk, a: dict[str, Any]) -> Axes | None:
         value, lookups = a["self"], [None] * (a["dim"] % len(a["self"].axes)) + [a["index"]]
     else:
         value, lookups = a["self"], a["indices"]
-    if any(found is not None and found.dtype in (torch.bool, torch.uint8) for found in lookups):
-        return None
+    if any(found is not None and found.dtype in MASKS for found in lookups):
+        return _masked(walk, value.axes, lookups)
     looked = [d for d, lookup in enumerate(lookups) if lookup is not None]
     if len(looked) == 1 and (run := run_of_numbers(walk, walk.node, value.shape[looked[0]])) is not None:
         at = looked[0]
@@ -38,6 +41,32 @@ def index(walk: Walk, a: dict[str, Any]) -> Axes | None:
     rest = [axis for d, axis in enumerate(value.axes) if d not in looked]
     at = looked[0] if looked == list(range(looked[0], looked[-1] + 1)) else 0
     return (*rest[:at], *found, *rest[at:])
+
+
+def _masked(walk: Walk, axes: Axes, lookups: Sequence[Value | None]) -> Axes | None:
+    """Rows where a mask is true, one after another: they stay, and so does the mask."""
+    at, masks = len(lookups) - 1, [found for found in lookups if found is not None]
+    if len(masks) != 1 or lookups[-1] is None:
+        return None
+    rank = len(masks[0].axes)
+    walk.freeze((*axes[at : at + rank], *masks[0].axes), "a mask picks some of it")
+    return (*axes[:at], Fixed(walk.node.meta["val"].shape[at]), *axes[at + rank :])
+
+
+@rule("_pack_padded_sequence")
+def packed(walk: Walk, a: dict[str, Any]) -> list[Axes]:
+    """Sequences of several lengths as rows, step by step."""
+    walk.freeze((*a["input"].axes[:2], *a["lengths"].axes), "sequences are packed by their lengths")
+    rows, lengths = walk.node.meta["val"]
+    return [(Fixed(rows.shape[0]), *a["input"].axes[2:]), (Fixed(lengths.shape[0]),)]
+
+
+@rule("_pad_packed_sequence")
+def padded(walk: Walk, a: dict[str, Any]) -> list[Axes]:
+    """The way back."""
+    walk.freeze((a["data"].axes[0], *a["batch_sizes"].axes), "sequences are packed by their lengths")
+    rows, lengths = walk.node.meta["val"]
+    return [(*map(Fixed, rows.shape[:2]), *a["data"].axes[1:]), (Fixed(lengths.shape[0]),)]
 
 
 @rule("_embedding_bag", "_embedding_bag_forward_only")
@@ -75,7 +104,7 @@ def index_put(walk: Walk, a: dict[str, Any]) -> Axes | None:
     """Rows put, or added, where numbers say: these stay, and the numbers go with the rows."""
     axes: Axes = a["self"].axes
     looked = [d for d, lookup in enumerate(a["indices"]) if lookup is not None]
-    if len(looked) != 1 or a["indices"][looked[0]].dtype in (torch.bool, torch.uint8):
+    if len(looked) != 1 or a["indices"][looked[0]].dtype in MASKS:
         return None
     (at,), source = looked, a["values"].axes
     walk.freeze(axes[at], "it is looked up by number")
@@ -83,6 +112,18 @@ def index_put(walk: Walk, a: dict[str, Any]) -> Axes | None:
         walk.freeze(a["indices"][at].axes, "it is looked up by number")
     put = (*axes[:at], *a["indices"][at].axes, *axes[at + 1 :])
     broadcast(walk, [put, source])
+    return axes
+
+
+@rule("index_add", "index_copy")
+def index_add(walk: Walk, a: dict[str, Any]) -> Axes:
+    """Rows added, or written, where numbers say: these stay, and the numbers with the rows."""
+    axes: Axes = a["self"].axes
+    source, at = a["source"].axes, a["dim"] % len(axes)
+    walk.freeze((axes[at], source[at], *a["index"].axes), "it is looked up by number")
+    for d, (own, new) in enumerate(zip(axes, source, strict=True)):
+        if d != at:
+            walk.unify(own, new)
     return axes
 
 

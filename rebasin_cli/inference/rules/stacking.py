@@ -126,8 +126,8 @@ def apply(walk: Walk, rule: rules.Rule, name: str, arguments: dict[str, Any], po
     operands = rules.tensors(arguments)
     if not any(value.stack for value in operands):
         return None
-    if name == "index":
-        return _indexed(walk, arguments)
+    if name in ("index", "index_select"):
+        return _indexed(walk, rule, name, arguments)
     if len(operands) > 1:
         return _elementwise(walk, rule, arguments, operands) if pointwise else None
     (value,) = operands
@@ -153,12 +153,20 @@ def apply(walk: Walk, rule: rules.Rule, name: str, arguments: dict[str, Any], po
     return None
 
 
-def _indexed(walk: Walk, arguments: dict[str, Any]) -> Stack | Axes | None:
-    """By the numbers of a run of positions, that the code lists."""
-    looked = [k for k, numbers in enumerate(arguments["indices"]) if numbers is not None]
-    stack: Stack | None = arguments["self"].stack
-    if stack is None or len(looked) != 1 or looked[0] not in stack.at:
+def _indexed(walk: Walk, rule: rules.Rule, name: str, arguments: dict[str, Any]) -> Stack | Axes | None:
+    """By the numbers of a run of positions, that the code lists; along other dimensions by any numbers."""
+    value: Value = arguments["self"]
+    rows = (
+        arguments["indices"]
+        if name == "index"
+        else [None] * (arguments["dim"] % len(value.axes)) + [arguments["index"]]
+    )
+    looked = [k for k, numbers in enumerate(rows) if numbers is not None]
+    stack = value.stack
+    if stack is None or len(looked) != 1 or len(rows[looked[0]].axes) != 1:
         return None
+    if looked[0] not in stack.at:
+        return stack.each(_alone(walk, rule, arguments, value))
     run = looking.run_of_numbers(walk, walk.node, stack.shape[looked[0]])
     return None if run is None else _slice(walk, stack, looked[0], run.start, run.stop)
 
