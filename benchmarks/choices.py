@@ -35,7 +35,7 @@ from rebasin_cli.networks.evaluation import evaluate
 from rebasin_cli.repair.calibration import COLDEST, Scaled
 from rebasin_cli.repair.choosing import MARGIN, SURE
 from rebasin_cli.runtime.seeds import generator
-from rebasin_cli.spec.resolving import resolve_spec
+from rebasin_cli.spec.library import resolve_spec
 
 TABLE = Path(__file__).with_name("choices.csv")
 RESET, HELD, TENTH, BATCH = 2_560, 2_560, 0.1, 256

@@ -42,12 +42,12 @@ from rebasin_cli.matchers import Problem, State, registry  # noqa: E402
 from rebasin_cli.matchers.portfolio.align import align  # noqa: E402
 from rebasin_cli.matchers.relaxed.projecting import PROJECTIONS, projected  # noqa: E402
 from rebasin_cli.matchers.relaxed.search import Run  # noqa: E402
-from rebasin_cli.measure.statistics import t_interval  # noqa: E402
+from rebasin_cli.measure.intervals import t_interval  # noqa: E402
 from rebasin_cli.networks.attacks import Attack, attacked  # noqa: E402
 from rebasin_cli.networks.evaluation import evaluate  # noqa: E402
 from rebasin_cli.repair.batchnorm import reset  # noqa: E402
 from rebasin_cli.runtime.signals import holding  # noqa: E402
-from rebasin_cli.spec.resolving import resolve_spec  # noqa: E402
+from rebasin_cli.spec.library import resolve_spec  # noqa: E402
 from rebasin_cli.symmetry.permutation import identity, permuted  # noqa: E402
 
 FIGURES = ("accuracy, mean", "accuracy, lowest", "between the ends", "test loss, mean", "train loss, mean")

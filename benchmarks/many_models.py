@@ -27,7 +27,7 @@ import rebasin_cli
 from rebasin_cli import matchers, networks
 from rebasin_cli.datasets import open_data
 from rebasin_cli.networks.evaluation import evaluate
-from rebasin_cli.spec.resolving import resolve_spec
+from rebasin_cli.spec.library import resolve_spec
 
 COLUMNS = ("models", "method", "test loss", "accuracy", "gap", "against the first, points", "seconds")
 

@@ -43,7 +43,7 @@ from rebasin_cli.repair.choosing import MARGIN, SURE
 from rebasin_cli.repair.options import DISTILL_SAMPLES
 from rebasin_cli.repair.repairing import open_to_choice
 from rebasin_cli.runtime.seeds import generator
-from rebasin_cli.session.held_out import HeldOut
+from rebasin_cli.session.samples import HeldOut
 from rebasin_cli.symmetry.permutation import permuted, random
 
 MATCH, IMAGES, HELD = 10_000, 1_000, 2_560

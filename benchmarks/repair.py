@@ -35,7 +35,7 @@ from rebasin_cli.errors import NetworkError
 from rebasin_cli.networks.evaluation import accuracy, cross_entropy
 from rebasin_cli.networks.running import call, evaluating
 from rebasin_cli.runtime.seeds import generator
-from rebasin_cli.spec.resolving import resolve_spec
+from rebasin_cli.spec.library import resolve_spec
 from rebasin_cli.symmetry import permutation
 
 MATCH, RESET, BATCH, FITTED = 10_000, 2_560, 256, 10_000  # samples; of one batch of a repair

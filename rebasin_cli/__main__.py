@@ -81,9 +81,9 @@ def _run(arguments: list[str]) -> None:
 def _forget(arguments: list[str]) -> None:
     """What an earlier run of a recipe left must not pass for what one leaves that cannot begin."""
     with suppress(Exception):
-        from .commands.recipes import early
+        from .commands.recipes import aside
 
-        early.forget(arguments[1:] if arguments[:1] == ["run"] else [])
+        aside.forget(arguments[1:] if arguments[:1] == ["run"] else [])
 
 
 def _tell(error: BaseException) -> None:

@@ -22,11 +22,10 @@ import torch
 from torch import nn
 
 from . import networks
-from .averages import schedules
-from .averages.combining import combined
+from .averages import weights as schedules
+from .averages.combining import combined, finite_only
 from .averages.mixing import INTERPOLATIONS, check_interpolation
 from .averages.names import agreed
-from .averages.numbers import finite_only
 from .averages.parts import parts_of
 from .averages.weights import parse
 from .checkpoints.given import Model, Values, as_given, named, plain
@@ -41,7 +40,7 @@ from .repair.choosing import Choice
 from .repair.means import repaired_mean
 from .repair.repairing import few, open_to_choice, resolved
 from .runtime.ranks import ALONE, Ranks
-from .spec.resolving import resolve_spec
+from .spec.library import resolve_spec
 from .spec.spec import FittedSpec, Spec
 from .symmetry import permutation
 from .symmetry.permutation import permuted

@@ -25,7 +25,7 @@ from rebasin_cli.errors import (
 )
 from rebasin_cli.matchers import State, registry
 from rebasin_cli.measure import paths
-from rebasin_cli.measure.rows import plan_rows
+from rebasin_cli.measure.settings import plan_rows
 from rebasin_cli.networks import load
 from rebasin_cli.networks.evaluation import evaluate
 from rebasin_cli.repair import reset

@@ -209,7 +209,7 @@ OPENERS = {
         "datasets.sets.alice",
         "datasets.sets.digits",
     ),
-    *("checkpoints.torch_format", "checkpoints.safetensors_format", "checkpoints.storages"),
+    *("checkpoints.torch_file", "checkpoints.safetensors_format", "checkpoints.storages"),
     *("checkpoints.stored", "checkpoints.staging", "commands.recipes.records", "commands.recipes.fetching"),
 }
 

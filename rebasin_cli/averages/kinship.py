@@ -11,7 +11,7 @@ no large one does it alone, and no new head.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -19,9 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checkpoints.tensors import plan_of, rows
-from ..types import Tensors
-from .comparing import planned, same
+from ..checkpoints.tensors import blocks, chunks, plan_of, rows
+from ..types import Tensors, is_lazy
 
 # Between cases that were tried, in benchmarks/results.md: the middle matrix of two seeds, of fine-tunes, of
 # noisy, pruned and merged copies.
@@ -208,3 +207,32 @@ def _directions(matrix: Tensor) -> float:
     """How many directions a matrix has, by what lies in them: with fewer, more is alike by chance."""
     gram = matrix @ matrix.T if len(matrix) <= matrix.shape[1] else matrix.T @ matrix
     return (gram.trace().square() / gram.square().sum()).item()
+
+
+def alike(models: Sequence[Tensors], name: str) -> bool:
+    """Whether all models that have this tensor have the same one, bit for bit."""
+    first, *others = [model for model in models if name in model]
+    return all(same(first, other, name) for other in others)
+
+
+def same(one: Tensors, other: Tensors, name: str) -> bool:
+    """Whether both have the same tensor, bit for bit, or neither has it. Read in blocks."""
+    if name not in one or name not in other:
+        return (name in one) == (name in other)
+    if planned(one, name) != planned(other, name):
+        return False
+    both = zip(blocks(one, name), blocks(other, name), strict=True)
+    return all(equal_values(one, other) for one, other in both)
+
+
+def equal_values(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one dtype and shape are the same, bit for bit."""
+    pairs = zip(chunks(one), chunks(other), strict=True)
+    return all(torch.equal(x.view(torch.uint8), y.view(torch.uint8)) for x, y in pairs)
+
+
+def planned(tensors: Tensors, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
+    """Dtype and shape of one tensor, without its values where the mapping knows them."""
+    if is_lazy(tensors):
+        return tensors.dtypes[name], tuple(tensors.shapes[name])
+    return tensors[name].dtype, tuple(tensors[name].shape)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
@@ -182,3 +184,53 @@ def check_interpolation(name: str, models: int = 2) -> None:
         raise unknown("interpolation", name, JOINS)
     if name != "linear" and models != 2:
         raise UsageError(f"{name} joins two models, not {models}", hint="Use --interpolation linear")
+
+
+class Measured(Protocol):
+    """What a measurement gives; `networks.evaluation.Scores` does."""
+
+    @property
+    def loss(self) -> float: ...
+
+
+Found = TypeVar("Found", bound=Measured)
+
+
+@dataclass(frozen=True)
+class Try(Generic[Found]):
+    """A model that was added to those kept so far (for the first: alone), and whether it stayed."""
+
+    model: int
+    scores: Found
+    kept: bool
+
+
+@dataclass(frozen=True)
+class Soup(Generic[Found]):
+    """`kept` models by number, in the order in which they were added; `singles` are the scores of each alone.
+
+    `scores` are those of the soup: its loss is at most that of the best single model, `kept[0]`.
+    """
+
+    kept: tuple[int, ...]
+    scores: Found
+    singles: tuple[Found, ...]
+    tries: tuple[Try[Found], ...]
+
+
+def greedy(models: int, measure: Callable[[Sequence[int]], Found]) -> Soup[Found]:
+    """From the best model on, add the next best wherever the loss of the mean falls by it.
+
+    `measure` gives the scores of the mean of these models. It is asked 2·n − 1 times.
+    """
+    singles = tuple(measure((k,)) for k in range(models))
+    best, *others = sorted(range(models), key=lambda k: (singles[k].loss, k))
+    kept: tuple[int, ...] = (best,)
+    scores, tries = singles[best], [Try(best, singles[best], True)]
+    for k in others:
+        found = measure((*kept, k))
+        better = found.loss < scores.loss
+        tries.append(Try(k, found, better))
+        if better:
+            kept, scores = (*kept, k), found
+    return Soup(kept, scores, singles, tuple(tries))

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
 from ..checkpoints.wrappers import WRAPPERS
 from ..types import Tensors, is_lazy
-from .comparing import same
+from .kinship import same
 from .parts import EMBEDDING, LOGITS
 
 Plan = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]

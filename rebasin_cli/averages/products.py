@@ -16,7 +16,7 @@ from torch import Tensor
 from ..checkpoints.families import Family
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
 from ..types import Tensors
-from .comparing import equal
+from .kinship import equal_values as equal
 from .writing_back import WAYS, effective, written_back
 
 Join = Callable[[Sequence[Tensors], Collection[str]], LazyTensors]  # of models, and of what stays the first's

@@ -16,7 +16,7 @@ from ..checkpoints.families import Family, Plan
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
 from ..errors import unknown
 from ..types import Tensors
-from .comparing import planned, same
+from .kinship import planned, same
 from .mean import mean_of
 from .mixing import line
 from .parts import running_statistics, show

@@ -18,7 +18,7 @@ from ..checkpoints.forms import Kind, Planned
 from ..checkpoints.tensors import plan_of
 from ..errors import SpecError
 from ..types import Tensors
-from .comparing import alike
+from .kinship import alike
 from .products import Products
 
 Key = tuple[str, str]  # what a family stands for, and its kind

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from ..errors import UsageError, unknown
-from ..registry.numbers import is_number
-from .schedules import NAMES
+from ..registry.options import is_number
 
+DECAYS: dict[str, Callable[[float], float]] = {
+    "linear": lambda t: 1 - t,
+    "cosine": lambda t: (1 + math.cos(math.pi * t)) / 2,
+    "minus-sqrt": lambda t: 1 - math.sqrt(t),
+}
+NAMES = ("uniform", *DECAYS)  # uniform is the plain mean, whatever the order
 NEAR = 1e-6  # by which the sum of weights may miss 1
 DIGITS = 6  # of a suggestion
 LARGEST = 1_000  # the denominator of a suggestion
@@ -102,3 +108,39 @@ def suggested(weights: Sequence[float]) -> str | None:
 
 def _decimal(share: Fraction) -> str:
     return f"{float(share):.{DIGITS}f}".rstrip("0").rstrip(".")
+
+
+def weights_of(name: str, models: int) -> list[float]:
+    """One weight a model, adding up to 1. Raises UsageError for an unknown name.
+
+    >>> [round(weight, 3) for weight in weights_of("minus-sqrt", 4)]
+    [0.5, 0.207, 0.159, 0.134]
+    """
+    if name in ("uniform", "linear"):  # equal, and exactly so: the shares of a line differ by 1/(k + 1)
+        return [1 / models] * models
+    if name not in DECAYS:
+        raise unknown("schedule of weights", name, NAMES)
+    shares = [1.0, *(DECAYS[name](k / models) for k in range(1, models)), 0.0]
+    return [earlier - later for earlier, later in zip(shares, shares[1:], strict=False)]
+
+
+def in_order(names: Sequence[str]) -> list[int]:
+    """The order of a run's checkpoints by the numbers in their names: step-200 comes before step-1000.
+
+    Raises UsageError where the names do not differ in numbers alone: then nothing tells the order.
+    """
+    parts = [re.split(r"(\d+)", name) for name in names]
+    if len({tuple(part[::2]) for part in parts}) > 1:
+        raise UsageError(
+            "the names of the models tell no order: they differ in more than numbers",
+            problems=names,
+            hint="Name them alike (step-200.pt, step-400.pt), or give numbers: --weights W,W,…",
+        )
+    numbers = [tuple(map(int, part[1::2])) for part in parts]
+    if len(set(numbers)) < len(names):
+        raise UsageError(
+            "the names of the models tell no order: two have the same numbers",
+            problems=names,
+            hint="Name a run's checkpoints by their steps, or give numbers: --weights W,W,…",
+        )
+    return sorted(range(len(names)), key=numbers.__getitem__)

@@ -23,7 +23,7 @@ from torch import Tensor
 from ..errors import CheckpointError, NoEnvelope
 from ..runtime.memory import uncollected
 from ..runtime.text import some
-from . import beside, pieces
+from . import pieces, torch_writing
 from .around import Around, Slot, fitted
 from .checking import digest, validate
 from .locate import kind_of_file, locate, read_index
@@ -295,7 +295,7 @@ def _open_torch(path: Path, inside: Path, key: str | None, unsafe_load: bool) ->
     file = TorchFile(inside, key, unsafe_load)
     shapes = {name: entry.shape for name, entry in file.entries.items()}
     pieces.check_values(inside, shapes)
-    metadata, stale = beside.read(inside)
+    metadata, stale = torch_writing.read(inside)
     return Checkpoint(
         path=path,
         format="torch",

@@ -12,8 +12,7 @@ from pathlib import Path
 from ..errors import OutputExists, ResourceError, UsageError
 from ..runtime import files
 from ..runtime.files import NOTHING, Inputs
-from .disk import disk, probe
-from .journal import recover
+from .disk import disk, probe, recover
 from .locate import TORCH_SUFFIXES
 
 SUFFIX = ".safetensors"

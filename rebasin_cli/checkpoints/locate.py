@@ -18,7 +18,7 @@ from ..errors import CheckpointError
 from ..runtime import files
 from ..runtime.files import TORCH_SUFFIXES
 from ..runtime.text import once
-from . import foreign, pieces, torch_format
+from . import foreign, pieces, torch_file
 from .folder import INDEX, PERMUTATION, check_named, in_folder, is_model, names_in, shards_of
 from .safetensors_format import COPY_AGAIN, MAX_HEADER
 
@@ -89,7 +89,7 @@ def kind_of_file(path: Path) -> str:
         raise pieces.distributed(path, path.parent)
     with files.opened(path) as file:
         head = file.read(512)
-    if head.startswith(torch_format.ZIP):
+    if head.startswith(torch_file.ZIP):
         if path.suffix not in TORCH_SUFFIXES and (other := foreign.of_zip(path)):
             raise other
         return "torch"
@@ -98,7 +98,7 @@ def kind_of_file(path: Path) -> str:
     fits = int.from_bytes(head[:8], "little") <= status.st_size - 8
     if head[8:9] == b"{" and (fits or named_so):
         return "safetensors"
-    if torch_format.is_pickle(head):
+    if torch_file.is_pickle(head):
         return "torch"
     if other := foreign.of_head(path, head):
         raise other

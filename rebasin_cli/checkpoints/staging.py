@@ -22,8 +22,7 @@ from typing import BinaryIO
 from ..errors import ResourceError
 from ..registry.surroundings import with_us
 from ..runtime.signals import held_back
-from .disk import LOCK, alone_in, disk, lock_of_our_own, remove, sync
-from .journal import REDO, UNDO, Moves, recover
+from .disk import LOCK, REDO, UNDO, Moves, alone_in, disk, lock_of_our_own, recover, remove, sync
 
 Watcher = Callable[[Path, os.stat_result], object]
 _watchers: list[Watcher] = []

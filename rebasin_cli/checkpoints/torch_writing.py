@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import pickle
 import zipfile
 from collections import OrderedDict
@@ -23,10 +24,14 @@ from typing import IO, Any, BinaryIO
 
 import torch
 
+from ..errors import RebasinError
+from ..runtime import files
 from .around import Slot, slots
 from .rebuilding import DTYPES, STORAGES
 from .safetensors_format import nbytes
 
+SUFFIX = ".rebasin.json"
+OTHER = "lies beside other weights than it was written with, and is not used"
 ROOT = "archive"  # what torch calls it where it is given no name
 ALIGNED = 64
 EARLIEST = (1980, 1, 1, 0, 0, 0)  # a zip's first day: the time of writing is no part of a file
@@ -122,3 +127,28 @@ def _aligned(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
     padding = -before % ALIGNED
     info.extra = b"FB" + padding.to_bytes(2, "little") + b"Z" * padding
     return info
+
+
+def of(path: Path) -> Path:
+    return path.with_name(f"{path.name}{SUFFIX}")
+
+
+def encoded(records: str, metadata: Mapping[str, str]) -> bytes:
+    """`records` are `listing`'s of the weights' file."""
+    content = {"records": records, "metadata": dict(sorted(metadata.items()))}
+    return (json.dumps(content, indent=2, sort_keys=True) + "\n").encode()
+
+
+def read(path: Path) -> tuple[dict[str, str], str]:
+    """The metadata of a torch file, and why that which is there is not used; neither where none is."""
+    try:
+        content = json.loads(files.text(of(path), str(of(path))))
+        records, metadata = content["records"], content["metadata"]
+        if not all(isinstance(text, str) for pair in metadata.items() for text in pair):
+            return {}, ""
+        same = records == listing(path)
+    except (RebasinError, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return {}, ""
+    except (zipfile.BadZipFile, NotImplementedError):
+        return {}, f"{of(path).name} {OTHER}"
+    return (metadata, "") if same else ({}, f"{of(path).name} {OTHER}")

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..errors import OutputExists, UsageError, unknown
 from ..runtime.files import TORCH_SUFFIXES
 from ..types import Tensors
-from . import beside, torch_writing
+from . import torch_writing
 from .checking import WritingDigest, Wrong, digest, hashing, refused
 from .destination import SUFFIX, check_output, check_space, earlier, index_of
 from .disk import disk, resource_error
@@ -124,7 +124,7 @@ def write_torch(
     Both appear or none. Raises what `write_safetensors` does.
     """
     path = check_output(path, force=force, suffixes=TORCH_SUFFIXES)
-    about = check_output(beside.of(path), force=force, text=True)
+    about = check_output(torch_writing.of(path), force=force, text=True)
     plan = _output_plan(tensors, out_dtype, as_torch=True)
     check_space(path.parent, sum(nbytes(*planned) for planned in plan.values()))
     with _in(stage, path) as stage, hashing() as (add, total):
@@ -138,7 +138,7 @@ def write_torch(
         with stage.open(path) as file, disk(path):
             records = torch_writing.write(file, envelope, plan, put)
         with stage.open(about) as file, disk(about):
-            file.write(beside.encoded(records, _texts(metadata)))
+            file.write(torch_writing.encoded(records, _texts(metadata)))
         whole = written.whole()
     if whole and tell is not None:
         tell(total.hexdigest())

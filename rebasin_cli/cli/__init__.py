@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from ..errors import CheckpointError, Elsewhere, SpecError, UsageError
 from ..registry import operations
-from ..registry.numbers import is_number
+from ..registry.options import is_number
 from ..registry.user_code import outermost
 from ..runtime.signals import ending, stoppable
 from ..runtime.text import line

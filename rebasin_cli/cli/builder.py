@@ -13,7 +13,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from ..registry import names, operations
+from ..registry import operations
 from ..registry.operations import Operation
 from ..registry.options import REQUIRED, Option
 from . import help as helping
@@ -110,8 +110,8 @@ def _said(option: Option) -> dict[str, Any]:
     if option.choices:
         choices = list(map(str, option.choices))
         said |= {"autocompletion": lambda: choices, "metavar": option.metavar or "|".join(choices)}
-    elif option.kind in names.KINDS:
-        said |= {"autocompletion": lambda: names.known(option.kind)}
+    elif option.kind in operations.KINDS:
+        said |= {"autocompletion": lambda: operations.known(option.kind)}
     if option.type in (int, float) and option.kind != "bytes":
         said |= {"min": option.min, "max": option.max}
     if option.positional:

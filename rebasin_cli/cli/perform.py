@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,24 +12,165 @@ import typer
 from ..registry.operations import Operation
 from ..registry.options import WRITES
 from ..registry.results import Result
-from . import looks, reports
+from ..runtime.text import many
+from . import reports
 from .screen import put, result, screen
+
+
+def inspected(done: Any) -> None:
+    """What a file holds: about it, its metadata, its tensors."""
+    seen = done.values()
+    guess = seen["architecture"]
+    dtypes = ", ".join(f"{count} × {dtype}" for dtype, count in seen["dtypes"].items())
+    tensors = many(len(seen["tensors"]), "tensor")
+    put(f"{seen['file']}: {seen['format']}, {tensors}, {seen['parameters']:,} numbers")
+    put(f"dtypes        {dtypes}")
+    for note in seen["notes"]:
+        put(f"note          {note}")
+    if guess["spec"]:
+        words = f"{many(guess['permutations'], 'permutation')}, 10^{guess['log10_symmetries']} symmetries"
+        put(f"architecture  {guess['spec']} ({guess['description']}): {words}")
+    else:
+        put(f"architecture  {guess['reason']}")
+    for name, digest, of in (
+        ("sha256", seen["sha256"], "of all values, whatever file holds them"),
+        ("file sha256", seen["file_sha256"], "of the bytes, as a recipe pins them"),
+    ):
+        if digest:
+            put(f"{name:<12}  {digest}, {of}")
+    for name, value in seen["metadata"].items():
+        put(f"{name:<28} {value}")
+    typer.echo()
+    put(
+        *(
+            f"{name:<48} {tensor['dtype']:<9} {'×'.join(map(str, tensor['shape'])) or 'scalar'}"
+            for name, tensor in seen["tensors"].items()
+        )
+    )
+
+
+def listed(done: Any) -> None:
+    """What there is to name, with the options of methods where they were asked for."""
+    from ..commands.list import option_lines
+
+    for name, things in done.kinds.items():
+        put(f"{name}:")
+        for thing in things:
+            put(f"  {thing['name']:<24} {thing['summary']}")
+            if done.verbose and "broken" in thing:
+                put(f"      {thing['broken']}")
+            for line in option_lines(thing.get("options", ())) if done.verbose else ():
+                put(f"      {line}")
+
+
+def experiments(done: Any) -> None:
+    """Every experiment in a line."""
+    for each in done.experiments:
+        put(f"{each['name']:<20} {each['title']} ({each['paper']})")
+
+
+def experiment(done: Any) -> None:
+    """What one does, and its parameters."""
+    put(f"{done.title} ({done.paper})")
+    put(done.about)
+    put("minutes: " + ", ".join(f"{scale} {minutes:g}" for scale, minutes in done.minutes.items()))
+    for row in done.parameters:
+        choices = f" ({', '.join(row['choices'])})" if row.get("choices") else ""
+        put(f"  {row['name']} {row['type']}: {row['help']}{choices}")
+        put(f"      small {_text(row['small'])}; full {_text(row['full'])}")
+
+
+def ran(done: Any) -> None:
+    """The claims of what was run, or the plan."""
+    for each in done.experiments:
+        _made(each) if "claims" in each else _planned(each)
+
+
+def toured(done: Any) -> None:
+    """What was measured, where it is written, and what to try next."""
+    reports.whole(done.measured.report)
+    typer.echo()
+    put(f"The report is in {done.report}: open {done.report / 'report.html'}")
+    put("Try next:", *(f"  {command}" for command in done.next))
+
+
+def _planned(plan: Mapping[str, Any]) -> None:
+    put(f"── {plan['experiment']}: about {plan['minutes']:g} minutes")
+    for name, value in plan["parameters"].items():
+        put(f"  {name:<18} {_text(value)}")
+
+
+def _made(made: Mapping[str, Any]) -> None:
+    put(f"── {made['name']}: {made['title']}")
+    for claim in made["claims"]:
+        between = claim["interval"]
+        sure = f" ({between[0]:.4g} … {between[1]:.4g})" if between and between[0] != between[1] else ""
+        number = "–" if claim["estimate"] is None else f"{claim['estimate']:.4g}{sure}"
+        put(f"  {claim['verdict']:<10} {claim['source']}: {claim['says']}. {claim['about']}: {number}")
+    for path in made["written"]:
+        put(f"  written    {path}")
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def specs(done: Any) -> None:
+    """Every built-in spec in a line."""
+    for each in done.specs:
+        also = f"  also: {', '.join(each['names'])}" if each["names"] else ""
+        put(f"{each['name']:<22} {each['description']}{also}")
+
+
+def spec_shown(done: Any) -> None:
+    """A spec, a tensor a line."""
+    for line in done.lines:
+        put(line)
+
+
+def spec_proven(done: Any) -> None:
+    """The proof, and each word by itself."""
+    result({name: value for name, value in done.values().items() if name != "differences"})
+    put("largest difference when one word alone is permuted, relative to the outputs:")
+    for word, difference in done.differences.items():
+        put(f"  {word:<32} {difference:.1e}")
+
+
+def spec_written(done: Any) -> None:
+    """The text of a spec, or what was written."""
+    if done.written:
+        result(done.values())
+    else:
+        typer.echo(done.text, nl=False)
+
+
+def spec_explained(done: Any) -> None:
+    """Why each axis stays, or where another spec differs."""
+    from ..inference.text import explaining
+
+    result({name: done.told[name] for name in ("spec", "inferred", "outputs") if name in done.told})
+    typer.echo()
+    told = done.told
+    shown = explaining.comparison(told) if done.compared else explaining.lines(told, tensors=done.tensors)
+    for line in shown:
+        put(line)
+
 
 # Results with a way of their own to be shown to a person, by their file and class; what stands beside JSON.
 OWN_WAYS: dict[str, Callable[..., None]] = {
-    "inspect.InspectResult": looks.inspected,
-    "list.ListResult": looks.listed,
-    "lab.ListResult": looks.experiments,
-    "lab.ShowResult": looks.experiment,
-    "lab.RunResult": looks.ran,
-    "spec.ListResult": looks.specs,
-    "spec.ShowResult": looks.spec_shown,
+    "inspect.InspectResult": inspected,
+    "list.ListResult": listed,
+    "lab.ListResult": experiments,
+    "lab.ShowResult": experiment,
+    "lab.RunResult": ran,
+    "spec.ListResult": specs,
+    "spec.ShowResult": spec_shown,
     "spec.CheckResult": lambda done: put(done.text),
-    "spec.ProveResult": looks.spec_proven,
-    "spec.InferResult": looks.spec_written,
-    "spec.ExplainResult": looks.spec_explained,
-    "spec.ImportResult": looks.spec_written,
-    "demo.DemoResult": looks.toured,
+    "spec.ProveResult": spec_proven,
+    "spec.InferResult": spec_written,
+    "spec.ExplainResult": spec_explained,
+    "spec.ImportResult": spec_written,
+    "demo.DemoResult": toured,
     "gate.GateResult": lambda done: reports.brief(done.report),
 }
 BESIDE_JSON: dict[str, Callable[..., None]] = dict.fromkeys(
@@ -62,7 +203,7 @@ def _is_first() -> bool:
 
 def _together(operation: Operation, asked: Any, command: str, *, quiet: bool, verbose: bool) -> Result | None:
     from ..runtime import devices
-    from ..runtime.together import from_environment
+    from ..runtime.devices import from_environment
 
     with from_environment(devices.choose(asked.device)) as ranks:
         first = ranks.rank == 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, redirect_stdout, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,13 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from ..errors import UsageError
+from ..errors import Interrupted, RebasinError, UsageError
 from ..registry.results import dumped
-from .last_lines import of_recipe
+from ..runtime.text import LONGEST
 from .screen import ClickException, screen
 
+# The folder that a CI server has checked out, from which a person at home starts.
+TOPS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 NONE = Path("RECIPE")  # where none is named
 
 
@@ -101,7 +105,7 @@ def _documents(given: Mapping[str, Any], cache: Any, say: Callable[[str], None],
 
 def _check(given: Mapping[str, Any]) -> None:
     """Raise UsageError for what is wrong whatever the recipe says."""
-    from ..registry.numbers import seconds
+    from ..registry.options import seconds
 
     if given["recipe"] is None:
         hint = "rebasin run RECIPE.yaml; docs/recipes.md shows one"
@@ -141,3 +145,40 @@ def _again(given: Mapping[str, Any]) -> list[str]:
 
 def _remark(text: str) -> None:
     typer.echo(text, err=True)
+
+
+@contextmanager
+def of_recipe(recipe: Path, line: Sequence[str], variables: Mapping[str, str]) -> Iterator[None]:
+    """What fails within says that its lines are of this recipe, and how it is run again.
+
+    `variables` are those of the environment that it had by then.
+    """
+    try:
+        yield
+    except RebasinError as error:
+        error.file = str(recipe)
+        if not isinstance(error, UsageError | Interrupted):
+            error.closing = (*error.closing, at_home(line, variables))
+        raise
+
+
+def at_home(
+    line: Sequence[str], variables: Mapping[str, str], environ: Mapping[str, str] = os.environ
+) -> str:
+    """The command line as it is typed at the top of what was checked out.
+
+    One that would be cut is not told: what is left of it could mean something else when it is pasted.
+    """
+    given = "".join(f"{name}={shlex.quote(value)} " for name, value in variables.items())
+    command = f"{_change(environ)}{given}{shlex.join(line)}"
+    told = command if len(command) < LONGEST // 2 else "the same command line, which is too long to be told"
+    return f"See it at home: {told}"
+
+
+def _change(environ: Mapping[str, str]) -> str:
+    for top in filter(None, map(environ.get, TOPS)):
+        with suppress(ValueError, OSError):  # another drive; a folder that is gone
+            inside = os.path.relpath(os.getcwd(), os.path.realpath(top))
+            if inside != os.curdir and inside.partition(os.sep)[0] != os.pardir:
+                return f"cd {shlex.quote(inside)} && "
+    return ""

@@ -33,7 +33,8 @@ from ..session.subjects import (
     Scoring,
 )
 from ..version import version
-from .verbs import method, plans, provenance, search, symmetries
+from .verbs import plans, provenance, search, symmetries
+from .verbs import search as method
 from .verbs.folders import placed
 from .verbs.outputs import check_outputs, default_path, output_of, write_with_permutation
 from .verbs.proof import prove

@@ -12,22 +12,23 @@ from typing import Any
 from .. import networks
 from ..averages.mixing import check_interpolation
 from ..errors import UsageError
-from ..measure import intervals, pairing, signatures
+from ..measure import baseline, intervals, signatures
 from ..measure import report as measuring
 from ..measure.baseline import Subject, check_baseline
 from ..measure.gates import GateSet, check_gate_names, fixed_rows, judged
-from ..measure.rows import (
+from ..measure.settings import (
     ATTACKED,
     MIDDLE,
     Planned,
+    Rows,
     check_points,
     plan_attacks,
     plan_curves,
     plan_groups,
     plan_rows,
     points_of,
+    repaired_label,
 )
-from ..measure.settings import Rows, repaired_label
 from ..networks.attacks import Attack, Attacker
 from ..registry.options import PAIR, PLAIN, READS, WRITES, again, argument, option
 from ..registry.results import Plan
@@ -63,13 +64,12 @@ from ..session.subjects import (
     Subjects,
 )
 from .merging.curved import between
-from .verbs import endpoints, method, plans, provenance, repairs, search, strangers
-from .verbs.gates import Judged, asked_of, judge, written_of
-from .verbs.measured import known
+from .verbs import endpoints, plans, provenance, repairs, search
+from .verbs.gates import Judged, asked_of, judge, known, written_of
 from .verbs.outputs import Written
-from .verbs.progress import shown
 from .verbs.proof import prove
 from .verbs.repairs import RepairPlan
+from .verbs.search import shown
 
 MEASURED = ("train", "test")
 
@@ -117,7 +117,7 @@ class Barrier(
 
     a: Path = argument("A", "The reference.", role=READS)
     b: Path = argument("B", "The model that is aligned to it.", role=READS)
-    method: str | None = Method.method
+    search: str | None = Method.method
     perm: Path | None = Method.perm
     curve: tuple[Path, ...] = option(
         (),
@@ -269,7 +269,7 @@ def _plan(
     session.fitted  # noqa: B018 (models and spec, before the pairs)
     _check_pairs(session, pairs)
     if not session.moved:
-        strangers.tell(session.models, session.say)
+        endpoints.tell(session.models, session.say)
     if fixed := next(iter(fixed_rows(gates.gates)), None):
         if session.asked.search.open:
             session.say(
@@ -277,7 +277,7 @@ def _plan(
                 "no row is of its choice)"
             )
     else:
-        session = method.chosen(session)
+        session = search.chosen(session)
     points, repaired = points_of(asked.points, full=session.asked.data.full)
     repair = repairs.planned(session, has_data=True)
     how = repair.how
@@ -427,7 +427,7 @@ def _subject(session: Session) -> Subject:
         session.fitted.spec.digest,
         session.fitted.log10_symmetries(),
         {key: value for key, value in named.items() if value is not None},
-        pairing.digest_of_all(test),
+        baseline.digest_of_all(test),
     )
 
 

@@ -38,7 +38,8 @@ from ..session.subjects import (
     Search,
     Subjects,
 )
-from .verbs import endpoints, outputs, plans, progress, provenance, repairs, search
+from .verbs import endpoints, outputs, plans, provenance, repairs, search
+from .verbs import search as progress
 from .verbs.outputs import written_of
 from .verbs.proof import prove
 

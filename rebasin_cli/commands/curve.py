@@ -36,10 +36,10 @@ from ..session.subjects import (
     Training,
 )
 from ..symmetry.permutation import identity, permuted
-from .verbs import method, outputs, plans, provenance, search
+from .verbs import outputs, plans, provenance, search
 from .verbs.outputs import check_outputs
-from .verbs.progress import shown
 from .verbs.proof import prove
+from .verbs.search import shown
 
 PANEL = "Align and merge"
 TRAINED = "Training"  # the panel of what is said of the training
@@ -75,7 +75,7 @@ class Curve(Loading, Network, DataSet, Screen):
     augment: bool | None = Training.augment
     limit: int | None = Training.limit
     attack: str | None = Training.attack
-    method: str | None = again(Method.method, None, help="How B is aligned: {methods}, or none (wm).")
+    search: str | None = again(Method.method, None, help="How B is aligned: {methods}, or none (wm).")
     perm: Path | None = again(Method.perm, None, panel=SEARCH)
     loss: str | None = Scoring.loss
     no_prove: bool = Proving.no_prove
@@ -116,7 +116,7 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
     session = Session("curve", [asked.a, asked.b], listener, subjects, perm=asked.perm)
     check_outputs(output, session.reads)
     search.check(session, output, or_none=True, steps=True)
-    method.tell(session)
+    search.tell(session)
     network, fitted, (given, of_given) = session.need_network(), session.fitted, session.given
     first, second = session.models
     check_families(first, second, dict(network.named_parameters()), fitted.ignored)

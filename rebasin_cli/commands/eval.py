@@ -11,7 +11,7 @@ from typing import Any
 from .. import networks
 from ..datasets import SPLITS
 from ..errors import unknown
-from ..measure import model_gates
+from ..measure import gates as model_gates
 from ..networks.evaluation import Scores
 from ..registry.options import PLAIN, READS, again, argument, option
 from ..registry.results import IN_JSON_ONLY, UNSET, Result, Unset

@@ -48,7 +48,7 @@ from ..symmetry.permutation import identity, permuted
 from ..types import Permutations
 from ..version import version
 from .merging.curved import between
-from .verbs import endpoints, method, outputs, plans, provenance, search
+from .verbs import endpoints, outputs, plans, provenance, search
 from .verbs.outputs import Output, Written, check_state, written_of
 from .verbs.proof import prove
 from .verbs.resume import Resumable, state_path
@@ -82,7 +82,7 @@ class Plane(Loading, Network, DataSet, Samples, Scoring, Methods, Screen):
         default=None,
         role=READS,
     )
-    method: str | None = again(
+    search: str | None = again(
         Method.method,
         None,
         help="How B is aligned: {methods} (wm where nothing else is a third model).",
@@ -163,7 +163,7 @@ def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
     if written.resume and not files:
         raise UsageError("--resume: nothing is kept of a plane that is not written", hint="Name a --report")
     search.check(session, or_none=True)
-    method.tell(session)
+    search.tell(session)
     _check(session, curves)
     if files:
         check_state(state_path(files[0][1]), "search", session.reads.and_files([*curves]), again=True)

@@ -19,7 +19,7 @@ from ..runtime.files import Inputs
 from ..runtime.watching import Watch
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import REPORT, Answer, Screen, Summary, Weights
-from .recipes import familiar, judging, keys, reading, running, schema
+from .recipes import familiar, judging, reading, running, schema, telling
 from .recipes.cache import Cache
 from .recipes.documents import Documents
 from .recipes.fetching import Fetcher
@@ -201,7 +201,7 @@ def run(
 def key(documents: Documents, vocabulary: Mapping[str, Command], limits: Limits | None = None) -> str:
     """The name under which a CI server keeps what this run makes; nothing is run, fetched or written."""
     elsewhere = Fetcher(documents.cache.folder / "downloads", SILENT.say, allowed=True)
-    return keys.of(read(documents, vocabulary, elsewhere.expected, limits))
+    return telling.of(read(documents, vocabulary, elsewhere.expected, limits))
 
 
 def plan(

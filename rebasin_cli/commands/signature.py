@@ -29,7 +29,8 @@ from ..session.samples import MATCH_SAMPLES
 from ..session.session import Session
 from ..session.subjects import Data, DataSet, Loading, Method, Methods, Network, Samples, Search
 from ..symmetry.permutation import identity, permuted
-from .verbs import method, outputs, search
+from .verbs import outputs, search
+from .verbs import search as method
 
 BOUNDED = 1_000  # samples, on 101 networks between two
 

@@ -32,7 +32,7 @@ from ..symmetry.lists import stacked
 from ..types import Tensors
 from .verbs import provenance, symmetries
 from .verbs.outputs import Output, check_outputs
-from .verbs.roundoff import DRAWS, allowed, equal, near, own_size, shaken
+from .verbs.symmetries import DRAWS, allowed, equal, near, own_size, shaken
 
 TRIES = 5  # searches from different seeds before `verify` gives up
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)

@@ -22,7 +22,7 @@ from ..checkpoints import destination, writing
 from ..checkpoints.inert import Reader, kind
 from ..checkpoints.rebuilding import KNOWN, array
 from ..errors import DataError, ResourceError, UsageError
-from ..registry import allowed, references
+from ..registry import references
 from ..registry.user_code import told
 from ..runtime import files
 
@@ -80,7 +80,7 @@ def missing(title: str, folders: Sequence[Path], names: Sequence[str], reason: o
 
 def download(urls: Sequence[str], md5: str) -> bytes:
     """One file from the first url that answers with the publisher's checksum. Raises NotDownloaded."""
-    if not allowed.may_download():
+    if not references.may_download():
         raise NotDownloaded("with --untrusted nothing is fetched without --download")
     reasons = []
     for url in urls:

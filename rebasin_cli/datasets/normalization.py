@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from ..registry.numbers import real
+from ..registry.options import real
 
 
 @dataclass(frozen=True)

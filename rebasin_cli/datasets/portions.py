@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError, unknown
-from ..registry.numbers import real, whole
+from ..registry.options import real, whole
 from ..runtime.seeds import generator
 from . import Data
 

@@ -18,8 +18,7 @@ from ..matchers import merge_many, ste_mm
 from ..nets.mlp import MLP
 from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
-from .engine.claims import BELOW, mean
-from .engine.outcome import Line, Outcome, Panel, Table
+from .engine.claims import BELOW, Line, Outcome, Panel, Table, mean
 
 PAPER = "STE-MM §4.1, Algorithm 1"
 FASTER = "fewer epochs of the published form: it matches all models anew in every step"

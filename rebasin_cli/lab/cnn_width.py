@@ -13,7 +13,7 @@ import torch
 
 from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
-from .engine.outcome import Outcome
+from .engine.claims import Outcome
 from .engine.peaks import Sweep, peaks, shares
 
 PAPER = "Permutation Invariance in LMC B.5"

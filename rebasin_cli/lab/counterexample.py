@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from .engine.bench import Bench
-from .engine.claims import exact
-from .engine.outcome import Line, Outcome, Panel, Table
+from .engine.claims import Line, Outcome, Panel, Table, exact
 
 PAPER = "Git Re-Basin §4 and A.3"
 FASTER = "nothing: it takes seconds"

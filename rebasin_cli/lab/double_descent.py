@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from .engine.bench import Bench
-from .engine.claims import BELOW, Claim, bootstrap
-from .engine.outcome import Line, Outcome, Panel, Table
+from .engine.claims import BELOW, Claim, Line, Outcome, Panel, Table, bootstrap
 from .teacher import descent, minima, systems
 
 PAPER = "Permutation Invariance in LMC, Figures 2 and 4"

@@ -27,8 +27,7 @@ from ..spec.fitting import fit
 from ..symmetry.permutation import permuted
 from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
-from .engine.claims import ABOVE, Claim, bootstrap, mean
-from .engine.outcome import Line, Outcome, Panel, Table
+from .engine.claims import ABOVE, Claim, Line, Outcome, Panel, Table, bootstrap, mean
 
 PAPER = "Git Re-Basin A.1"
 FASTER = "fewer steps, and fewer pairs of VGG16: training takes nearly all of the time"

@@ -13,8 +13,7 @@ import torch
 from ..matchers import merge_many
 from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
-from .engine.claims import BELOW, Claim, bootstrap, exact
-from .engine.outcome import Line, Outcome, Panel, Table
+from .engine.claims import BELOW, Claim, Line, Outcome, Panel, Table, bootstrap, exact
 
 PAPER = "Git Re-Basin A.6, Figure 12"
 FASTER = "narrower models: the rounds of merge-many take most of the time"

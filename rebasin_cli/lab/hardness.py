@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from .engine.bench import Bench
-from .engine.claims import exact, share
-from .engine.outcome import Line, Outcome, Panel, Table
+from .engine.claims import Line, Outcome, Panel, Table, exact, share
 
 PAPER = "Git Re-Basin Lemma 1 and A.8"
 FASTER = "fewer draws: every one tries all pairs of permutations"

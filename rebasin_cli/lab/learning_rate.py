@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from .engine.bench import Bench
-from .engine.claims import Claim, exact, mean, share
-from .engine.outcome import Line, Outcome, Panel, Table
+from .engine.claims import Claim, Line, Outcome, Panel, Table, exact, mean, share
 from .teacher import descent, minima, systems
 
 PAPER = "Permutation Invariance in LMC, Definition 7, Figures 5 and 6"

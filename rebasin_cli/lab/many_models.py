@@ -22,8 +22,7 @@ from ..nets.mlp import MLP
 from ..symmetry import permutation
 from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
-from .engine.claims import ABOVE, BELOW, Claim, bootstrap, mean
-from .engine.outcome import Line, Outcome, Panel, Table
+from .engine.claims import ABOVE, BELOW, Claim, Line, Outcome, Panel, Table, bootstrap, mean
 
 PAPER = "STE-MM §3, §5 and §6, Figures 1, 3, 6, 7 and 8"
 FASTER = "fewer models: matching twenty together, for every count anew, takes most of the time"

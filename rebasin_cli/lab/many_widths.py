@@ -14,8 +14,7 @@ from ..datasets import open_data
 from ..nets.mlp import MLP
 from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
-from .engine.claims import BELOW, mean
-from .engine.outcome import Line, Outcome, Panel, Table
+from .engine.claims import BELOW, Line, Outcome, Panel, Table, mean
 
 PAPER = "STE-MM §5.3, Figure 5"
 FASTER = "the widest are left out: matching them takes most of the time"

@@ -14,8 +14,7 @@ import torch
 
 from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
-from .engine.claims import BELOW, mean
-from .engine.outcome import Line, Outcome, Panel, Table
+from .engine.claims import BELOW, Line, Outcome, Panel, Table, mean
 
 PAPER = "Git Re-Basin §5.2, Figure 3"
 FASTER = "fewer epochs are kept: each costs a matching of every pair and two paths"

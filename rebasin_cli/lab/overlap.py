@@ -10,8 +10,7 @@ from __future__ import annotations
 import torch
 
 from .engine.bench import Bench
-from .engine.claims import exact, share
-from .engine.outcome import Line, Outcome, Panel, Table
+from .engine.claims import Line, Outcome, Panel, Table, exact, share
 from .teacher import minima
 
 PAPER = "Permutation Invariance in LMC, Definition 4, Theorem 5, Figure 1"

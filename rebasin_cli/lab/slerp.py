@@ -12,8 +12,7 @@ import torch
 
 from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
-from .engine.claims import BELOW, mean
-from .engine.outcome import Line, Outcome, Panel, Table
+from .engine.claims import BELOW, Line, Outcome, Panel, Table, mean
 
 PAPER = "Git Re-Basin §5, footnote 3"
 FASTER = "nothing: it takes seconds"

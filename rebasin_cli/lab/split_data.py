@@ -14,8 +14,7 @@ import torch
 from ..datasets.portions import ClassSplit
 from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
-from .engine.claims import BELOW, mean
-from .engine.outcome import Line, Outcome, Panel, Table
+from .engine.claims import BELOW, Line, Outcome, Panel, Table, mean
 
 PAPER = "Git Re-Basin §5.4, Figures 5, 9 and 10"
 FASTER = "fewer epochs: training takes most of the time"

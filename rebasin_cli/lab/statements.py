@@ -13,8 +13,7 @@ from .. import nets
 from ..spec import library
 from ..spec.fitting import fit
 from .engine.bench import Bench
-from .engine.claims import Claim, exact
-from .engine.outcome import Line, Outcome, Panel, Table
+from .engine.claims import Claim, Line, Outcome, Panel, Table, exact
 
 PAPER = "Git Re-Basin Table 1; STE-MM §4.1; Neuron Alignment C.2"
 FASTER = "nothing: it takes seconds"

@@ -13,8 +13,7 @@ import torch
 
 from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
-from .engine.claims import ABOVE, BELOW, mean
-from .engine.outcome import Line, Outcome, Panel, Table
+from .engine.claims import ABOVE, BELOW, Line, Outcome, Panel, Table, mean
 
 PAPER = "Git Re-Basin A.7"
 FASTER = "nothing: it takes seconds"

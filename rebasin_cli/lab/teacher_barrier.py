@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from .engine.bench import Bench
-from .engine.claims import Claim, bootstrap, exact
-from .engine.outcome import Line, Outcome, Panel, Table
+from .engine.claims import Claim, Line, Outcome, Panel, Table, bootstrap, exact
 from .teacher import minima, systems
 
 PAPER = "Permutation Invariance in LMC, Theorem 6, Figures 2 and 3"

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from .engine.bench import Bench
-from .engine.claims import exact, share
-from .engine.outcome import Line, Outcome, Panel, Table
+from .engine.claims import Line, Outcome, Panel, Table, exact, share
 from .teacher import descent, minima, systems
 
 PAPER = "Permutation Invariance in LMC, Figure 9"

@@ -18,8 +18,7 @@ import torch
 
 from .batched import matching, samples, training
 from .engine.bench import Bench
-from .engine.claims import Claim, bootstrap
-from .engine.outcome import Outcome
+from .engine.claims import Claim, Outcome, bootstrap
 from .engine.peaks import SOURCE, Sweep, highest, peaks, shares
 
 PAPER = "Permutation Invariance in LMC §6 and B.4; Git Re-Basin §5.2"

@@ -22,15 +22,14 @@ from ..networks.evaluation import Scores, evaluate
 from ..repair import reset
 from ..reports import accounts
 from ..runtime.seeds import generator
-from ..spec.resolving import resolve_spec
+from ..spec.library import resolve_spec
 from ..spec.spec import FittedSpec, Spec
 from ..symmetry import permutation
 from ..symmetry.permutation import permuted
 from ..types import Batches, Permutations, Tensors
 from ..version import version
 from . import simplex
-from .compared import Comparison, Curvature, Merged, Method
-from .cycles import Cycles, inconsistency
+from .compared import Comparison, Curvature, Cycles, Merged, Method, inconsistency
 from .geometry import geometry, independent
 from .sharpness import Sharpness, sharpness
 

@@ -27,8 +27,7 @@ from ..types import Permutations, Tensors
 from . import paths
 from .controls import Control, Ensemble, fine_tuned
 from .ready import Ready
-from .rows import DRAWN, ENSEMBLE, FINE_TUNED, PERMUTED, RANDOM, Planned
-from .settings import Rows
+from .settings import DRAWN, ENSEMBLE, FINE_TUNED, PERMUTED, RANDOM, Planned, Rows
 
 
 @dataclass(frozen=True)

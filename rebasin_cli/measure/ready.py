@@ -21,7 +21,7 @@ from ..repair import Outcome
 from ..repair.channels import Repaired
 from ..repair.options import SAMPLES
 from ..repair.repairing import few, open_to_choice, resolved, set_apart
-from ..spec.resolving import resolve_spec
+from ..spec.library import resolve_spec
 from ..spec.spec import FittedSpec, Spec
 from ..types import Batches, Tensors
 from .paths import Measure

@@ -24,12 +24,23 @@ from ..symmetry import permutation
 from ..symmetry.folds import NONE
 from ..types import Permutations, Tensors
 from ..version import version
-from . import intervals, pairing
+from . import baseline, intervals
 from .measuring import Measuring
 from .paths import Measure
 from .ready import Ready, ready
-from .rows import ENSEMBLE, STRAIGHT, Planned, plan_attacks, plan_curves, plan_groups, plan_rows
-from .settings import Rows, Samples, Watching, taken
+from .settings import (
+    ENSEMBLE,
+    STRAIGHT,
+    Planned,
+    Rows,
+    Samples,
+    Watching,
+    plan_attacks,
+    plan_curves,
+    plan_groups,
+    plan_rows,
+    taken,
+)
 
 
 @keeping_graphs()
@@ -118,7 +129,7 @@ def barrier(
         differences=certain.differences,
         choice=choice.account() if choice else {},
         signature=tuple(dict(word) for word in signed),
-        each=pairing.kept(measuring.middles.get(shipped), [end["test"] for end in two.ends], test),
+        each=baseline.kept(measuring.middles.get(shipped), [end["test"] for end in two.ends], test),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from ..averages.mixing import check_interpolation
@@ -14,7 +14,16 @@ from ..networks.evaluation import Scores
 from ..repair import MATCHES
 from ..repair.options import SAMPLES
 from ..types import Batches
-from .rows import ATTACKED, POINTS, Planned
+
+POINTS, REPAIRED_POINTS = 25, 11  # of naive and aligned rows and curves; of rows repaired at every point
+DISTILLED_POINTS = 5  # of these where every point is trained
+FULL_POINTS, FULL_REPAIRED_POINTS = 65, 25  # of the same, where nothing shall be spared
+MIDDLE = 3  # points of a row that is measured at λ = ½ alone: there, and at both ends as given
+RANDOM, ENSEMBLE, TEMPERATURE = "random permutation", "logit ensemble", "temperature"
+FINE_TUNED = "endpoint fine-tuned"
+PERMUTED, DRAWN = "aligned (permutations)", "random group element"  # beside an alignment by groups
+ATTACKED = 1_000  # samples of a split that are attacked
+STRAIGHT = "straight line"  # beside paths that turn
 
 
 @dataclass(frozen=True)
@@ -100,3 +109,141 @@ def repaired_label(repair_with: str, *, statistics: bool) -> str:
     if repair_with == "auto":
         return "repair"
     return repair_with if repair_with in MATCHES else ""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One row to measure. `base` says what lies at λ = 1: "naive", "aligned", a control or a curve."""
+
+    name: str
+    base: str
+    points: int
+    repaired: bool = False
+    resets: bool = False  # repaired by a reset, in a report of another repair
+    temperature: bool = False
+    shipped: bool = False
+    control: bool = False
+    straight: bool = False  # whatever the interpolation of the report
+    attack: Attack | None = None
+    ends: bool = False  # repaired, too
+
+    @property
+    def inner(self) -> int:
+        """Points where all is measured that the row says: those between the ends, or all."""
+        return self.points if self.ends else self.points - 2
+
+
+def points_of(asked: int | None, *, full: bool) -> tuple[int, int | None]:
+    """Of naive and aligned rows and curves, and of rows that are repaired; None: as many as is usual."""
+    if asked is not None:
+        return asked, asked
+    return (FULL_POINTS, FULL_REPAIRED_POINTS) if full else (POINTS, None)
+
+
+def check_points(count: int) -> None:
+    """Raise UsageError for a number of points that λ = ½ is not among."""
+    if count < 3 or count % 2 == 0:
+        raise UsageError(
+            f"{count} points from λ = 0 to 1 have none at λ = ½, where rows are compared",
+            hint=f"Give an odd number from 3, such as {max(3, count + 1)}",
+        )
+
+
+def plan_rows(
+    *,
+    aligned: bool,
+    word: str = "",
+    ship: str | None = "none",
+    auto: bool = False,
+    controls: bool = True,
+    logits: bool = True,
+    held: bool = True,
+    statistics: bool = False,
+    points: int = POINTS,
+    repaired_points: int | None = None,
+    turning: bool = False,
+) -> list[Planned]:
+    """The rows of a report.
+
+    `aligned`: there are permutations; `word`: what repaired rows are called, "" where there are none; `ship`:
+    the repair that `merge` would write, "none" for none. `auto`: it is chosen between none and `word`, and
+    only the chosen one is measured along the whole path; `ship` None: it is yet to be chosen (planned as the
+    dearer, repaired one). Networks with running `statistics` get rows with a reset beside those of a refit:
+    without either they are broken whatever their order. `controls` adds the rows that are measured at λ = ½
+    alone; of these an ensemble and temperatures need `logits`, temperatures also samples that are `held`.
+    Where paths are `turning`, one of them is the straight line, repaired as the shipped row is.
+    """
+    best = "aligned" if aligned else "naive"
+    repair_ships = bool(word) and ship != "none"
+    if repaired_points is None:
+        repaired_points = DISTILLED_POINTS if word == "distill" else REPAIRED_POINTS
+    candidate = repaired_points if repair_ships or not auto else MIDDLE
+    rows = [Planned("naive", "naive", points)]
+    if aligned:
+        rows.append(Planned("aligned", "aligned", points))
+    if word:
+        rows.append(Planned(f"{best} + {word}", best, candidate, repaired=True))
+    if word and aligned:
+        control = MIDDLE if auto or word in SAMPLES else repaired_points
+        rows.append(Planned(f"naive + {word}", "naive", control, repaired=True, control=True))
+    statistics = statistics and word in SAMPLES
+    if statistics:
+        bases = dict.fromkeys((best, "naive"))
+        rows += [Planned(f"{base} + reset", base, MIDDLE, resets=True, control=True) for base in bases]
+    shipped = best + (f" + {word}" if repair_ships else "")
+    rows = [replace(row, shipped=row.name == shipped) for row in rows]
+    if not controls:
+        return rows
+    if turning:
+        rows.append(Planned(STRAIGHT, best, MIDDLE, repaired=repair_ships, control=True, straight=True))
+    if logits and held:
+        candidates = [False, True] if auto and word else [bool(word)]
+        wanted = [(best, repaired) for repaired in candidates]
+        wanted += [("naive", bool(word))] * aligned
+        for base, repaired in wanted:
+            name = f"{base}{f' + {word}' * repaired} + {TEMPERATURE}"
+            control = aligned and base == "naive"
+            rows.append(Planned(name, base, MIDDLE, repaired, temperature=True, control=control))
+    if aligned:
+        reset = word == "reset"  # without it, a network with running statistics is broken whatever its order
+        name = f"{RANDOM}{' + reset' * (reset or statistics)}"
+        rows.append(Planned(name, RANDOM, MIDDLE, repaired=reset, resets=statistics, control=True))
+    if logits and word in SAMPLES:
+        rows.append(Planned(FINE_TUNED, FINE_TUNED, MIDDLE, control=True))
+    if logits:
+        rows.append(Planned(ENSEMBLE, ENSEMBLE, MIDDLE, control=True))
+    return rows
+
+
+def plan_groups(word: str = "") -> list[Planned]:
+    """What stands beside an alignment by groups: the one by permutations, and an element drawn at random."""
+    rows = [Planned(PERMUTED, PERMUTED, MIDDLE, control=True)]
+    if word:
+        rows.append(Planned(f"{PERMUTED} + {word}", PERMUTED, MIDDLE, repaired=True, control=True))
+    return [*rows, Planned(DRAWN, DRAWN, MIDDLE, control=True)]
+
+
+def plan_curves(names: Iterable[str], *, resets: bool, points: int = POINTS) -> list[Planned]:
+    """A row for every curve; at its points running statistics are estimated anew.
+
+    The ends are the models with their own. What that is worth says a control with the ends estimated anew.
+    """
+    rows = []
+    for name in names:
+        rows.append(Planned(f"{name}{' + reset' * resets}", name, points, repaired=resets))
+        if resets:
+            rows.append(
+                Planned(f"{name} + reset, ends too", name, MIDDLE, repaired=True, control=True, ends=True)
+            )
+    return rows
+
+
+def plan_attacks(rows: Iterable[Planned], attacks: Sequence[Attack], *, statistics: bool) -> list[Planned]:
+    """Rows along whole paths under each attack; of networks with `statistics` those that are repaired."""
+    whole = [row for row in rows if not (row.control or row.temperature) and row.points > MIDDLE]
+    bases = [row for row in whole if row.repaired == statistics]
+    return [
+        replace(row, name=f"{row.name} + {attack.label}", shipped=False, attack=attack)
+        for attack in attacks
+        for row in bases
+    ]

@@ -20,7 +20,7 @@ from decimal import Decimal
 from functools import partial
 
 from ..errors import UsageError, near
-from ..registry import numbers
+from ..registry import options
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ def shown(text: str) -> str:
 
 
 def _is_value(text: str) -> bool:
-    return numbers.is_number(text.rstrip("%"))
+    return options.is_number(text.rstrip("%"))
 
 
 def _limit(text: str, value: str, figure: Figure) -> float:
@@ -289,7 +289,7 @@ def _limit(text: str, value: str, figure: Figure) -> float:
             hint="Write a number, such as 0.05",
         )
     try:
-        limit = numbers.real(digits)
+        limit = options.real(digits)
     except ValueError:
         told = f"{shown(value)} is not a number" if value else "lacks its number"
         raise UsageError(f"--gate {shown(text)}: {told}", hint="Write one such as 0.05") from None

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from ..datasets import Data
 from ..errors import DataError, UsageError
-from ..registry.numbers import real
+from ..registry.options import real
 from ..runtime.seeds import generator
 from .running import call, fed
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from . import caches
-from .contents import CONTAINERS, noted, put_back
+from .caches import CONTAINERS, noted, put_back
 from .running import evaluating, fed, forward
 
 

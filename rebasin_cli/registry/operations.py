@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from os import PathLike, fspath
@@ -30,6 +30,7 @@ from ..errors import RebasinError, UsageError
 from . import Registry, source
 from .options import PLAIN, UNSAID, WRITES, Option
 from .results import UNSET, Plan
+from .source import constant
 
 PACKAGE = "rebasin_cli.commands"
 FOLDER = Path(__file__).parents[1] / "commands"
@@ -334,3 +335,23 @@ def _of_formats(field: str) -> list[Option]:
 
 
 GATHERED: dict[str, Callable[[str], list[Option]]] = {"methods": _of_methods, "formats": _of_formats}
+
+
+def _of(module: str, name: str, *more: str) -> Callable[[], Sequence[str]]:
+    """Those that a module states, after `more`."""
+    return lambda: (*more, *(constant(f"rebasin_cli.{module}", name) or ()))
+
+
+KINDS: dict[str, Callable[[], Sequence[str]]] = {
+    "method": lambda: [*Registry("matchers", "method").names(), "none"],
+    "data": Registry("datasets", "data set").names,
+    "repair": _of("repair.repairing", "REPAIRS", "auto"),
+    "interpolation": _of("averages.mixing", "INTERPOLATIONS"),
+    "heads": _of("averages.parts", "HEADS"),
+    "extra": _of("averages.parts", "EXTRA"),
+}
+
+
+def known(kind: str) -> list[str]:
+    """The names by the `kind` of an option; none for a kind that is not one of a few names."""
+    return list(KINDS[kind]()) if kind in KINDS else []

@@ -8,18 +8,18 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import RebasinError, UsageError, unknown
-from . import allowed
 from .regular import SMALL, content, opened
 from .source import constant
 from .user_code import user_code
 
+HINT = "Name it on the command line, with --set, if you have read it (docs/security.md)"
 MOST_SOURCE = 1 << 22  # bytes of one that is looked through
 _UNPARSED = (ValueError, SyntaxError, RecursionError, MemoryError)
 DATA = "REBASIN_DATA"  # the variable of the environment that names the folder of all data sets
@@ -64,7 +64,7 @@ def import_reference(text: str, *, error: type[RebasinError]) -> Any:
 
     Failures of the user's code are raised as `error` with their one-line reason and place.
     """
-    allowed.check_reference(text)
+    check_reference(text)
     module_name, _, attribute = text.rpartition(":")
     path, missing = Path(module_name), object()
     if not module_name:
@@ -218,3 +218,51 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses and pickles in the user's file look themselves up
     loader.exec_module(module)
     return module
+
+
+class Allowed(Protocol):
+    """`references` are the code that may be imported (None: any), such as `net.py:build`."""
+
+    @property
+    def references(self) -> Collection[str] | None: ...
+
+    @property
+    def unsafe_load(self) -> bool: ...
+
+    @property
+    def downloads(self) -> bool: ...
+
+
+class _All:
+    references, unsafe_load, downloads = None, True, True
+
+
+class _Now:
+    allowed: Allowed = _All()
+
+
+@contextmanager
+def only(allowed: Allowed) -> Iterator[None]:
+    """Within, nothing else is imported, unpickled or fetched."""
+    before, _Now.allowed = _Now.allowed, allowed
+    try:
+        yield
+    finally:
+        _Now.allowed = before
+
+
+def check_reference(text: str) -> None:
+    """Raise UsageError for code that may not be imported."""
+    known = _Now.allowed.references
+    if known is not None and text not in known:
+        raise UsageError(f"{text} is code, and --untrusted imports none of a recipe's", hint=HINT)
+
+
+def check_unpickling(what: object) -> None:
+    """Raise UsageError where no file may run code of its own."""
+    if not _Now.allowed.unsafe_load:
+        raise UsageError(f"{what} would run code of its own, and --untrusted lets none", hint=HINT)
+
+
+def may_download() -> bool:
+    return _Now.allowed.downloads

@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 from ..averages import mixing
+from ..averages.combining import finite_only
 from ..averages.mixing import JOINS
-from ..averages.numbers import finite_only
 from ..checkpoints.tensors import LazyTensors
 from ..spec.spec import FittedSpec
 from ..types import Tensors

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
 from ..errors import UsageError, unknown
-from .ranks import several
+from .ranks import ALONE, Ranks, several
 
 
 def choose(name: str) -> str:
@@ -76,3 +78,21 @@ def for_search(device: str | torch.device) -> str:
     if name == "cuda":
         return f"cuda:{torch.cuda.current_device()}"
     return name if has_float64(name) else "cpu"
+
+
+@contextmanager
+def from_environment(device: str = "cpu") -> Iterator[Ranks]:
+    """The processes that were started together, as long as the block runs; ALONE where there are no others.
+
+    `device` is where they compute. However the block ends, the others end too: those that have not failed
+    themselves with Elsewhere, where the cause is told on another rank, or with Lost.
+
+    Raises UsageError where the environment is incomplete, Lost where a process does not come.
+    """
+    if not several():
+        yield ALONE
+        return
+    from .processes import joined  # torch.distributed only where it is needed
+
+    with joined(own(device)) as ranks:
+        yield ranks

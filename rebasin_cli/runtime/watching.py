@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from ..errors import TimedOut
-from ..registry import numbers
+from ..registry import options
 from . import ending, signals
 from .signals import Stopped
 
@@ -75,8 +75,8 @@ class Watch:
     def within(self, limit: str | None) -> AbstractContextManager[None]:
         """The same for a time as people write it (`20m`); None, and what is no time, is any."""
         return self.limited(
-            numbers.seconds(limit) if limit else None,
-            TimedOut(f"the time limit of {numbers.with_unit(limit or '')} was reached"),
+            options.seconds(limit) if limit else None,
+            TimedOut(f"the time limit of {options.with_unit(limit or '')} was reached"),
         )
 
     def _ring(self) -> None:

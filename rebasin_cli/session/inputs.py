@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..checkpoints import beside as provenance_beside
+from ..checkpoints import torch_writing as provenance_beside
 from ..checkpoints.digests import files_below
 from ..checkpoints.locate import locate, read_index
 from ..datasets.downloads import all_data

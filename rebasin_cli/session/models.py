@@ -24,7 +24,7 @@ from ..networks.running import fed
 from ..reports import accounts
 from ..runtime.ranks import ALONE, Ranks
 from ..spec.fitting import fit
-from ..spec.resolving import resolve_spec
+from ..spec.library import resolve_spec
 from ..spec.spec import FittedSpec, Spec
 from ..symmetry import permutation, stored
 from ..symmetry.folds import Folds

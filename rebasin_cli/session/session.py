@@ -25,12 +25,11 @@ from ..spec.spec import FittedSpec
 from ..symmetry.folds import NONE, Folds
 from ..types import Permutations
 from . import doubts, method_options, samples
-from .held_out import HeldOut
 from .inputs import inputs_of
 from .listener import SILENT, Listener
 from .models import fit_spec, looked_through, open_models, read_permutation, with_groups
 from .network import find_network, given_network, none_named
-from .samples import Splits
+from .samples import HeldOut, Splits
 from .subjects import Search, Subjects
 
 AVERAGING = ("merge", "barrier", "compare", "curve", "plane", "repair")  # commands that mix models' tensors

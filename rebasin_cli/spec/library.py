@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from ..averages.together import products_of
+from ..checkpoints.tensors import plan_of
 from ..errors import NoSpecFits, SpecError, UsageError, unknown
 from ..registry import entry_points, references, user_code
 from ..runtime import files
-from ..types import Shapes
+from ..types import Shapes, Tensors
 from .fitting import fit
 from .parsing import LARGEST, parse, refers_to
 from .spec import FittedSpec, Spec
@@ -164,3 +167,44 @@ def find(shapes: Shapes) -> FittedSpec:
 def _lacks(spec: Spec, shapes: Shapes) -> int:
     """How many lines in full have no tensor: seen at once, where a fit reads every name."""
     return sum(not (line.family or line.optional or line.name in shapes) for line in spec.entries)
+
+
+def resolve_spec(
+    spec: str | Path | Spec | FittedSpec | None, models: Sequence[Tensors], *, averaged: bool = False
+) -> FittedSpec:
+    """The spec fitted to the first model, after a look whether all models have the same tensors.
+
+    Where the models are to be `averaged`, families of tensors that cannot be are refused, sooner than that no
+    spec fits them (`averages.together`).
+    """
+    try:
+        fitted = _resolved(spec, models)
+    except SpecError:
+        if averaged:
+            products_of(models)
+        raise
+    if averaged:
+        products_of(models, keep=fitted.ignored)
+    return fitted
+
+
+def _resolved(spec: str | Path | Spec | FittedSpec | None, models: Sequence[Tensors]) -> FittedSpec:
+    shapes = {name: shape for name, (_, shape) in plan_of(models[0]).items()}
+    problems = [
+        f"{name}  is {_show(shapes.get(name))} in model 1, {_show(other.get(name))} in model {k}"
+        for k, model in enumerate(models[1:], start=2)
+        for other in [{name: shape for name, (_, shape) in plan_of(model).items()}]
+        for name in dict.fromkeys([*shapes, *other])
+        if shapes.get(name) != other.get(name)
+    ]
+    if problems:
+        raise SpecError("the models do not have the same architecture", problems=problems)
+    if isinstance(spec, FittedSpec):
+        return spec if spec.shapes == shapes else fit(spec.spec, shapes)
+    if spec is None:
+        return find(shapes)
+    return fit(spec if isinstance(spec, Spec) else load(str(spec)), shapes)
+
+
+def _show(shape: tuple[int, ...] | None) -> str:
+    return "absent" if shape is None else "×".join(map(str, shape)) or "a scalar"

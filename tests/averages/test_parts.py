@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rebasin_cli.averages.combining import combined
-from rebasin_cli.averages.comparing import alike
+from rebasin_cli.averages.kinship import alike
 from rebasin_cli.averages.parts import parts_of
 from rebasin_cli.errors import SpecError, UsageError
 

@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli.checkpoints import opening, torch_format
+from rebasin_cli.checkpoints import opening, torch_file
 from rebasin_cli.checkpoints.checkpoint import digest, open_checkpoint
 from rebasin_cli.errors import CheckpointError, ResourceError, UnsafeCheckpoint, UsageError
 
@@ -294,7 +294,7 @@ def test_numbers_and_arrays_of_numpy_are_data(tmp_path):
         checkpoint = open_checkpoint(path)
         same(checkpoint, {"w": torch.from_numpy(array.astype("f4")), "n": torch.arange(3)})
         assert [one.split()[0] for one in checkpoint.unread] == ["odd"]
-        saved = torch_format.load(path).saved
+        saved = torch_file.load(path).saved
         assert (saved["loss"], saved["log"], saved["on"], saved["z"]) == (0.5, [1.5], True, 1j)
         assert type(saved["loss"]) is float and type(saved["on"]) is bool
     for core in (b"numpy.core.multiarray", b"numpy._core.multiarray"):  # NumPy 1 and 2
@@ -346,7 +346,7 @@ def test_plain_files_are_what_the_reader_of_pytorch_makes_of_them(tmp_path, zipp
         }
         same(open_checkpoint(saved(tmp_path, apart, "old")), apart)
     path = saved(tmp_path, content, "zip" if zipped else "old")
-    expected, got = torch.load(path, weights_only=True), torch_format.load(path).saved
+    expected, got = torch.load(path, weights_only=True), torch_file.load(path).saved
     assert {key: value for key, value in got["beside"].items()} == expected["beside"]
     assert got["model"].keys() == expected["model"].keys()
     for name, tensor in expected["model"].items():
@@ -462,7 +462,7 @@ def test_unsafe_load_finds_classes_in_the_working_folder(tmp_path, script, monke
 
 def test_unsafe_load_reads_a_safe_file_safely(tmp_path, monkeypatch):
     path = saved(tmp_path, WEIGHTS, "zip")
-    monkeypatch.setattr("rebasin_cli.checkpoints.torch_format.load_by_its_code", None)
+    monkeypatch.setattr("rebasin_cli.checkpoints.torch_file.load_by_its_code", None)
     same(open_checkpoint(path, unsafe_load=True), WEIGHTS)
     with pytest.raises(UsageError, match="unknown key"):
         open_checkpoint(saved(tmp_path, {"model": WEIGHTS}, "zip"), key="other", unsafe_load=True)
@@ -485,7 +485,7 @@ def test_a_network_deeper_than_any_is_refused_and_one_that_holds_itself_too(tmp_
 
 def test_a_file_that_is_read_whole_has_to_fit_into_memory(tmp_path):
     """Sparse, it takes nothing of the disk."""
-    for name, start in {"old.pt": torch_format.LEGACY, "plain.pt": pickle.dumps({})[:2]}.items():
+    for name, start in {"old.pt": torch_file.LEGACY, "plain.pt": pickle.dumps({})[:2]}.items():
         with open(tmp_path / name, "wb") as file:
             file.write(start)
             file.truncate(1 << 42)

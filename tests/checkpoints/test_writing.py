@@ -20,7 +20,7 @@ from rebasin_cli.checkpoints import checking, destination, disk, writing
 from rebasin_cli.checkpoints.checking import digest
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.destination import check_output
-from rebasin_cli.checkpoints.journal import recover
+from rebasin_cli.checkpoints.disk import recover
 from rebasin_cli.checkpoints.safetensors_format import SafetensorsFile
 from rebasin_cli.checkpoints.tensors import CHUNK, LazyTensors
 from rebasin_cli.checkpoints.writing import parse_dtype, parse_size, write_safetensors, write_text_atomic

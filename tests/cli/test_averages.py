@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rebasin_cli.averages import schedules
+from rebasin_cli.averages import weights as schedules
 from rebasin_cli.checkpoints import destination, writing
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors

@@ -288,7 +288,7 @@ def test_nothing_but_a_report_of_the_same_subject_is_replaced(passed, refused, t
 
 
 def test_a_command_line_that_would_be_cut_is_not_told():
-    from rebasin_cli.cli.last_lines import at_home
+    from rebasin_cli.cli.run import at_home
 
     told = at_home(["rebasin", "run", "it's.yaml"], {}, {})
     assert told == """See it at home: rebasin run 'it'"'"'s.yaml'"""

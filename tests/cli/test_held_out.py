@@ -8,7 +8,7 @@ import torch
 
 from rebasin_cli import open_checkpoint
 from rebasin_cli.datasets import open_data
-from rebasin_cli.session.held_out import HeldOut
+from rebasin_cli.session.samples import HeldOut
 
 
 def test_a_part_of_the_test_split_is_chosen_by_and_in_no_figure(trained, done):

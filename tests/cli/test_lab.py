@@ -151,7 +151,7 @@ A coin of our own.
 """
 
 from rebasin_cli.lab.engine.claims import share
-from rebasin_cli.lab.engine.outcome import Line, Outcome, Panel, Table
+from rebasin_cli.lab.engine.claims import Line, Outcome, Panel, Table
 
 PAPER = "our own"
 FASTER = "fewer throws"

@@ -18,7 +18,7 @@ from rebasin_cli.datasets import Data, Normalization, Samples, downloads, once, 
 from rebasin_cli.datasets.batches import open_loader
 from rebasin_cli.datasets.sets import _cifar, cifar10
 from rebasin_cli.errors import DataError, ResourceError, UsageError
-from rebasin_cli.registry import allowed
+from rebasin_cli.registry import references
 from tests.odd_files import KINDS, lay
 
 MNIST = {
@@ -336,7 +336,7 @@ def test_a_download_is_announced_and_never_endless(monkeypatch, capsys):
 def test_nothing_is_fetched_for_a_strangers_recipe_unless_the_command_line_says_so(monkeypatch):
     asked = serve(monkeypatch, {"file": b"content"})
     for fetched in (False, True):
-        with allowed.only(SimpleNamespace(references=(), unsafe_load=False, downloads=fetched)):
+        with references.only(SimpleNamespace(references=(), unsafe_load=False, downloads=fetched)):
             if fetched:
                 assert downloads.download(["https://a/file"], md5(b"content")) == b"content"
                 continue

@@ -8,9 +8,8 @@ from rebasin_cli.errors import UsageError
 from rebasin_cli.lab import registry
 from rebasin_cli.lab.engine import claims, page, parameters
 from rebasin_cli.lab.engine.bench import Bench
-from rebasin_cli.lab.engine.claims import Claim
-from rebasin_cli.lab.engine.disagreements import DISAGREEMENTS
-from rebasin_cli.lab.engine.outcome import Line, Panel
+from rebasin_cli.lab.engine.claims import Claim, Line, Panel
+from rebasin_cli.lab.engine.page import DISAGREEMENTS
 from rebasin_cli.reports import pictures
 from rebasin_cli.reports.formats.markdown import escape
 

@@ -11,7 +11,7 @@ from rebasin_cli.matchers.activations.running import Run, foldable
 from rebasin_cli.matchers.activations.similarities import similarities
 from rebasin_cli.nets import build
 from rebasin_cli.networks.layout import takes_last
-from rebasin_cli.spec.resolving import resolve_spec
+from rebasin_cli.spec.library import resolve_spec
 
 
 class Block(nn.Module):

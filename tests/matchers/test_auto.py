@@ -27,7 +27,7 @@ from rebasin_cli.nets import build
 from rebasin_cli.networks.evaluation import Scores
 from rebasin_cli.repair import Outcome, Repaired, repairing
 from rebasin_cli.repair.choosing import Measured
-from rebasin_cli.spec.resolving import resolve_spec
+from rebasin_cli.spec.library import resolve_spec
 from rebasin_cli.symmetry import permutation
 
 SPENT = "not tried: nothing is left of the budget"

@@ -21,7 +21,7 @@ from rebasin_cli.matchers.portfolio.trying import Trials
 from rebasin_cli.nets import build
 from rebasin_cli.repair import distilling
 from rebasin_cli.repair.costs import TRACING
-from rebasin_cli.spec.resolving import resolve_spec
+from rebasin_cli.spec.library import resolve_spec
 from rebasin_cli.symmetry import permutation
 
 REPAIRS = ("none", "repair", "refit", "distill")

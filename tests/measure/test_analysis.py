@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from rebasin_cli.errors import DataError, NetworkError, UsageError
 from rebasin_cli.measure import simplex
-from rebasin_cli.measure.cycles import inconsistency
+from rebasin_cli.measure.compared import inconsistency
 from rebasin_cli.measure.geometry import geometry, independent
 from rebasin_cli.measure.sharpness import sharpness
 from rebasin_cli.networks.evaluation import Scores

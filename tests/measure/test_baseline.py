@@ -10,7 +10,7 @@ import torch
 
 from rebasin_cli.datasets.batches import LoaderData
 from rebasin_cli.errors import UsageError
-from rebasin_cli.measure import pairing
+from rebasin_cli.measure import baseline
 from rebasin_cli.measure.baseline import Subject, against, check_baseline
 from rebasin_cli.networks.evaluation import Scores
 from rebasin_cli.reports import Barrier, Curve, Middle, Report, Row
@@ -35,7 +35,7 @@ def scores(loss, right=None):
 
 
 def kept(middle, count=SAMPLES, batches=BATCHES):
-    return pairing.kept(middle, [scores(torch.full((count,), 0.3))] * 2, batches)
+    return baseline.kept(middle, [scores(torch.full((count,), 0.3))] * 2, batches)
 
 
 def report(loss=0.35, accuracy=0.915, *, each=None, intervals=None, name="aligned", **more) -> Report:
@@ -197,7 +197,7 @@ def test_another_row_is_compared_and_told():
 
 def test_what_is_kept_survives_a_file_and_names_its_samples():
     old = json_format.load(json_format.render(report(each=scores(losses(0)))))
-    found = pairing.differences(old, report(each=scores(losses(0) + 0.25)))
+    found = baseline.differences(old, report(each=scores(losses(0) + 0.25)))
     assert set(found) == {"chord", "accuracy"} and len(found["chord"]) == SAMPLES
     assert found["chord"] == pytest.approx(0.25, abs=1e-3)
     assert not found["accuracy"].any()
@@ -205,33 +205,33 @@ def test_what_is_kept_survives_a_file_and_names_its_samples():
 
 def test_the_digest_is_of_the_samples_and_not_of_their_batches():
     inputs, targets = torch.randn(12, 3, 40, generator=torch.Generator().manual_seed(0)), torch.arange(12)
-    whole = pairing.digest([(inputs, targets)])
-    assert pairing.digest([(inputs[:5], targets[:5]), (inputs[5:], targets[5:])]) == whole
-    assert pairing.digest([(inputs.flip(0), targets.flip(0))]) != whole
-    assert pairing.digest([(inputs, targets + 1)]) != whole
-    assert pairing.digest([(inputs + 1e-3, targets)]) != whole
-    assert pairing.digest([({"x": inputs, "y": targets}, targets)]) != whole
+    whole = baseline.digest([(inputs, targets)])
+    assert baseline.digest([(inputs[:5], targets[:5]), (inputs[5:], targets[5:])]) == whole
+    assert baseline.digest([(inputs.flip(0), targets.flip(0))]) != whole
+    assert baseline.digest([(inputs, targets + 1)]) != whole
+    assert baseline.digest([(inputs + 1e-3, targets)]) != whole
+    assert baseline.digest([({"x": inputs, "y": targets}, targets)]) != whole
 
 
 def test_the_digest_of_all_is_of_the_data_in_any_order():
     inputs, targets = torch.randn(12, 3, 40, generator=torch.Generator().manual_seed(0)), torch.arange(12)
-    whole = pairing.digest_of_all([(inputs, targets)])
+    whole = baseline.digest_of_all([(inputs, targets)])
     order = torch.randperm(12)
     for same in ([(inputs[:5], targets[:5]), (inputs[5:], targets[5:])], [(inputs[order], targets[order])]):
-        assert pairing.digest_of_all(same) == whole
+        assert baseline.digest_of_all(same) == whole
     nudged = inputs.clone()
     nudged[3, 1, 7] += 1e-6
     tokens, other = torch.arange(48).reshape(12, 4), torch.zeros(12, 40)
     others = [(nudged, targets), (inputs, targets.flip(0)), (inputs[:11], targets[:11]), (other, targets)]
     others += [(tokens, tokens.flatten()), (tokens, tokens + 1)]
-    assert len({whole, *(pairing.digest_of_all([another]) for another in others)}) == 1 + len(others)
+    assert len({whole, *(baseline.digest_of_all([another]) for another in others)}) == 1 + len(others)
 
     class Drawn:
         def __iter__(self):
             return iter([(torch.rand(4, 2), torch.arange(4))])
 
-    assert pairing.digest_of_all(LoaderData("own", "test", Drawn())) is None  # others each time
-    assert pairing.digest_of_all(LoaderData("own", "test", [(inputs, targets)])) == whole
+    assert baseline.digest_of_all(LoaderData("own", "test", Drawn())) is None  # others each time
+    assert baseline.digest_of_all(LoaderData("own", "test", [(inputs, targets)])) == whole
 
 
 def test_a_baseline_of_an_earlier_version_names_no_samples():
@@ -245,13 +245,13 @@ def test_nothing_is_kept_of_losses_that_are_no_numbers_or_not_of_single_samples(
     assert kept(scores(broken)) == {} and kept(None) == {}
     ends = scores(losses(0))
     alone = dataclasses.replace(ends, each=None)
-    assert pairing.kept(ends, [ends, alone], BATCHES) == {}
-    assert pairing.kept(ends, [ends, ends], BATCHES)
+    assert baseline.kept(ends, [ends, alone], BATCHES) == {}
+    assert baseline.kept(ends, [ends, ends], BATCHES)
 
 
 def test_what_was_tampered_with_is_not_paired():
     old, new = report(each=scores(losses(0))), report(each=scores(losses(1)))
-    assert pairing.differences(old, new)
+    assert baseline.differences(old, new)
     none = base64.b64encode(np.full(SAMPLES, np.nan, "<f2").tobytes()).decode()
     changes = [
         {"chord": "%%%"},
@@ -262,7 +262,7 @@ def test_what_was_tampered_with_is_not_paired():
         {"samples": ""},
     ]
     for change in changes:
-        assert pairing.differences(dataclasses.replace(old, each=old.each | change), new) == {}
+        assert baseline.differences(dataclasses.replace(old, each=old.each | change), new) == {}
 
 
 def test_figures_that_are_not_those_of_the_samples_and_broken_intervals_meet_no_gate():
@@ -270,7 +270,7 @@ def test_figures_that_are_not_those_of_the_samples_and_broken_intervals_meet_no_
     noisy = losses(0) + torch.tensor(np.random.default_rng(3).normal(0, 5.0, SAMPLES))
     old = dataclasses.replace(report(loss=0.35), each=report(each=scores(noisy)).each)
     new = dataclasses.replace(report(loss=0.45), each=report(each=scores(losses(1))).each)
-    assert pairing.differences(old, new)
+    assert baseline.differences(old, new)
     gate = against(old, new)[0]
     assert not gate.met and "no intervals: by the tolerance alone" in gate.detail
     broken = {"chord": (math.nan, 0.07), "accuracy": (-math.inf, math.inf)}

@@ -13,7 +13,7 @@ from rebasin_cli import nets
 from rebasin_cli.averages.mixing import average
 from rebasin_cli.errors import UsageError
 from rebasin_cli.matchers.portfolio.align import align
-from rebasin_cli.measure import formats, tables
+from rebasin_cli.measure import formats
 from rebasin_cli.measure.compared import SCHEMA
 from rebasin_cli.measure.comparison import compare, points_to_measure
 from rebasin_cli.measure.sharpness import sharpness
@@ -110,7 +110,7 @@ def test_sharpness_is_of_the_merge_of_so_many(found):
         network.load_state_dict(dict(of))
         wanted = sharpness(network, batches((1, 3, 3)), probes=3, seed=5).value
         assert merged.sharpness["test"].value == pytest.approx(wanted, rel=1e-3)
-    table = next(t for t in tables.tables(found) if t.title == "Sharpness")
+    table = next(t for t in formats.tables(found) if t.title == "Sharpness")
     assert [row.cells[0] for row in table.rows[3:5]] == ["2 models, their mean", "  none, merged"]
     ends = [bent["test"].value for bent in found.endpoint_sharpness[:2]]
     assert float(table.rows[3].cells[1].partition(" ")[0]) == pytest.approx(sum(ends) / 2, rel=1e-2)
@@ -139,7 +139,7 @@ def test_matching_brings_models_nearer_than_unrelated_points(found):
 
 
 def test_the_mean_without_the_reference_has_rows_of_its_own(found):
-    means = next(t for t in tables.tables(found) if t.title.startswith("Merged, test"))
+    means = next(t for t in formats.tables(found) if t.title.startswith("Merged, test"))
     assert [row.cells[0] for row in means.rows[:5]][1:3] == ["  none", "  none, without the first"]
     assert all("wm, without the first" in formats.RENDER[name](found) for name in ("markdown", "html"))
 
@@ -268,20 +268,20 @@ def test_the_picture_is_the_same_every_time(found):
 
 
 def test_tables_are_rectangular(found):
-    for table in tables.tables(found):
+    for table in formats.tables(found):
         assert {len(row.cells) for row in table.rows} == {len(table.columns)}
 
 
 def test_the_headline_names_the_method_of_least_loss(found):
     losses = {m.name: m.merged[-1].mean["test"].loss for m in found.methods}
-    assert tables.headline(found).startswith(
+    assert formats.headline(found).startswith(
         f"{min(losses, key=losses.get)}: test loss {min(losses.values()):.4f}"
     )
 
 
 def test_change():
-    assert tables.change(0.57, 1.0) == "-43.0 %" and tables.change(2.0, 1.0) == "+100.0 %"
-    assert tables.change(math.inf, 1.0) == tables.change(1.0, 0.0) == "—"
+    assert formats.change(0.57, 1.0) == "-43.0 %" and formats.change(2.0, 1.0) == "+100.0 %"
+    assert formats.change(math.inf, 1.0) == formats.change(1.0, 0.0) == "—"
 
 
 def losing(found, by):

@@ -14,12 +14,13 @@ import rebasin_cli
 from rebasin_cli import nets, networks
 from rebasin_cli.datasets import open_data
 from rebasin_cli.learning.training import train
-from rebasin_cli.measure.diagnosis import activations, doctor, facts
-from rebasin_cli.measure.diagnosis.judging import VERDICTS, judge
+from rebasin_cli.measure.diagnosis import doctor, facts
+from rebasin_cli.measure.diagnosis import weights as activations
+from rebasin_cli.measure.diagnosis.facts import VERDICTS, judge
 from rebasin_cli.measure.diagnosis.weights import weigh
 from rebasin_cli.runtime.seeds import seeded
 from rebasin_cli.spec import fitting, parsing
-from rebasin_cli.spec.resolving import resolve_spec
+from rebasin_cli.spec.library import resolve_spec
 from rebasin_cli.symmetry import permutation
 from rebasin_cli.symmetry.permutation import permuted
 from tests.matchers.test_am import Net, built

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from rebasin_cli.errors import UsageError
-from rebasin_cli.measure.model_gates import held, parse
+from rebasin_cli.measure.gates import held, parse
 
 
 def test_a_gate_names_a_figure_and_may_name_the_split():

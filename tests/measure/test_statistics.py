@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from rebasin_cli.errors import NetworkError
-from rebasin_cli.measure import intervals, statistics
+from rebasin_cli.measure import intervals
 from rebasin_cli.measure.controls import Ensemble
-from rebasin_cli.measure.statistics import interval, resampled_means, t_interval
+from rebasin_cli.measure.intervals import interval, resampled_means, t_interval
 from rebasin_cli.networks.evaluation import Scores, evaluate
 from rebasin_cli.repair import choosing
 from rebasin_cli.repair.calibration import Scaled
@@ -33,7 +33,7 @@ def test_draws_are_the_same_for_all_columns_whatever_fits_into_memory(monkeypatc
     assert torch.allclose(means[:, 1] - means[:, 0], torch.tensor(2.0, dtype=torch.float64))
     assert torch.equal(means, resampled_means(both, seed=3))
     assert not torch.equal(means, resampled_means(both, seed=4))
-    monkeypatch.setattr(statistics, "SLAB", 300 * 16 * 7)  # seven rows at a time
+    monkeypatch.setattr(intervals, "SLAB", 300 * 16 * 7)  # seven rows at a time
     assert torch.allclose(resampled_means(both, seed=3), means, atol=1e-12)
 
 

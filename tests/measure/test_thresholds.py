@@ -6,7 +6,7 @@ import pytest
 
 from rebasin_cli.errors import UsageError
 from rebasin_cli.measure.gates import check_gate_names
-from rebasin_cli.measure.rows import plan_attacks, plan_curves, plan_groups, plan_rows
+from rebasin_cli.measure.settings import plan_attacks, plan_curves, plan_groups, plan_rows
 from rebasin_cli.measure.thresholds import (
     FIGURES,
     LONG,

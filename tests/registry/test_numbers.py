@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rebasin_cli.registry.numbers import is_number, real, whole, with_unit
+from rebasin_cli.registry.options import is_number, real, whole, with_unit
 
 
 def test_a_time_is_told_with_its_unit():

@@ -6,7 +6,7 @@ from rebasin_cli.checkpoints.tensors import replaced
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.repair import Outcome, Repairs
 from rebasin_cli.repair.means import repaired_mean
-from rebasin_cli.spec.resolving import resolve_spec
+from rebasin_cli.spec.library import resolve_spec
 
 
 def test_a_repair_that_was_done_is_taken_for_the_mean_it_was_done_on_alone():

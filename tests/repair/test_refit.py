@@ -499,7 +499,7 @@ def test_what_a_refit_refuses():
 
 def test_merging_planted_copies_gives_the_model_again():
     from rebasin_cli import nets
-    from rebasin_cli.spec.resolving import resolve_spec
+    from rebasin_cli.spec.library import resolve_spec
     from rebasin_cli.symmetry import permutation
 
     torch.manual_seed(0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rebasin_cli.errors import UsageError
-from rebasin_cli.runtime import devices, processes, ranks, together
+from rebasin_cli.runtime import devices, processes, ranks
 
 
 @pytest.fixture
@@ -77,10 +77,10 @@ def test_processes_on_one_machine_take_a_gpu_each(machine, monkeypatch):
 
     monkeypatch.setattr(processes, "joined", joined)
     for device in ("cuda", "cpu"):
-        with together.from_environment(device):
+        with devices.from_environment(device):
             assert devices.own(device) == taken[-1]
     assert taken == ["cuda:0", "cpu"]
-    with pytest.raises(UsageError, match="of its own"), together.from_environment("cuda:1"):
+    with pytest.raises(UsageError, match="of its own"), devices.from_environment("cuda:1"):
         pass
 
 

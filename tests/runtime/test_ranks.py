@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rebasin_cli.errors import UsageError
-from rebasin_cli.runtime import devices, together
+from rebasin_cli.runtime import devices
 from rebasin_cli.runtime.ranks import ALONE, Ranks
 from tests import processes
 
@@ -89,11 +89,11 @@ def test_the_end_of_the_first_rank_stays_good_if_another_dies(told):
     "mlp, tinyten, resnet20, float64, bfloat16, near copies, fewer atoms than ranks, two words".split(", "),
 )
 def test_the_search_finds_what_one_process_finds(told, case):
-    alone, together = zip(*told[f"search {case}"], strict=True)
-    for found in together:
+    alone, devices = zip(*told[f"search {case}"], strict=True)
+    for found in devices:
         assert found["perms"] == alone[0]["perms"]
         assert found["objective"] == pytest.approx(alone[0]["objective"], rel=1e-6)
-        assert found["sweeps"] == alone[0]["sweeps"] and found["objective"] == together[0]["objective"]
+        assert found["sweeps"] == alone[0]["sweeps"] and found["objective"] == devices[0]["objective"]
     assert alone[0]["moved"]
 
 
@@ -120,7 +120,7 @@ def test_one_process_is_alone(monkeypatch, size):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     if size is not None:
         monkeypatch.setenv("WORLD_SIZE", size)
-    with together.from_environment("cuda") as alone:
+    with devices.from_environment("cuda") as alone:
         assert alone is ALONE
     assert devices.own("cuda") == "cuda"
 
@@ -131,5 +131,5 @@ def test_an_incomplete_environment_is_refused(monkeypatch, missing):
         monkeypatch.setenv(name, value)
     monkeypatch.delenv(missing)
     with pytest.raises(UsageError, match=rf"{missing} is not set[^$]*torchrun"):
-        with together.from_environment():
+        with devices.from_environment():
             pytest.fail("went on")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...averages import schedules
+from ...averages import weights as schedules
 from ...averages.mixing import check_interpolation
 from ...averages.parts import check_choices
 from ...averages.weights import checked

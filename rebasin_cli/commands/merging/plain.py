@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 
-from ...averages.combining import combined
-from ...averages.comparing import alike
+from ...averages.combining import combined, finite_only
+from ...averages.kinship import alike
 from ...averages.mean import BLOCK
 from ...averages.names import equal_values
-from ...averages.numbers import finite_only
 from ...averages.parts import Parts, parts_of
 from ...checkpoints import destination
 from ...checkpoints.checkpoint import Checkpoint
@@ -27,7 +26,7 @@ from ...session.models import as_opened, naming, open_beside
 from ...session.samples import data_reference, recorded_vocabulary
 from ...session.session import Session
 from ...spec import library
-from ..verbs import provenance, repairs, search, strangers
+from ..verbs import endpoints, provenance, repairs, search
 from ..verbs.folders import tell_differences
 from ..verbs.outputs import Output, write_as_planned
 from . import configs
@@ -91,7 +90,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     if output.dry_run:
         return plan
     _tell(listener, models, parts, plan, mean, source)
-    strangers.tell(models, listener.say)
+    endpoints.tell(models, listener.say)
     tell_differences(paths, [*output.copies], listener.say)
     output = configs.fitted(output, models, tensors.shapes, listener.say, heads=mean.heads, source=source)
     destination.check_space(_there(output.path.parent), plan["written_bytes"])

@@ -10,7 +10,7 @@ from torch import nn
 
 from ... import networks
 from ...averages.combining import combined
-from ...averages.greedy import Soup, greedy
+from ...averages.mixing import Soup, greedy
 from ...averages.parts import parts_of
 from ...checkpoints.tensors import LazyTensors, replaced
 from ...errors import NoSpecFits
@@ -20,7 +20,7 @@ from ...session.listener import SILENT
 from ...session.models import naming, open_beside
 from ...session.samples import Splits
 from ...session.session import Session
-from ..verbs import endpoints, provenance, repairs, search, strangers
+from ..verbs import endpoints, provenance, repairs, search
 from ..verbs.outputs import Output, write_as_planned
 from ..verbs.proof import prove
 from .average import Average
@@ -48,7 +48,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
             "repair": "reset" if resets else "none",
         }
     if not session.moved:
-        strangers.tell(session.models, session.say)
+        endpoints.tell(session.models, session.say)
     splits = session.open_splits("test", *["reset"] * resets)
     session.look_at_inputs(splits, network)
     inputs, proof = search.inputs(session), prove(session)

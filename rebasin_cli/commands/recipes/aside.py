@@ -18,14 +18,14 @@ from ...errors import Interrupted, RebasinError
 from ...runtime import files
 from ...runtime.files import Inputs
 from ...runtime.text import some
-from .cache import Cache
+from .cache import Cache, of_run
 from .files import NOT_PASSED
-from .made import Made, of_outcomes, of_steps, reports_of
-from .remembered import Remembered
+from .remembered import Made, Remembered, of_outcomes, of_steps, reports_of
 
 if TYPE_CHECKING:
     from .running import Outcome, Progress
     from .steps import Step
+
 
 SHOWN = 6  # names of files in a line
 
@@ -169,3 +169,19 @@ class Aside:
                 while folder.name != NOT_PASSED and NOT_PASSED in folder.parts:
                     folder = folder.parent
                     folder.rmdir()
+
+
+def forget(arguments: Sequence[str]) -> None:
+    """Remove the documents of the recipes that are named, and put aside what they made.
+
+    Records beside a stranger's recipe may be of his making, and are not believed here, either.
+    """
+    words = [part for word in arguments for part in word.split("=", 1)]
+    places = [words[k + 1] for k, word in enumerate(words[:-1]) if word == "--cache"]
+    folder = Path(places[-1] if places else ".rebasin")
+    with of_run(folder, lambda text: None, stranger="--untrusted" in words) as cache:
+        for path in map(Path, words):
+            remembered = Remembered(cache, path, ())
+            for left in remembered.every(recipe=True):
+                remembered.remove_documents(left)
+                Aside(cache, Inputs((path,))).put(left.made)

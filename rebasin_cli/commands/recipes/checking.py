@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 from ...averages.weights import checked, parse
 from ...errors import RebasinError, UsageError, near
-from ...registry.names import known
+from ...registry.operations import known
 from ...registry.options import Option
 
 
@@ -86,7 +86,7 @@ def _gate(text: str) -> None:
 
 
 def _figure(text: str) -> None:
-    from ...measure.model_gates import parse
+    from ...measure.gates import parse
 
     parse(text)
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...registry import numbers, references
+from ...registry import options as numbers
+from ...registry import references
 from ...registry.options import (
     MAY_READ,
     MAY_RUN,
@@ -23,7 +24,7 @@ from ...registry.options import (
     Option,
 )
 from ...runtime.files import is_missing, meant
-from . import checking, familiar, parts, placing
+from . import checking, familiar, placing
 from .files import beside, beside_torch, opened, report_files
 from .inputs import ELSEWHERE, Fetch, Files, find
 from .limits import Limits
@@ -80,7 +81,7 @@ class Maker:
             key: value
             for key, value in defaults.items()
             if key not in given and key in self.command.keys() and self.command.has(key)
-            if not parts.overridden(given, value)
+            if not placing.overridden(given, value)
         }
         every = {**given, **shared}
         self.accepted = {
@@ -166,7 +167,7 @@ class Maker:
             body[key] = value
         if self.command.name in MERGES:
             body = familiar.merge_options(body, self.problems)
-        body = parts.parted(body, self.problems)
+        body = placing.parted(body, self.problems)
         known = self.command.keys()
         for key in [key for key in body if key not in known]:
             value = body.pop(key)
@@ -219,7 +220,7 @@ class Maker:
         named = value.value in self.names.outputs if isinstance(value.value, str) else False
         problem = wrong(option, value.value) or (None if named else checking.wrong(option, str(value.value)))
         if problem:
-            first = f"; on a first run: {parts.form(option.key)}" * (option.key in MAY_BE_MISSING)
+            first = f"; on a first run: {placing.form(option.key)}" * (option.key in MAY_BE_MISSING)
             self.problems.add(value, problem + first * (value.value in (None, "")))
             return []
         if option.brings == READS:
@@ -256,7 +257,7 @@ class Maker:
         """The option with a file that is not there, where that is accepted."""
         path = Path(value.value)
         if option.key not in self.accepted:
-            how = parts.form(option.key, value.value)
+            how = placing.form(option.key, value.value)
             self.problems.add(value, f"{path}: no such file{meant(path)}; on a first run: {how}")
             return []
         self.awaited.append(path)

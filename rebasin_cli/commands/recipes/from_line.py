@@ -11,9 +11,8 @@ import yaml
 
 from ...errors import UsageError, near
 from ...measure.thresholds import gone
-from ...registry.numbers import READ
-from ...registry.options import PLAIN, READS, REQUIRED, Option
-from . import checking, moved
+from ...registry.options import PLAIN, READ, READS, REQUIRED, Option
+from . import checking, placing
 from .inputs import ELSEWHERE
 from .vocabulary import MERGES, MODELS, OF_THE_RUN, Command, expected, wrong
 
@@ -86,7 +85,7 @@ def _read(command: Command, words: Sequence[str]) -> tuple[list[str], dict[str, 
         option = flags.get(flag) or short.get(flag)
         if option is None and command.has("gate") and (told := gone(flag, more or "".join(rest[:1]))):
             raise UsageError(told)
-        if told := moved.line([command.name, *words]):
+        if told := placing.line([command.name, *words]):
             raise UsageError(told)
         if option is None:
             raise UsageError(f"`rebasin {command.name}` has no {flag}", hint=near(flag, flags).capitalize())

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from ...errors import UsageError
-from ...registry.numbers import real, whole
+from ...registry.options import real, whole
 from ...spec.slots import natural
 from .variables import VARIABLE, is_secret, public, refusal
 

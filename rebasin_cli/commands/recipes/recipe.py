@@ -12,7 +12,7 @@ from . import placing
 from .from_keys import Maker, Names
 from .inputs import Fetch, find
 from .limits import MOST_STEPS, Limits
-from .parts import parted
+from .placing import parted
 from .reading import Problems, Value, step_command
 from .steps import Step
 from .vocabulary import Command

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...checkpoints import digests
-from ...checkpoints.journal import recover
+from ...checkpoints.disk import recover
 from ...errors import (
     CheckpointError,
     GateNotMet,
@@ -29,7 +29,7 @@ from ...reports import Report
 from ...reports.verdicts import GateResult, raise_unmet
 from ...runtime.files import is_missing
 from ...session.listener import Listener
-from ..verbs import measured as taken
+from ..verbs import gates as taken
 from . import measured
 from .cache import Cache
 from .files import lies

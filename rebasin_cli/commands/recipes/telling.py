@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import platform
 import shlex
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import GateNotMet, RebasinError
-from ...reports import Report
+from ...checkpoints import digests
+from ...errors import GateNotMet, RebasinError, UsageError
+from ...reports import Report, verdicts
 from ...reports.format import title
 from ...reports.formats import json as json_format
 from ...reports.formats import junit as junit_format
 from ...reports.formats.markdown import code, escape, head, line
-from ...reports.verdicts import Case
+from ...reports.verdicts import Case, Ended, GateResult
 from ...runtime.files import WEIGHTS
 from ..verbs import attestation as attesting
-from .cases import cases_of
+from ..verbs import gates as since
+from ..verbs.attestation import versions
 from .recipe import Recipe
-from .running import Outcome, Progress
+from .records import digest_of
+from .running import FAILED, MISSED, NOT_RUN, Outcome, Progress
+
+DIGITS = 16
 
 
 def junit(outcomes: Sequence[Outcome], error: RebasinError | None, recipe: str) -> str:
@@ -107,3 +115,92 @@ def statement(recipe: Recipe, outcomes: Sequence[Outcome], about: Mapping[str, A
         resolved={"downloads": about["downloads"]},
     )
     return attesting.text(content)
+
+
+def gates_of(outcomes: Iterable[Outcome]) -> list[GateResult]:
+    """Every gate of every step that has any."""
+    return [case for outcome in outcomes for case in _cases(outcome, "") if isinstance(case, GateResult)]
+
+
+def cases_of(
+    outcomes: Sequence[Outcome], error: RebasinError | None = None, line: str = "rebasin run"
+) -> list[Case]:
+    """The gates of every step; of one without gates what became of it; and an `error` that is no outcome's.
+
+    That one is the case of its step, where it has one: it was refused before any was run.
+    """
+    broken = next((one for one in outcomes if not one.ok and one.status != NOT_RUN), None)
+    if broken is not None or error is None:
+        why = f"not run, since step {broken.step.name} ended before: {broken.status}" if broken else "not run"
+        return [case for outcome in outcomes for case in _cases(outcome, why)]
+    status = "refused" if isinstance(error, UsageError) else FAILED
+    found: list[Case] = []
+    for outcome in outcomes:
+        step, command = outcome.step.name, f"rebasin {outcome.step.command.name}"
+        if step == error.step:
+            found.append(_ended(error, command, step, status))
+        else:
+            found += _cases(outcome, f"not run, since the run ended before any step: {status}")
+    whole = [] if any(isinstance(case, Ended) and case.error for case in found) else [""]
+    return [*(_ended(error, line, step, status) for step in whole), *found]
+
+
+def _cases(outcome: Outcome, why: str) -> list[Case]:
+    step, command = outcome.step.name, f"rebasin {outcome.step.command.name}"
+    if outcome.status == NOT_RUN:
+        return [Ended(command, why, step, skipped=True)]
+    found: list[Case] = []
+    if (report := outcome.report) is not None:
+        held = since.of_missed(report, outcome.step.options.get("baseline"))
+        found += verdicts.results(report, step, where=outcome.step.where, baseline=held)
+    elif isinstance(gates := outcome.result.get("gates"), list):  # in a word where they are another's
+        found += verdicts.of_values(gates, step, where=outcome.step.where)
+    if outcome.ok and outcome.step.command.name == "verify":
+        one = "one is a relabelling of the other"
+        found.append(GateResult(command, 1.0, "yes", True, one, step, outcome.step.where))
+    if outcome.ok:
+        return found or [Ended(command, "; ".join([outcome.status, *_written(outcome)]), step)]
+    if outcome.status != MISSED:
+        found.append(_ended(outcome.error, command, step, outcome.status))
+    elif all(gate.met for gate in found):
+        said = str(outcome.error).replace("\n", "; ")
+        found.append(GateResult(command, math.nan, "done", False, said, step, outcome.step.where))
+    return found
+
+
+def _ended(error: RebasinError | None, name: str, step: str, status: str) -> Ended:
+    if error is None:
+        return Ended(name, status, step, "RebasinError", status=status)
+    first, *rest = str(error).split("\n")
+    return Ended(name, first, step, error.kind or type(error).__name__, details=tuple(rest), status=status)
+
+
+def _written(outcome: Outcome) -> list[str]:
+    return [f"written: {', '.join(outcome.outputs)}"] if outcome.outputs else []
+
+
+def of(recipe: Recipe) -> str:
+    """`ASKED-INPUTS`, two times 16 digits of 0-9a-f, of which the first alone finds the nearest of before.
+
+    ASKED is of all command lines, of the versions of rebasin, Python and the libraries that compute, and of
+    the kind of machine; INPUTS of the content of all files that steps read and that none of them makes, and
+    of gates, by which nothing is measured. It only says where to look: what is found there is believed record
+    by record, by its own digests. Folders of data do not count, since their times are new on every machine.
+    CheckpointError for a file that is gone.
+    """
+    made = {path.absolute() for step in recipe.steps for path in step.files}
+    asked = {
+        "versions": {**versions(), "python": sys.version_info[:2]},
+        "machine": [platform.system(), platform.machine()],
+        "lines": [step.measuring().line() for step in recipe.steps],
+    }
+    gates = [step.gates for step in recipe.steps if step.gates]
+    read = dict.fromkeys(path for step in recipe.steps for path in step.reads)
+    inputs = {
+        str(path): digests.of_path(path) for path in read if path.absolute() not in made and path.exists()
+    }
+    return f"{_digits(asked)}-{_digits([gates, inputs])}"
+
+
+def _digits(facts: Any) -> str:
+    return digest_of(facts)[:DIGITS]

@@ -18,9 +18,9 @@ from typing import Any
 
 from ...errors import near
 from ...registry import operations
-from ...registry.numbers import READ
 from ...registry.operations import Operation
 from ...registry.options import (
+    READ,
     READS,
     REQUIRED,
     Option,

@@ -6,12 +6,15 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ...averages.kinship import kinship
 from ...checkpoints.checkpoint import Checkpoint
 from ...errors import DataError
 from ...networks.evaluation import Scores
 from ...session.session import Session
 from ...session.subjects import Data
 
+MOST = 16  # models that are held against the first
+ALIGNED = ("align", "apply", "merge", "repair")  # commands after which units stand as in another model
 MARGIN = 0.05  # an endpoint this far below its recorded accuracy is fed something else
 
 
@@ -86,3 +89,22 @@ def _number(text: str | None) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
+
+
+def tell(models: Sequence[Checkpoint], say: Callable[[str], None]) -> None:
+    """Say, in a line, which models look like strangers to the first one. Reads some rows of each."""
+    first, *others = models
+    if first.metadata.get("rebasin.command") in ALIGNED:
+        return
+    found = []
+    for other in others[:MOST]:
+        if other.metadata.get("rebasin.command") not in ALIGNED:
+            kin = kinship(first, other)
+            found += [(other, kin)] if kin.verdict == "strangers" else []
+    if found:
+        names = ", ".join(dict.fromkeys(str(model.path) for model, _ in found))
+        say(
+            f"warning: {names} and {first.path} look like strangers. {found[0][1].why} An average of "
+            "them as they are is no model. Align them: rebasin merge, by any --method but none, and with "
+            "--net where no built-in spec fits"
+        )

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from ... import reports
-from ...checkpoints import beside as provenance_beside
 from ...checkpoints import destination, writing
+from ...checkpoints import torch_writing as provenance_beside
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.locate import TORCH_SUFFIXES
 from ...checkpoints.staging import Staging, staged

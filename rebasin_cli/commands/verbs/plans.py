@@ -18,7 +18,7 @@ from ...matchers.auto import budget_of
 from ...matchers.descent.blocks import wide
 from ...matchers.descent.similarity import KEEP
 from ...matchers.portfolio.candidates import candidates
-from ...measure.rows import ATTACKED, ENSEMBLE, FINE_TUNED, Planned
+from ...measure.settings import ATTACKED, ENSEMBLE, FINE_TUNED, Planned
 from ...networks.folding import folded
 from ...networks.layout import in_parts, laid
 from ...networks.running import call, fed
@@ -27,7 +27,7 @@ from ...repair.options import REFIT_SAMPLES, SAMPLES
 from ...session.samples import Splits
 from ...session.session import Session
 from ...spec.spec import FittedSpec
-from .method import nothing_to_run
+from .search import nothing_to_run
 
 OVERHEAD = 100 << 20  # slabs of products and torch's own scratch space, in bytes
 

@@ -17,7 +17,7 @@ from ...repair.options import SAMPLES
 from ...reports import accounts
 from ...runtime.text import many
 from ...session import inputs, method_options
-from ...session.held_out import HeldOut
+from ...session.samples import HeldOut
 from ...session.session import Session
 from ...spec.spec import FittedSpec
 from ...version import version

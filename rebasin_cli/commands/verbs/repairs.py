@@ -28,7 +28,7 @@ from ...session.session import Session
 from ...session.subjects import Repair
 from ...spec.spec import FittedSpec
 from ...types import Tensors
-from . import method, provenance
+from . import provenance, search
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _if_there(session: Session) -> tuple[nn.Module | None, Splits]:
     What the user named must be there, what the checkpoints record may be missing.
     """
     try:
-        why = method.no_network(session)
+        why = search.no_network(session)
     except NetworkError as error:
         if session.asked.network.net is not None:
             raise
@@ -165,7 +165,7 @@ def to_try(plan: RepairPlan, asked: Repair, inputs: Mapping[str, Any]) -> Mappin
 
 def tries(session: Session, plan: RepairPlan) -> dict[str, Any]:
     """For a plan: the repairs that `auto` tries with every method."""
-    if session.method != "auto" or method.nothing_to_run(session):
+    if session.method != "auto" or search.nothing_to_run(session):
         return {}
     return {"repairs_tried": list(plan.tried)}
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from ... import matchers
-from ...errors import UsageError
+from ...errors import DataError, NetworkError, UsageError
 from ...matchers import State
 from ...matchers.portfolio import align
 from ...repair.options import SAMPLES
@@ -17,11 +19,12 @@ from ...session import method_options, samples
 from ...session.listener import SILENT
 from ...session.method_options import check_method
 from ...session.models import read_permutation
+from ...session.network import origin
 from ...session.session import Session
+from ...session.subjects import Search
 from ...symmetry.elements import Elements
-from . import method, provenance, resume, symmetries
+from . import provenance, resume, symmetries
 from .outputs import Output
-from .progress import shown
 from .proof import Proof
 from .resume import Resumable
 
@@ -51,7 +54,7 @@ def check_needs(session: Session) -> None:
 def _check_needs(session: Session) -> None:
     """Of the repair of the merge to come with it, too."""
     search = session.asked.search
-    if not method.runs_network(session) or method.goes_without(session.asked.search):
+    if not runs_network(session) or goes_without(session.asked.search):
         return
     repaired = session.command == "merge" and session.asked.repair.repair != "none"
     align.check_needs(
@@ -69,8 +72,8 @@ def _check_limit(session: Session) -> None:
         return
     why = "the permutation is given" if session.perm else f"--method {search.method} goes by weights alone"
     then = "choose a method that looks at samples, such as am or auto"
-    if method.runs_network(session):
-        if not method.goes_without(session.asked.search) or not (why := method.nothing_to_run(session)):
+    if runs_network(session):
+        if not goes_without(session.asked.search) or not (why := nothing_to_run(session)):
             return
         then = "name what is missing: --data NAME, --net file.py:factory"
     if session.command == "merge":
@@ -85,12 +88,12 @@ def inputs(session: Session) -> dict[str, Any]:
 
     Raises UsageError that says what is missing, DataError.
     """
-    return session.ranks.each(_inputs, session) if method.runs_network(session) else {}
+    return session.ranks.each(_inputs, session) if runs_network(session) else {}
 
 
 def _inputs(session: Session) -> dict[str, Any]:
     name, asked = session.asked.search.method, session.asked.data
-    if method.goes_without(session.asked.search) and (why := method.nothing_to_run(session)):
+    if goes_without(session.asked.search) and (why := nothing_to_run(session)):
         session.say(f"method: {name} goes by weights alone: {why}")
         return {}
     _check_needs(session)
@@ -206,3 +209,110 @@ def summary(
         "proof": proof.account,
         "times": accounts.times(found, **proof.times),
     }
+
+
+def shown(
+    step: Callable[[str, int, int | None, str], None], start: State | None = None, *, what: str = "matching"
+) -> Callable[[State], None]:
+    """What tells a person how a search goes, with the seconds left of all models' where steps are counted."""
+    began, first = time.monotonic(), steps(start)[0] if start else 0
+
+    def show(state: State) -> None:
+        done, total = steps(state)
+        seconds = (time.monotonic() - began) / max(1, done - first)
+        step(what, done, total, in_words(state, seconds * ((total or 0) - done)))
+
+    return show
+
+
+def steps(state: State) -> tuple[int, int | None]:
+    """Steps that are done, of how many: over all models, where it is known how many one takes."""
+    each = int(state.notes.get("steps", 0))
+    before, models = state.notes.get("model", 2) - 2, state.notes.get("models", 2) - 1
+    return int(before * each) + state.sweep, int(models * each) or None
+
+
+def in_words(state: State, left: float = 0.0) -> str:
+    """How a search goes; `left` is in seconds."""
+    notes = state.notes
+    place = f"model {notes['model']:.0f} of {notes['models']:.0f}  " if "model" in notes else ""
+    if "polishing" in notes:
+        return f"{place}swaps, held-out loss {notes['held_out_loss']:.4f}"
+    if "loss" not in notes:
+        return f"{place}objective {state.objective:.6g}"
+    words = [f"{place}loss {notes['loss']:.4f}"]
+    if "held_out_loss" in notes:
+        right = f", accuracy {notes['held_out_accuracy']:.4f}" if "held_out_accuracy" in notes else ""
+        words.append(f"held-out loss {notes['held_out_loss']:.4f}{right}")
+    if "changed" in notes:
+        words.append(f"{100 * notes['changed']:.1f}% of units moved")
+    return "  ".join([*words, *[f"{left:.0f} s left"] * (left > 0)])
+
+
+def runs_network(session: Session) -> bool:
+    """Whether the search runs the network on samples: the method, or the swaps that come last."""
+    polish = session.method != "given" and session.asked.search.polish is not None
+    return polish or method_options.needs_data(session.method)
+
+
+def goes_without(search: Search) -> bool:
+    """Whether a search that runs the network on samples also finds something where there are none."""
+    return search.polish is None and method_options.can_do_without(search.method)
+
+
+def tell(session: Session) -> None:
+    """Say which method it is where nobody named one, of a command that makes and measures no merge.
+
+    `auto` chooses a method together with a repair, by the loss of what is merged; here nothing is.
+    """
+    if session.asked.search.open and session.moved and session.perm is None:
+        session.fitted  # noqa: B018 (what is wrong with the models comes first)
+        session.say("method: wm, by weights alone, as --method names no other (rebasin list methods)")
+
+
+def chosen(session: Session) -> Session:
+    """The session by the method `auto`, where nobody named one and network and data are known; else this."""
+    search = session.asked.search
+    alone = session.perm is None and search.polish is None and search.groups == "permutations"
+    if not (search.open and alone):
+        return session
+    if why := nothing_to_run(session):
+        if session.has_data:
+            session.say(f"method: wm, by weights alone: {why}")
+        return session
+    found = session.by(replace(search, method="auto", open=False))
+    found.say(
+        "method: auto, the best by held-out loss within about a minute of one core "
+        f"(--budget {found.options.budget}); by weights alone, in seconds: --method wm"
+    )
+    return found
+
+
+def nothing_to_run(session: Session) -> str:
+    """Why a method that can do without network and data has to, "" where they are there.
+
+    What the user named has to work; of what checkpoints record, and names tell, that is not asked.
+    """
+    if not session.has_data:
+        return "no data set is known"
+    try:
+        if why := no_network(session):
+            return why
+        samples.open_splits(session.models, session.asked.data, session.seed, SILENT.say, wanted=["train"])
+    except (NetworkError, DataError) as error:
+        if session.asked.network.net is not None or session.asked.data.data is not None:
+            raise
+        return error.message
+    return ""
+
+
+def no_network(session: Session) -> str:
+    """Why no choice is made by the network's outputs, "" where it is known whose it is.
+
+    Tensors' names alone do not tell what is computed with them. Raises NetworkError.
+    """
+    if session.network is None:
+        return "no network is known"
+    if origin(session.network, session.fitted, session.models, session.asked.network)["assumed"]:
+        return "only the tensors' names tell the network (give yours with --net)"
+    return ""

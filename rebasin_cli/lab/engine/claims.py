@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...measure.statistics import interval, resampled_means, t_interval
+from ...measure.intervals import interval, resampled_means, t_interval
+from ...reports.document import Line, Panel
 
+__all__ = ["Line", "Outcome", "Panel", "Table"]
 CONFIRMED, REFUTED, UNDECIDED = "confirmed", "refuted", "undecided"
 ABOVE, BELOW = (0.0, math.inf), (-math.inf, 0.0)
 
@@ -79,3 +81,25 @@ def bootstrap(
     """
     table = torch.tensor(rows, dtype=torch.float64)
     return float(function(table.mean(0))), interval(function(resampled_means(table, seed=seed)).double())
+
+
+@dataclass(frozen=True)
+class Table:
+    """A cell is a text or a number, None where there is none."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    claims: Sequence[Claim]
+    tables: Sequence[Table]
+    panels: Sequence[Panel]
+    notes: Sequence[str] = field(default=())
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON: the claims and tables; a picture is drawn from these."""
+        tables = [{"title": t.title, "columns": list(t.columns), "rows": list(t.rows)} for t in self.tables]
+        return {"claims": [c.plain() for c in self.claims], "tables": tables, "notes": list(self.notes)}

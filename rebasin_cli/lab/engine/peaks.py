@@ -10,9 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ...measure.statistics import resampled_means
-from .claims import ABOVE, BELOW, Claim, bootstrap
-from .outcome import Line, Panel, Table
+from ...measure.intervals import resampled_means
+from .claims import ABOVE, BELOW, Claim, Line, Panel, Table, bootstrap
 
 SOURCE = "Permutation Invariance in LMC §6"
 WIDER = "Git Re-Basin §5.2, Figure 4"

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...averages.comparing import alike
+from ...averages.kinship import alike
 from ...averages.mean import mean_of
 from ...averages.mixing import interpolate
 from ...averages.together import products_of

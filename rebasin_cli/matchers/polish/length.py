@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 
 from ...errors import UsageError
-from ...registry import numbers
+from ...registry import options
 
 WORK = {"G": 1e9, "T": 1e12, "P": 1e15}  # as SI has them: 2T are two million million
 MOST = 1e21  # multiplications
@@ -38,7 +38,7 @@ class Length:
             if not int(found[1]):
                 raise UsageError(f"{flag} {text!r} leaves nothing to do", hint="Give one step or more")
             return Length(steps=int(found[1]))
-        if (time := numbers.seconds(text)) is not None:
+        if (time := options.seconds(text)) is not None:
             return Length(seconds=time)
         if (found := re.fullmatch(NUMBER + r"\s*([GTP])", text)) and (
             0 < (work := float(found[1]) * WORK[found[2]]) <= MOST

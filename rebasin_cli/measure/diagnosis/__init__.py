@@ -16,13 +16,11 @@ from torch import nn
 
 from ...averages.kinship import equal, kinship, same_values
 from ...errors import NetworkError, SpecError
-from ...spec.resolving import resolve_spec
+from ...spec.library import resolve_spec
 from ...spec.spec import FittedSpec, Spec
 from ...types import Tensors
-from .activations import look
-from .facts import Fact, of_activations, of_kinship, of_weights
-from .judging import BY_TENSORS, EXACT, VERDICTS, judge
-from .weights import weigh
+from .facts import BY_TENSORS, EXACT, VERDICTS, Fact, judge, of_activations, of_kinship, of_weights
+from .weights import look, weigh
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rebasin_cli.commands.recipes import judging, keys, reading, running
+from rebasin_cli.commands.recipes import judging, reading, running, telling
 from rebasin_cli.commands.recipes.cache import Cache
 from rebasin_cli.commands.recipes.limits import Limits
 from rebasin_cli.commands.recipes.recipe import parse
 from rebasin_cli.commands.recipes.running import How, Performed
 from rebasin_cli.commands.recipes.vocabulary import vocabulary
-from rebasin_cli.commands.verbs.measured import known
+from rebasin_cli.commands.verbs.gates import known
 from rebasin_cli.errors import GateNotMet
 from rebasin_cli.measure import gates
 from rebasin_cli.measure.thresholds import asked as asked_for
@@ -296,7 +296,7 @@ def test_a_ci_cache_is_found_by_what_is_measured_and_kept_by_gates_as_well(parse
     def key(options):
         made, problems = parsed(STEP % options)
         assert problems == []
-        return keys.of(made).split("-")
+        return telling.of(made).split("-")
 
     asked, inputs = key("max_barrier: 1")
     assert key("max_barrier: 2")[0] == asked and key("max_barrier: 2")[1] != inputs

@@ -1,6 +1,6 @@
 """The key of a CI server's cache: other where the answer may be other, the same where nothing is."""
 
-from rebasin_cli.commands.recipes import keys
+from rebasin_cli.commands.recipes import telling
 
 RECIPE = """
 inputs: {first: a.safetensors, second: b.safetensors}
@@ -15,17 +15,17 @@ def test_a_key_is_of_what_is_asked_and_of_the_files_that_are_read(recipe, tmp_pa
     def key(text=RECIPE):
         made, problems = recipe(text)
         assert not problems
-        return keys.of(made).split("-")
+        return telling.of(made).split("-")
 
     asked, inputs = first = key()
-    assert len(asked) == len(inputs) == keys.DIGITS and set(asked + inputs) <= set("0123456789abcdef")
+    assert len(asked) == len(inputs) == telling.DIGITS and set(asked + inputs) <= set("0123456789abcdef")
     assert key() == first
     reseeded = key(RECIPE.replace("seed: 0", "seed: 1"))
     assert reseeded[0] != asked and reseeded[1] == inputs
     for place, name, value in (
-        (keys, "versions", lambda: {"rebasin": "another"}),
-        (keys.sys, "version_info", (3, 99)),
-        (keys.platform, "machine", lambda: "another"),
+        (telling, "versions", lambda: {"rebasin": "another"}),
+        (telling.sys, "version_info", (3, 99)),
+        (telling.platform, "machine", lambda: "another"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, value)

@@ -5,14 +5,14 @@ import sys
 
 import pytest
 
-from rebasin_cli.checkpoints import torch_format
+from rebasin_cli.checkpoints import torch_file
 from rebasin_cli.commands.recipes import familiar, reading
 from rebasin_cli.commands.recipes.cache import of_run
 from rebasin_cli.commands.recipes.limits import MOST_STEPS, Limits
 from rebasin_cli.commands.recipes.recipe import parse
 from rebasin_cli.commands.recipes.vocabulary import vocabulary
 from rebasin_cli.errors import UsageError
-from rebasin_cli.registry import allowed, import_reference
+from rebasin_cli.registry import import_reference, references
 from rebasin_cli.registry.options import REQUIRED, UNSAID, Option
 
 from .conftest import command
@@ -293,12 +293,12 @@ def test_code_that_has_got_past_the_recipe_meets_a_second_lock(checkout):
         with pytest.raises(UsageError, match="evil.py:build is code"):
             import_reference("evil.py:build", error=UsageError)
         with pytest.raises(UsageError, match="would run code of its own"):
-            torch_format.load_by_its_code(checkout / "evil.py")
-        assert not allowed.may_download()
+            torch_file.load_by_its_code(checkout / "evil.py")
+        assert not references.may_download()
         limits.own.add("os.path:join")
     with limits.second_lock():
         assert import_reference("os.path:join", error=UsageError) is os.path.join
-    assert allowed.may_download()
+    assert references.may_download()
 
 
 def test_somebody_has_said_of_every_option_of_every_command_what_it_may_name():

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rebasin_cli.commands.recipes import early
+from rebasin_cli.commands.recipes import aside
 from rebasin_cli.commands.recipes.aside import Aside
 from rebasin_cli.commands.recipes.cache import Cache
 from rebasin_cli.commands.recipes.documents import Documents
-from rebasin_cli.commands.recipes.made import Made
-from rebasin_cli.commands.recipes.remembered import Left, Remembered
+from rebasin_cli.commands.recipes.remembered import Left, Made, Remembered
 from rebasin_cli.runtime.files import NOTHING
 
 RECIPE = Path("r.yaml")
@@ -51,7 +50,7 @@ def work(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "begin", [lambda cache: Documents(RECIPE, cache).forget(), lambda cache: early.forget(["r.yaml"])]
+    "begin", [lambda cache: Documents(RECIPE, cache).forget(), lambda cache: aside.forget(["r.yaml"])]
 )
 def test_of_what_a_record_names_only_documents_beside_the_cache_are_removed(work, begin):
     begin(work)
@@ -61,7 +60,7 @@ def test_of_what_a_record_names_only_documents_beside_the_cache_are_removed(work
 
 
 def test_nothing_is_believed_of_records_beside_a_strangers_recipe(work):
-    early.forget(["r.yaml", "--untrusted"])
+    aside.forget(["r.yaml", "--untrusted"])
     assert all(Path(name).is_file() for name in (*PERSONS, *DOCUMENTS))
 
 

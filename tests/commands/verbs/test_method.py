@@ -3,7 +3,7 @@
 import pytest
 
 from rebasin_cli.checkpoints.writing import write_safetensors
-from rebasin_cli.commands.verbs import method
+from rebasin_cli.commands.verbs import search as method
 from rebasin_cli.errors import CheckpointError, DataError
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.session.listener import Listener

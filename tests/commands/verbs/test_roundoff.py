@@ -2,7 +2,7 @@
 
 import torch
 
-from rebasin_cli.commands.verbs.roundoff import allowed, equal, near, own_size, shaken
+from rebasin_cli.commands.verbs.symmetries import allowed, equal, near, own_size, shaken
 
 
 def test_what_is_allowed_is_of_each_number():
