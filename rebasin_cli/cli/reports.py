@@ -8,7 +8,6 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from ..commands.recipes import placing
 from ..errors import UsageError
 from ..runtime.text import line
 from .screen import put
@@ -53,7 +52,9 @@ def warn(found: Sequence[Any], recipe: Path | None = None) -> None:
 
 def refuse_gone(arguments: Sequence[str]) -> None:
     """Raise UsageError with the line to type for options that are gone, and are told elsewhere."""
-    if other := placing.line(arguments):
+    from ..commands.recipes.vocabulary import moved_line
+
+    if other := moved_line(arguments):
         raise UsageError(other)
     if arguments[:1] not in (["barrier"], ["gate"]):
         return

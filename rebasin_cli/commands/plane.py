@@ -82,7 +82,7 @@ class Plane(Loading, Network, DataSet, Samples, Scoring, Methods, Screen):
         default=None,
         role=READS,
     )
-    search: str | None = again(
+    method: str | None = again(
         Method.method,
         None,
         help="How B is aligned: {methods} (wm where nothing else is a third model).",

@@ -12,9 +12,9 @@ import yaml
 from ...errors import UsageError, near
 from ...measure.thresholds import gone
 from ...registry.options import PLAIN, READ, READS, REQUIRED, Option
-from . import checking, placing
+from . import checking
 from .inputs import ELSEWHERE
-from .vocabulary import MERGES, MODELS, OF_THE_RUN, Command, expected, wrong
+from .vocabulary import MERGES, MODELS, OF_THE_RUN, Command, expected, moved_line, wrong
 
 OF_A_SHELL = re.compile(r"\d?[<>|&;]")  # how a word begins that a shell would not have handed on
 
@@ -85,7 +85,7 @@ def _read(command: Command, words: Sequence[str]) -> tuple[list[str], dict[str, 
         option = flags.get(flag) or short.get(flag)
         if option is None and command.has("gate") and (told := gone(flag, more or "".join(rest[:1]))):
             raise UsageError(told)
-        if told := placing.line([command.name, *words]):
+        if told := moved_line([command.name, *words]):
             raise UsageError(told)
         if option is None:
             raise UsageError(f"`rebasin {command.name}` has no {flag}", hint=near(flag, flags).capitalize())

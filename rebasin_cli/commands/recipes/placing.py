@@ -6,17 +6,14 @@ each is told with the form that is expected, in the person's own words.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...errors import near
 from ...measure.thresholds import instead
 from .reading import OF_A_STEP, Problems, Value
-from .vocabulary import PARTS, Command
+from .vocabulary import PARTS, Command, moved_key
 
-# Of a command: what went from it, by its key, and to which.
-MOVED = {"merge": {"ignore": "average", "copy_from": "average", "extra": "average"}}
 SHOWN = 3  # steps of a form that is shown
 
 
@@ -24,7 +21,7 @@ def unknown_option(key: str, command: Command, value: Any = None) -> str:
     """Of a key among the options of a command."""
     if command.has("gate") and (gate := instead(key, value)):
         return _as_gate(key, gate)
-    if told := key(command.name, key):
+    if told := moved_key(command.name, key):
         return told
     if key in OF_A_STEP:
         return (
@@ -100,41 +97,6 @@ def _each(items: Iterable[str]) -> str:
     """Items of a list, quoted; of many the first."""
     items = [f"`{item}`" for item in items]
     return ", ".join(items[:SHOWN]) + ", …" * (len(items) > SHOWN)
-
-
-def key(command: str, key: str) -> str | None:
-    """What a recipe says for a key that the command had; None for any other."""
-    to = MOVED.get(command, {}).get(key)
-    return to and f"{key!r} is of `{to}` now (models as they are): `{to}: {{models: …, {key}: …}}`"
-
-
-def flag(command: str, flag: str) -> str | None:
-    """The command that has a flag now; None for any other."""
-    return MOVED.get(command, {}).get(flag.removeprefix("--").replace("-", "_")) if flag[:2] == "--" else None
-
-
-def line(arguments: Sequence[str]) -> str | None:
-    """What is wrong with a command line that has such a flag, with the line to type; None for any other."""
-    if not arguments:
-        return None
-    command, *rest = arguments
-    gone = [word.partition("=")[0] for word in rest if flag(command, word.partition("=")[0])]
-    if not gone:
-        return None
-    to = str(flag(command, gone[0]))
-    typed = shlex.join(["rebasin", to, *_without_method(rest)])
-    return f"{' and '.join(dict.fromkeys(gone))}: of rebasin {to} now. Type: {typed}"
-
-
-def _without_method(words: Sequence[str]) -> list[str]:
-    """Without the word that said that nothing is aligned, which the other command never does."""
-    left: list[str] = []
-    for word in words:
-        if word == "none" and left[-1:] in (["--method"], ["-m"]):
-            left.pop()
-        elif word not in ("--method=none", "-mnone"):
-            left.append(word)
-    return left
 
 
 def parted(given: Mapping[str, Value], problems: Problems) -> dict[str, Value]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ OF_THE_RUN = ("force", "resume", "dry_run", "json", "quiet", "verbose", "help")
 REPORTS = ("report",)
 # Options that a step may write as one with parts: `baseline: {file: FILE, missing: accept}`.
 PARTS = {"baseline": {"file": "baseline", "missing": "missing_baseline", "tolerance": "baseline_tolerance"}}
+# Of a command: what went from it, by its key, and to which.
+MOVED = {"merge": {"ignore": "average", "copy_from": "average", "extra": "average"}}
 # Options whose file may be missing where another one says so.
 MAY_BE_MISSING = {key: parts["missing"] for key, parts in PARTS.items() if "missing" in parts}
 ACCEPTED = constant("rebasin_cli.session.outcomes", "ACCEPT")
@@ -182,3 +185,38 @@ def _one(option: Option, value: Any) -> Any:
     if option.type is bool or value is None:
         return value
     return option.read(str(value))
+
+
+def moved_key(command: str, key: str) -> str | None:
+    """What a recipe says for a key that the command had; None for any other."""
+    to = MOVED.get(command, {}).get(key)
+    return to and f"{key!r} is of `{to}` now (models as they are): `{to}: {{models: …, {key}: …}}`"
+
+
+def moved_flag(command: str, flag: str) -> str | None:
+    """The command that has a flag now; None for any other."""
+    return MOVED.get(command, {}).get(flag.removeprefix("--").replace("-", "_")) if flag[:2] == "--" else None
+
+
+def moved_line(arguments: Sequence[str]) -> str | None:
+    """What is wrong with a command line that has such a flag, with the line to type; None for any other."""
+    if not arguments:
+        return None
+    command, *rest = arguments
+    gone = [word.partition("=")[0] for word in rest if moved_flag(command, word.partition("=")[0])]
+    if not gone:
+        return None
+    to = str(moved_flag(command, gone[0]))
+    typed = shlex.join(["rebasin", to, *_without_method(rest)])
+    return f"{' and '.join(dict.fromkeys(gone))}: of rebasin {to} now. Type: {typed}"
+
+
+def _without_method(words: Sequence[str]) -> list[str]:
+    """Without the word that said that nothing is aligned, which the other command never does."""
+    left: list[str] = []
+    for word in words:
+        if word == "none" and left[-1:] in (["--method"], ["-m"]):
+            left.pop()
+        elif word not in ("--method=none", "-mnone"):
+            left.append(word)
+    return left

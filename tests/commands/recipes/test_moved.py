@@ -4,13 +4,13 @@ import shlex
 
 import pytest
 
-from rebasin_cli.commands.recipes import placing
+from rebasin_cli.commands.recipes import vocabulary
 
 
 def test_a_key_that_went_is_told_with_its_command(recipe):
     _, problems = recipe("steps:\n  - merge: {models: [a.safetensors, b.safetensors], ignore: '*.bias'}")
     assert len(problems) == 1 and "'ignore' is of `average` now" in str(problems[0])
-    assert placing.key("align", "ignore") is None and placing.key("merge", "weights") is None
+    assert vocabulary.moved_key("align", "ignore") is None and vocabulary.key("merge", "weights") is None
 
 
 @pytest.mark.parametrize(
@@ -28,10 +28,10 @@ def test_a_key_that_went_is_told_with_its_command(recipe):
     ],
 )
 def test_a_line_is_told_as_the_line_to_type(line, typed):
-    told = placing.line(shlex.split(line))
+    told = vocabulary.moved_line(shlex.split(line))
     assert told is None if typed is None else told.endswith(f"Type: rebasin {typed}")
 
 
 def test_a_flag_is_told_once_however_often_it_was_typed():
-    told = placing.line(shlex.split("merge a b --ignore x --extra=keep --ignore=y"))
+    told = vocabulary.moved_line(shlex.split("merge a b --ignore x --extra=keep --ignore=y"))
     assert told.startswith("--ignore and --extra: of rebasin average now.")
