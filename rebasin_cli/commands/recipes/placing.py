@@ -6,7 +6,7 @@ each is told with the form that is expected, in the person's own words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...errors import near
