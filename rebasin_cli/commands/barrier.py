@@ -117,7 +117,7 @@ class Barrier(
 
     a: Path = argument("A", "The reference.", role=READS)
     b: Path = argument("B", "The model that is aligned to it.", role=READS)
-    search: str | None = Method.method
+    method: str | None = Method.method
     perm: Path | None = Method.perm
     curve: tuple[Path, ...] = option(
         (),

@@ -75,7 +75,7 @@ class Curve(Loading, Network, DataSet, Screen):
     augment: bool | None = Training.augment
     limit: int | None = Training.limit
     attack: str | None = Training.attack
-    search: str | None = again(Method.method, None, help="How B is aligned: {methods}, or none (wm).")
+    method: str | None = again(Method.method, None, help="How B is aligned: {methods}, or none (wm).")
     perm: Path | None = again(Method.perm, None, panel=SEARCH)
     loss: str | None = Scoring.loss
     no_prove: bool = Proving.no_prove

@@ -10,7 +10,8 @@ from rebasin_cli.commands.recipes import vocabulary
 def test_a_key_that_went_is_told_with_its_command(recipe):
     _, problems = recipe("steps:\n  - merge: {models: [a.safetensors, b.safetensors], ignore: '*.bias'}")
     assert len(problems) == 1 and "'ignore' is of `average` now" in str(problems[0])
-    assert vocabulary.moved_key("align", "ignore") is None and vocabulary.moved_key("merge", "weights") is None
+    assert vocabulary.moved_key("align", "ignore") is None
+    assert vocabulary.moved_key("merge", "weights") is None
 
 
 @pytest.mark.parametrize(
