@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 
 if TYPE_CHECKING:
@@ -34,3 +37,60 @@ class Lazy(Protocol):
 def is_lazy(tensors: object) -> TypeGuard[Lazy]:
     """Whether shapes and dtypes are known, so that no tensor need be made for them."""
     return hasattr(tensors, "shapes") and hasattr(tensors, "dtypes")  # quicker than a Protocol's isinstance
+
+
+# What a metric cannot be called: these words mean something else in gates and in JSON.
+TAKEN = ("loss", "ece", "samples", "lambdas", "each", "count", "reliability", "intervals", "name",
+         "row", "other", "split", "barrier", "chord", "midpoint", "drop", "rise", "test", "train", "shipped",
+         "pairs", "mean", "metrics", "gap", "weights", "bins", "data", "file", "gates")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a measured number is of: its name, its unit ("" for none), which way is better, where it lies.
+
+    A loss and a metric say this of themselves once, where the option that names them is opened. What shows,
+    compares or judges a figure reads it here, and has no words of its own for it.
+    """
+
+    name: str
+    unit: str = ""
+    larger_is_better: bool = True
+    range: tuple[float, float] = (-math.inf, math.inf)
+
+    @property
+    def key(self) -> str:
+        """Its name in gates and in JSON: one word."""
+        return re.sub(r"\W+", "_", self.name).strip("_").lower()
+
+    @property
+    def in_unit(self) -> str:
+        """The unit after a number, " nats"; "" without one."""
+        return f" {self.unit}" if self.unit else ""
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it lies in 0–1, so that a limit may be in per cent."""
+        return not self.unit and self.range == (0.0, 1.0)
+
+    @property
+    def spread(self) -> str:
+        """Where it lies, or in what it is: "0–1", "nats"; "" where neither was told."""
+        if self.unit:
+            return self.unit
+        low, high = self.range
+        return f"{low:g}–{high:g}" if math.isfinite(low) and math.isfinite(high) else ""
+
+    @property
+    def titled(self) -> str:
+        """For an axis or a column: "accuracy, 0–1"."""
+        return f"{self.name}, {self.spread}" if self.spread else self.name
+
+    @property
+    def sign(self) -> float:
+        """1 where smaller is better, −1 where larger is: times it, more is worse."""
+        return -1.0 if self.larger_is_better else 1.0
+
+
+CROSS_ENTROPY = Quantity("cross-entropy", "nats", False, (0.0, math.inf))
+ACCURACY = Quantity("accuracy", "", True, (0.0, 1.0))

@@ -353,7 +353,7 @@ def test_a_barrier_report_holds_every_row_and_the_known_floors():
             assert curve.lambdas == (0.0, 0.25, 0.5, 0.75, 1.0) and curve.samples == 60
             assert curve.loss[0] == scores[0, split].loss
             assert curve.loss[-1] == pytest.approx(scores[1, split].loss, rel=1e-6)
-            assert barrier.chord >= 0 and barrier.accuracy_chord >= 0
+            assert barrier.chord >= 0 and barrier.metrics["accuracy"].chord >= 0
             assert barrier.midpoint >= abs(curve.loss[0] - curve.loss[-1]) / 2 - 1e-12
             middle = curve.loss[2] - (curve.loss[0] + curve.loss[-1]) / 2
             assert barrier.midpoint >= middle and barrier.chord >= middle - 1e-12

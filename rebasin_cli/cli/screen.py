@@ -13,6 +13,7 @@ import typer
 
 from ..errors import RebasinError
 from ..runtime.text import line, many
+from ..types import Quantity
 
 # typer's base of all that is wrong with arguments: click's, or a copy of it within typer.
 ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -140,7 +141,8 @@ def numbers(value: Any) -> Any:
 
 
 def _scored(score: Mapping[str, Any]) -> str:
-    figures = ((name, score.get(name)) for name in ("loss", "accuracy"))
+    metrics = (score.get("measured") or {}).get("metrics", [{"name": "accuracy"}])
+    figures = ((name, score.get(name)) for name in ("loss", *(Quantity(m["name"]).key for m in metrics)))
     return ", ".join(f"{name} {value:.4f}" for name, value in figures if isinstance(value, float))
 
 

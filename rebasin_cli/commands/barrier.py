@@ -29,6 +29,7 @@ from ..measure.settings import (
     points_of,
     repaired_label,
 )
+from ..measure.thresholds import Language
 from ..networks.attacks import Attack, Attacker
 from ..registry.options import PAIR, PLAIN, READS, WRITES, again, argument, option
 from ..registry.results import Plan
@@ -41,6 +42,7 @@ from ..session.inputs import of_model
 from ..session.listener import SILENT, Listener
 from ..session.method_options import bounded, start_file
 from ..session.outcomes import REPORT, Answer, Formats, Gates, Screen, Summary, Weights
+from ..session.samples import quantities_of
 from ..session.session import Session
 from ..session.subjects import (
     SAMPLES,
@@ -63,6 +65,7 @@ from ..session.subjects import (
     Search,
     Subjects,
 )
+from ..types import Quantity
 from .merging.curved import between
 from .verbs import endpoints, plans, provenance, repairs, search
 from .verbs.gates import Judged, asked_of, judge, known, written_of
@@ -185,7 +188,8 @@ def run(asked: Barrier, listener: Listener = SILENT) -> BarrierResult | Plan:
     measured alike, for means over pairs; all else is of A and B. What was `measured` before is not again.
     Gates are judged in the report, and raised only by the result's `end`: everything is written first.
     """
-    gates, subjects = asked_of(asked), subjects_of(asked)
+    subjects = subjects_of(asked)
+    gates = asked_of(asked, Language(*_split(subjects.data)))
     written, pairs = written_of(asked, listener), [_two(text) for text in asked.pair]
     found = _barrier(asked, pairs, gates, written, listener, subjects)
     return BarrierResult(found, asked.baseline) if isinstance(found, Report) else Plan(found)
@@ -263,7 +267,7 @@ def _plan(
     gates: GateSet,
 ) -> _Plan:
     """Everything that can be refused before an hour of measuring; the minutes are told."""
-    _ = session.scores
+    _, language = session.scores, Language(*_split(session.asked.data))
     if session.held_out is not None:
         session.held_out.check(measured=True)
     session.fitted  # noqa: B018 (models and spec, before the pairs)
@@ -314,7 +318,7 @@ def _plan(
     rows += plan_attacks(rows, settings.attacks, statistics=statistics)
     for attack in settings.attacks:  # refused before anything is measured
         Attacker(attack, splits["test"])
-    check_gate_names(gates.gates, [row.name for row in rows], MEASURED)
+    check_gate_names(gates.gates, [row.name for row in rows], MEASURED, language)
     subject = None
     if gates.baseline is not None and gates.baseline.report is not None:
         subject = _subject(session)
@@ -326,6 +330,11 @@ def _plan(
     figures |= plans.not_estimated([(session.method, session.options)])
     session.say(plans.in_words(figures))
     return _Plan(session, repair, settings, word, rows, figures, subject)
+
+
+def _split(data: Data) -> tuple[Quantity, Sequence[Quantity]]:
+    loss, *metrics = quantities_of(data)
+    return loss, metrics
 
 
 def _attacks(asked: Barrier) -> Sequence[Attack]:
@@ -348,6 +357,7 @@ def _measure(planned: _Plan, command: str, gates: GateSet) -> Report:
     splits, network = dict(session.splits), session.need_network()
     fitted = splits.pop("fitted", None)
     done, total = itertools.count(1), sum(row.points for row in planned.rows)
+    language = Language(*_split(session.asked.data))
     (a, b), output, not_kept = session.models, session.output, session.asked.network.not_kept
     report = measuring.barrier(
         a,
@@ -376,7 +386,7 @@ def _measure(planned: _Plan, command: str, gates: GateSet) -> Report:
         scores=session.scores,
         seed=session.seed,
         check=endpoints.check(session),
-        planned=lambda rows: check_gate_names(gates.gates, [row.name for row in rows], MEASURED),
+        planned=lambda rows: check_gate_names(gates.gates, [row.name for row in rows], MEASURED, language),
         measured=lambda: session.listener.step("measuring", next(done), total, ""),
         options=bounded(session.options),
         data=inputs.get("data"),
@@ -417,9 +427,11 @@ def _measure(planned: _Plan, command: str, gates: GateSet) -> Report:
 
 
 def _subject(session: Session) -> Subject:
-    """What the report will be of."""
+    """What the report will be of. Accuracy that nobody named may be left out, so that is not known yet."""
+    open_ = session.asked.data.loss is not None and not session.asked.data.metric
+    quantities = None if open_ else quantities_of(session.asked.data)
     data, test = session.asked.data, session.splits["test"]
-    named = {"loss": data.loss, "metric": data.metric, "output": session.output}
+    named = {"loss": data.loss, "metric": ", ".join(data.metric) or None, "output": session.output}
     return Subject(
         test.name,
         provenance.describe_data(test, full=data.full)["normalization"],
@@ -428,6 +440,7 @@ def _subject(session: Session) -> Subject:
         session.fitted.log10_symmetries(),
         {key: value for key, value in named.items() if value is not None},
         baseline.digest_of_all(test),
+        quantities,
     )
 
 

@@ -16,10 +16,12 @@ from ..networks.evaluation import Scores
 from ..registry.options import PLAIN, READS, again, argument, option
 from ..registry.results import IN_JSON_ONLY, UNSET, Result, Unset
 from ..reports import verdicts
+from ..reports.accounts import describe_quantities
 from ..reports.github import told_as_one
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, Gates, Screen
+from ..session.samples import quantities_of
 from ..session.session import Session
 from ..session.subjects import (
     Calibration,
@@ -39,7 +41,9 @@ FIGURES = True
 
 @dataclass(frozen=True, kw_only=True)
 class Eval(Loading, Running, DataSet, Samples, Choosing, Scoring, Calibration, Screen):
-    """Measure loss (nats), accuracy (0–1) and expected calibration error (0–1); with --json its bins, too.
+    """Measure loss, metrics and, of class numbers, expected calibration error; with --json its bins, too.
+
+    Without --loss and --metric that is cross-entropy in nats and accuracy, 0–1.
 
     With --gate exit code 1 where a figure misses its limit.
 
@@ -60,11 +64,12 @@ class Eval(Loading, Running, DataSet, Samples, Choosing, Scoring, Calibration, S
 
 @dataclass(frozen=True, kw_only=True)
 class EvalResult(Result):
-    """What one model is worth on one split: `loss` in nats a sample, `accuracy` and `ece` 0–1.
+    """What one model is worth on one split: its `loss`, a mean over samples, and its metrics by name.
 
-    `held_out` says which samples of the split were left out. Of the expected calibration error `bins` is the
-    number, and `reliability` what is in them: their samples, mean confidence and accuracy, None in empty
-    ones. `gates` are those that were asked for, each with what was `measured` and whether it is `met`.
+    `measured` says what these are: names, units, which way is better, where they lie. `held_out` says which
+    samples of the split were left out. Of the expected calibration error `bins` is the number, and
+    `reliability` what is in them: their samples, mean confidence and accuracy, None in empty ones. `gates`
+    are those that were asked for, each with what was `measured` and whether it is `met`.
     """
 
     file: str
@@ -72,12 +77,20 @@ class EvalResult(Result):
     split: str
     held_out: Mapping[str, Any] | Unset = UNSET
     loss: float
-    accuracy: float
+    metrics: Mapping[str, float]
     samples: int
-    ece: float | None
+    ece: float | Unset = UNSET
+    measured: Mapping[str, Any] = field(default_factory=dict, metadata=IN_JSON_ONLY)
     bins: int | Unset = UNSET
     reliability: Mapping[str, list[float | None]] | Unset = field(default=UNSET, metadata=IN_JSON_ONLY)
     gates: list[Mapping[str, Any]] | Unset = UNSET
+
+    def values(self) -> dict[str, Any]:
+        """With the metrics beside the loss, under their names."""
+        found: dict[str, Any] = {}
+        for key, value in super().values().items():
+            found |= dict(self.metrics) if key == "metrics" else {key: value}
+        return found
 
     @property
     def _found(self) -> Sequence[verdicts.GateResult]:
@@ -95,12 +108,14 @@ def run(asked: Eval, listener: Listener = SILENT) -> EvalResult:
 
     One that is not met is raised only by the result's `end`.
     """
-    own_loss = asked.loss is not None
-    limits = [model_gates.parse(text, asked.split, own_loss=own_loss) for text in asked.gate]
-    found = measured(asked.model, asked.split, listener, subjects_of(asked))
+    subjects = subjects_of(asked)
+    loss, *metrics = quantities_of(subjects.data)
+    limits = [model_gates.parse(text, asked.split, loss, metrics) for text in asked.gate]
+    found = measured(asked.model, asked.split, listener, subjects)
     if not limits:
         return found
-    figures = {name: getattr(found, name) for name in model_gates.FIGURES}
+    figures = {"loss": found.loss, **found.metrics}
+    figures |= {} if isinstance(found.ece, Unset) else {"ece": found.ece}
     held = model_gates.held(limits, figures, asked.split)
     return dataclasses.replace(found, gates=list(map(dataclasses.asdict, held)))
 
@@ -133,9 +148,10 @@ def measured(path: Path, split: str, listener: Listener, subjects: Subjects) -> 
         split=split,
         held_out=without,
         loss=scores.loss,
-        accuracy=scores.accuracy,
+        metrics=dict(scores.metrics),
         samples=scores.samples,
-        ece=scores.ece,
+        ece=scores.ece if scores.bins else UNSET,
+        measured=describe_quantities(scores.quantities),
         bins=len(scores.bins[0]) if scores.bins else UNSET,
         reliability=_reliability(scores) if scores.bins else UNSET,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import CheckpointError, UsageError
 from ..measure.gates import check_measured
+from ..measure.thresholds import Language
 from ..registry.options import READS, again, argument
 from ..runtime.files import Inputs
 from ..session.listener import SILENT, Listener
@@ -47,9 +48,10 @@ def run(asked: Gate, listener: Listener = SILENT) -> GateResult:
     Nothing is measured: a gate on what the report has no figures of is a UsageError that says what would
     measure them. A file that is no report is a CheckpointError.
     """
-    path, gates = asked.report, asked_of(asked)
+    path = asked.report
     written = replace(written_of(asked, listener), folder=None)
     report = stored_report(path, error=CheckpointError).report
+    gates = asked_of(asked, Language.of(report))
     if not gates.any:
         raise UsageError(
             "no gate is named",

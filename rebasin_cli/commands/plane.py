@@ -1,4 +1,4 @@
-"""`rebasin plane`: loss and accuracy over the plane through three models."""
+"""`rebasin plane`: loss and metrics over the plane through three models."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ FIGURES = True
 
 @dataclass(frozen=True, kw_only=True)
 class Plane(Loading, Network, DataSet, Samples, Scoring, Methods, Screen):
-    """Draw loss and accuracy over the plane through three models, and the paths between them.
+    """Draw loss and metrics over the plane through three models, and the paths between them.
 
     Distances in the picture are distances between weights. With BatchNorm, statistics are measured anew at
     every point. After Ctrl-C, --resume goes on with a plane that is written.
@@ -116,7 +116,7 @@ class Plane(Loading, Network, DataSet, Samples, Scoring, Methods, Screen):
 
 @dataclass(frozen=True)
 class PlaneResult(Result):
-    """Loss (nats) and accuracy (0–1) over a grid: a row for each of `y`, a column for each of `x`.
+    """Loss and metrics, by name, over a grid: a row for each of `y`, a column for each of `x`.
 
     `points` are the models that span the plane, with their places in it and their figures, `lines` and
     `curves` what is drawn into it; from `ceiling` on all losses are drawn alike.
@@ -138,9 +138,17 @@ class PlaneResult(Result):
     x: list[float]
     y: list[float]
     loss: list[list[float]]
-    accuracy: list[list[float]]
+    metrics: Mapping[str, list[list[float]]]
+    measured: Mapping[str, Any]
     written: list[str] | None
     times: Mapping[str, float]
+
+    def values(self) -> dict[str, Any]:
+        """With the metrics beside the loss, under their names."""
+        found: dict[str, Any] = {}
+        for key, value in super().values().items():
+            found |= dict(self.metrics) if key == "metrics" else {key: value}
+        return found
 
     def document(self) -> Document:
         return drawn.document(self.values())
@@ -192,7 +200,7 @@ def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
         session.splits["test"] = shown
         endpoints.check(session)({"test": ends[: len(session.models)]})
     with _kept(session, written, files, asked) as state:
-        figures = _measured(session, flat, axes, shown, again, perms, state)
+        figures = _measured(session, flat, axes, shown, again, perms, state, len(ends[0].figures))
     made = PlaneResult(
         schema=SCHEMA,
         rebasin=version(),
@@ -205,7 +213,7 @@ def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
         data=provenance.describe_data(shown, full=session.asked.data.full)
         | {"split": asked.split, "samples": shown.samples, "reset": 0 if again is None else again.samples},
         points=[
-            {"name": name, "x": x, "y": y, "loss": end.loss, "accuracy": end.accuracy}
+            {"name": name, "x": x, "y": y, **end.figures}
             for name, (x, y), end in zip(names, flat.places, ends, strict=True)
         ],
         lines=_lines(names, flat, bool(trained)),
@@ -214,7 +222,8 @@ def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
         x=list(axes[0]),
         y=list(axes[1]),
         loss=figures[0].tolist(),
-        accuracy=figures[1].tolist(),
+        metrics={key: grid.tolist() for key, grid in zip(ends[0].metrics, figures[1:], strict=True)},
+        measured=accounts.describe_quantities(ends[0].quantities),
         written=[str(path) for _, path in files] or None,
         times=accounts.times(found),
     )
@@ -302,7 +311,7 @@ def _kept(
         "full": data.full,
         "batch_size": data.batch_size,
         "loss": data.loss,
-        "metric": data.metric,
+        "metric": list(data.metric) or None,
         "curves": [stored.load(path).digest for path in asked.curve],
     }
     output = Output(files[0][1], written.force, resume=written.resume)
@@ -319,6 +328,7 @@ def _measured(
     again: Any,
     perms: Permutations | None,
     state: Resumable,
+    count: int,
 ) -> torch.Tensor:
     """The figures over the grid, those of an interrupted run among them."""
     total, still = len(axes[0]) * len(axes[1]), perms or identity(session.fitted.words)
@@ -337,6 +347,7 @@ def _measured(
         scores=session.scores,
         device=session.device,
         known=known,
+        figures_of=count,
         reached=reached,
     )
 

@@ -18,6 +18,41 @@ from ..registry import user_code
 ENDLESS = 10_000_000  # samples, after which a loader that does not tell its length is taken to have no end
 
 
+TARGETS = ("labels", "label", "targets", "target", "y")  # what batches call them
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """How a dictionary is a batch: the targets lie under `key`, or under one of `TARGETS`.
+
+    All else are inputs, by name; one input alone needs none. `inside`: the targets stay among the inputs, for
+    a network that computes its own loss.
+    """
+
+    key: str | None = None
+    inside: bool = False
+
+    def of(self, batch: Mapping[str, Any]) -> str | None:
+        """The key of the targets in a batch; None where there are none."""
+        return self.key if self.key is not None else next((name for name in TARGETS if name in batch), None)
+
+    def parted(self, batch: Mapping[str, Any], number: int) -> tuple[Any, Any]:
+        """Inputs and targets. Raises DataError where there are no such targets, or nothing else."""
+        key = self.of(batch)
+        if key is not None and key not in batch:
+            raise DataError(
+                f"batch {number} of the data has no {key!r}: it has {', '.join(map(repr, [*batch][:SHOWN]))}",
+                hint="Name the key of the targets with --targets",
+            )
+        inputs = {name: value for name, value in batch.items() if name != key}
+        if not inputs:
+            raise DataError(f"batch {number} of the data has nothing but its targets, {key!r}")
+        targets = None if key is None else batch[key]
+        if self.inside:
+            return dict(batch), targets
+        return (inputs if len(inputs) > 1 else next(iter(inputs.values()))), targets
+
+
 @dataclass(frozen=True)
 class LoaderData:
     """One split of a user's own loader; its batches are used as they are, in their own order.
@@ -35,12 +70,13 @@ class LoaderData:
     classes: int | None = None
     batch_size: int | None = None
     skip: int = 0
+    keyed: Keyed = Keyed()
     _count: list[int] = field(default_factory=list, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         left, passed, seen = self.limit, self.skip, 0
-        for inputs, targets in checked(self.batches):
-            size = size_of(targets)
+        for inputs, targets in checked(self.batches, self.keyed):
+            size = size_of(targets, inputs)
             seen += size
             if left is None and seen > ENDLESS and not hasattr(self.batches, "__len__"):
                 raise DataError(
@@ -51,9 +87,9 @@ class LoaderData:
                 over, passed = min(passed, size), max(passed - size, 0)
                 if not (size := size - over):
                     continue
-                inputs, targets = tail(inputs, over), tail(targets, over)
+                inputs, targets = part_of((inputs, targets), over, over + size)
             if left is not None and size >= left:
-                yield head(inputs, left), head(targets, left)
+                yield part_of((inputs, targets), 0, left)
                 return
             left = None if left is None else left - size
             yield inputs, targets
@@ -62,7 +98,7 @@ class LoaderData:
     def samples(self) -> int:
         """Counted by reading every batch once."""
         if not self._count:
-            self._count.append(sum(size_of(targets) for _, targets in self))
+            self._count.append(sum(size_of(targets, inputs) for inputs, targets in self))
         return self._count[0]
 
     def subset(self, limit: int, seed: int = 0, *, skip: int = 0) -> LoaderData:
@@ -151,8 +187,11 @@ def _asked(wrong: str = "") -> str:
     return said + "Write one around it: def loader(split), which returns the batches of that split"
 
 
-def checked(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """The batches that hold samples, one at least; what the loader does wrong is a DataError."""
+def checked(batches: Iterable[Any], keyed: Keyed | None = None) -> Iterator[tuple[Any, Any]]:
+    """The batches that hold samples, one at least; what the loader does wrong is a DataError.
+
+    `keyed` says where the targets are in batches that are dictionaries.
+    """
     if isinstance(batches, Once):
         yield from batches
         return
@@ -163,8 +202,8 @@ def checked(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         with user_code(f"the data failed at batch {number}", DataError):
             if (batch := next(iterator, _END)) is _END:
                 break
-            pair = _pair(batch, number)
-            empty = _nothing(pair[1])
+            pair = _pair(batch, number, keyed or Keyed())
+            empty = _counted(*pair) == 0
         if not empty:
             found = True
             yield pair
@@ -194,8 +233,8 @@ class First:
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         left = self.most
         for inputs, targets in checked(self.batches):
-            size = size_of(targets)
-            yield (inputs, targets) if size <= left else (head(inputs, left), head(targets, left))
+            size = size_of(targets, inputs)
+            yield (inputs, targets) if size <= left else part_of((inputs, targets), 0, left)
             left -= size
             if left <= 0:
                 return
@@ -204,12 +243,17 @@ class First:
 _END = object()
 
 
-def _pair(batch: Any, number: int) -> tuple[Any, Any]:
-    """Inputs and targets as tensors, numpy's arrays and lists of numbers too. Raises DataError."""
+def _pair(batch: Any, number: int, keyed: Keyed) -> tuple[Any, Any]:
+    """Inputs and targets as tensors, numpy's arrays and lists of numbers too. Raises DataError.
+
+    Lists among targets stay lists.
+    """
+    if isinstance(batch, Mapping):
+        batch = keyed.parted(batch, number)
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         raise DataError(f"batch {number} of the data is {describe(batch)}", hint=_pairs(batch))
     inputs, targets = (_as_tensors(part, f"batch {number} of the data") for part in batch)
-    targets = map_tensors(_widened, targets)
+    inputs, targets = _with_tuples(inputs), map_tensors(_widened, targets)
     for tensor in tensors_in(inputs):
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise DataError(f"batch {number} of the data has NaN or infinite inputs")
@@ -221,25 +265,12 @@ def _pair(batch: Any, number: int) -> tuple[Any, Any]:
     return inputs, targets
 
 
-TARGETS = ("labels", "label", "targets", "target", "y")  # what batches call them
-
-
 def _pairs(batch: Any) -> str:
     """How to make a pair of this batch."""
-    expected = "Expected a pair (inputs, targets)"
+    expected = "Expected a pair (inputs, targets), or a dictionary"
     if isinstance(batch, (tuple, list)) and len(batch) > 2:
         return f"{expected}: several inputs as a tuple or a dictionary of their own, ((a, b), targets)."
-    if not isinstance(batch, Mapping):
-        return f"{expected}."
-    last = next((key for key in TARGETS if key in batch), None)
-    inputs = [key for key in batch if key != last]
-    keys = ", ".join(map(repr, inputs[:8]))
-    targets = "batch[KEY OF THE TARGETS]" if last is None else f"batch[{last!r}]"
-    if last is not None and len(inputs) == 1:
-        return f"{expected}: yield batch[{keys}], {targets}."
-    return (
-        f"{expected}: yield {{key: batch[key] for key in ({keys},)}}, {targets}; or only a tensor as inputs."
-    )
+    return f"{expected}."
 
 
 def _as_tensors(value: Any, where: str) -> Any:
@@ -256,8 +287,15 @@ def _as_tensors(value: Any, where: str) -> Any:
     if isinstance(value, (tuple, list)):
         if value and _numbers(value):
             return torch.as_tensor(value)  # what is ragged raises, and is told as the data's failure
-        return tuple(_as_tensors(item, where) for item in value)
+        return _alike(value, [_as_tensors(item, where) for item in value])
     return value
+
+
+def _with_tuples(value: Any) -> Any:
+    """Inputs in a list are several, as in a tuple; a list of targets may have one for each sample."""
+    if isinstance(value, Mapping):
+        return {key: _with_tuples(item) for key, item in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
 def _numbers(value: Any) -> bool:
@@ -273,18 +311,28 @@ def _widened(tensor: Tensor) -> Tensor:
     return tensor.long() if whole else tensor
 
 
-def _nothing(targets: Any) -> bool:
-    """Whether a batch has no samples, as `size_of` counts them."""
-    tensor = next(tensors_in(targets), None)
-    return tensor is not None and tensor.ndim > 0 and not len(tensor)
+def size_of(targets: Any, inputs: Any = None) -> int:
+    """The number of samples in a batch, by its targets, else by its inputs. Raises DataError.
 
-
-def size_of(targets: Any) -> int:
-    """The number of samples in a batch, by its targets. Raises DataError."""
-    tensor = next(tensors_in(targets), None)
-    if tensor is None or tensor.ndim == 0:
+    A list of targets, such as a dictionary a sample, has one entry for each.
+    """
+    if (found := _counted(inputs, targets)) is None:
         raise DataError(f"targets are {describe(targets)}; expected a tensor, one entry a sample")
-    return len(tensor)
+    return found
+
+
+def _counted(inputs: Any, targets: Any) -> int | None:
+    if isinstance(targets, list) and not _batched(targets):
+        return len(targets)
+    every = itertools.chain(itertools.islice(tensors_in(targets), 1), tensors_in(inputs))
+    tensor = next((each for each in every if each.ndim), None)
+    return None if tensor is None else len(tensor)
+
+
+def _batched(values: list[Any]) -> bool:
+    """Whether a list holds tensors over the whole batch: not where each is of one sample."""
+    sizes = {len(value) if isinstance(value, Tensor) and value.ndim else -1 for value in values}
+    return len(sizes) == 1 and -1 not in sizes and sizes != {len(values)}
 
 
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
@@ -294,8 +342,15 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: map_tensors(function, item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return tuple(map_tensors(function, item) for item in value)
+        return _alike(value, [map_tensors(function, item) for item in value])
     return value
+
+
+def _alike(value: tuple[Any, ...] | list[Any], items: list[Any]) -> Any:
+    """The items in a container of the same kind."""
+    if isinstance(value, list):
+        return items
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
 
 
 def head(value: Any, size: int) -> Any:
@@ -304,13 +359,16 @@ def head(value: Any, size: int) -> Any:
 
 
 def part_of(value: Any, start: int, stop: int) -> Any:
-    """Some samples, in a row, of everything in a batch."""
-    return map_tensors(lambda tensor: tensor[start:stop] if tensor.ndim else tensor, value)
-
-
-def tail(value: Any, start: int) -> Any:
-    """The samples from number `start` on of everything in a batch."""
-    return map_tensors(lambda tensor: tensor[start:] if tensor.ndim else tensor, value)
+    """Some samples, in a row, of everything in a batch; of a list with an entry a sample, those entries."""
+    if isinstance(value, Tensor):
+        return value[start:stop] if value.ndim else value
+    if isinstance(value, Mapping):
+        return {key: part_of(item, start, stop) for key, item in value.items()}
+    if isinstance(value, list) and not _batched(value):
+        return value[start:stop]
+    if isinstance(value, (tuple, list)):
+        return _alike(value, [part_of(item, start, stop) for item in value])
+    return value
 
 
 def to_device(value: Any, device: str | torch.device) -> Any:

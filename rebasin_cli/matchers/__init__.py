@@ -102,7 +102,7 @@ class Problem:
     ridge: float | None = None
     output: str | int | None = None
     not_kept: tuple[str, ...] = ()
-    loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None
+    loss: Callable[[Any, Any], Any] | None = None
     device: str = "cpu"
     ranks: Ranks = ALONE
 

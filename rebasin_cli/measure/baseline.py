@@ -1,7 +1,7 @@
 """A report held against an earlier one: is what would be shipped really worse, or only by chance?
 
 Compared are the shipped rows at λ = ½ on test data, where everything is a mean over samples: the height of
-the loss above the chord, and accuracy. A gate is not met where it is worse by more than a tolerance *and*
+the loss above the chord, and every metric. A gate is not met where it is worse by more than a tolerance *and*
 the difference is no chance: its one-sided 99 % confidence bound is above 0 (docs/report.md).
 """
 
@@ -24,19 +24,37 @@ from ..networks.evaluation import Scores
 from ..reports import TOLERANCE, Gate, Report, Row
 from ..reports.format import MIDPOINT, number
 from ..runtime.text import clean
-from ..types import Batches
+from ..types import Batches, Quantity
 
 MOST = 100_000  # samples: a report of more would be too large to keep
 LOOKED_AT = 64  # values of a tensor of a sample that its digest is made of, or up to twice as many
-PAIRED = ("chord", "accuracy")
 LARGEST = 60_000.0  # nearly the largest number of two bytes
-ACCURACY_TOLERANCE = 0.005
+METRIC_TOLERANCE = 0.005  # of a share; of another metric, of its value in the baseline
 SURE = 0.99  # one-sided: of equal models about one gate in a hundred is missed
 Z95 = 1.959964  # half a 95 % interval, in standard errors
-FIGURES = {  # words for a sentence, unit, 1 where larger is worse, what rounding alone may change
-    "chord": ("the height of the loss above the chord at λ=½", " nats", 1, 5e-8),
-    "accuracy": ("accuracy at λ=½", "", -1, 1e-12),
-}
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """What is compared: words for a sentence, its unit, 1 where larger is worse, what rounding may change."""
+
+    key: str
+    words: str
+    unit: str
+    worse: float
+    rounding: float
+    slack: float | None = None  # a share of the figure where None
+
+    @staticmethod
+    def all(report: Report, tolerance: float = TOLERANCE) -> list[_Figure]:
+        height = "the height of the loss above the chord at λ=½"
+        found = [_Figure("chord", height, report.loss.in_unit, 1, 5e-8, tolerance)]
+        for metric in report.metrics:
+            known = (1e-12, METRIC_TOLERANCE) if metric.is_share else (5e-8, None)
+            found.append(_Figure(metric.key, f"{metric.name} at λ=½", metric.in_unit, metric.sign, *known))
+        return found
+
+
 NEXT = "Write a new baseline with: rebasin barrier … --report FOLDER"
 
 
@@ -51,6 +69,7 @@ class Subject:
     symmetries: float | None  # log10: equal specs fit networks of any width
     scores: Mapping[str, Any] = field(default_factory=dict)  # a loss, a metric, an output of the user's own
     digest: str | None = None  # of the test samples; None where they are other ones each time, or not told
+    quantities: tuple[Quantity, ...] | None = None  # what is measured, the loss first; None: not known yet
 
     @classmethod
     def of(cls, report: Report) -> Subject:
@@ -62,6 +81,7 @@ class Subject:
             report.spec.get("log10_symmetries"),
             _part(report.data, "scores"),
             report.data.get("sha256"),
+            (report.loss, *report.metrics),
         )
 
     def unlike(self, other: Subject) -> list[str]:
@@ -77,6 +97,9 @@ class Subject:
             f"--{key}": (self.scores.get(key), other.scores.get(key))
             for key in sorted({*self.scores, *other.scores})
         }
+        if self.quantities is not None and other.quantities is not None:
+            both = (", ".join(map(_told, one)) for one in (self.quantities, other.quantities))
+            named["what is measured"] = (next(both), next(both))
         if self.digest is not None and other.digest is not None:
             named["the test samples themselves (SHA-256)"] = (self.digest, other.digest)
         apart = {what: both for what, both in named.items() if both[0] != both[1]}
@@ -108,23 +131,23 @@ def check_baseline(baseline: Report, subject: Subject | None = None, *, named: s
     if subject is not None and (problems := Subject.of(baseline).unlike(subject)):
         raise UsageError("--baseline is of something else than this run", problems=problems, hint=NEXT)
     row = shipped(baseline, named)
-    for figure in FIGURES:
-        if not math.isfinite(at_middle(row, figure)):
-            raise UsageError(f"{named} has no finite test {figure} for {clean(row.name)!r}", hint=NEXT)
+    for figure in _Figure.all(baseline):
+        if not math.isfinite(at_middle(row, figure.key)):
+            raise UsageError(f"{named} has no finite test {figure.key} for {clean(row.name)!r}", hint=NEXT)
 
 
 def against(baseline: Report, report: Report, tolerance: float = TOLERANCE) -> list[Gate]:
-    """A gate for each of `FIGURES`. Raises as `check_baseline` does."""
+    """A gate for the loss and for each metric. Raises as `check_baseline` does."""
     check_baseline(baseline, Subject.of(report))
     pairs = differences(baseline, report)
-    slack = {"chord": tolerance, "accuracy": ACCURACY_TOLERANCE}
-    return [_judged(baseline, report, figure, slack[figure], pairs.get(figure)) for figure in FIGURES]
+    return [_judged(baseline, report, one, pairs.get(one.key)) for one in _Figure.all(report, tolerance)]
 
 
-def _judged(baseline: Report, report: Report, figure: str, slack: float, pairs: np.ndarray | None) -> Gate:
-    words, unit, worse, rounding = FIGURES[figure]
+def _judged(baseline: Report, report: Report, of: _Figure, pairs: np.ndarray | None) -> Gate:
+    figure, words, unit, worse, rounding = of.key, of.words, of.unit, of.worse, of.rounding
     old, new = shipped(baseline, "--baseline"), shipped(report, "--baseline")
     before, now = at_middle(old, figure), at_middle(new, figure)
+    slack = METRIC_TOLERANCE * abs(before) if of.slack is None else of.slack
     wanted = (
         f"at {'most' if worse > 0 else 'least'} the baseline's {number(before)}{unit} "
         f"{'+' if worse > 0 else '−'} {number(slack)}, or a difference that may be chance"
@@ -179,14 +202,19 @@ def _error(old: Row, new: Row, figure: str, pairs: np.ndarray | None) -> tuple[f
 
 
 def at_middle(row: Row, figure: str, split: str = "test") -> float:
-    """Loss, accuracy or the height of the loss above the chord at λ = ½; NaN where it was not measured."""
+    """Loss, a metric or the height of the loss above the chord at λ = ½; NaN where it was not measured."""
     curve = row.curves.get(split)
     if curve is None or (found := curve.at(MIDPOINT)) is None:
         return math.nan
     if figure != "chord":
-        return found[figure == "accuracy"]
+        return found.get(figure, math.nan)
     first, last = curve.at(0.0), curve.at(1.0)
-    return math.nan if first is None or last is None else found[0] - (first[0] + last[0]) / 2
+    return math.nan if first is None or last is None else found["loss"] - (first["loss"] + last["loss"]) / 2
+
+
+def _told(quantity: Quantity) -> str:
+    """A quantity in a sentence."""
+    return f"{quantity.name}{f' ({quantity.unit})' * bool(quantity.unit)}"
 
 
 def shipped(report: Report, option: str) -> Row:
@@ -197,21 +225,23 @@ def shipped(report: Report, option: str) -> Row:
 
 
 def kept(middle: Scores | None, ends: Iterable[Scores], batches: Batches) -> dict[str, Any]:
-    """Of the shipped row at λ = ½, of every test sample: the height of its loss above the chord, accuracy.
+    """Of the shipped row at λ = ½, of every test sample: the height of its loss above the chord, its metrics.
 
     With a digest that says which samples these are. Numbers have two bytes (enough for an error, not for a
     mean). {} where single samples have no finite scores, and of more than `MOST` samples.
     """
     scores = [score for score in (middle, *ends) if score is not None]
-    each = [score.each for score in scores if score.each is not None]
-    if len(scores) < 3 or len(each) < len(scores) or any(len(one) != len(each[0]) for one in each):
+    each = [losses for score in scores if (losses := score.sampled("loss")) is not None]
+    if middle is None or len(scores) < 3 or len(each) < len(scores):
         return {}
     at, a, b = each
-    heights = at[:, 0] - (a[:, 0] + b[:, 0]) / 2
-    if len(at) > MOST or not bool(torch.isfinite(heights).all() and torch.isfinite(at[:, 1]).all()):
+    columns = {"chord": at - (a + b) / 2}
+    columns |= {key: values for key in middle.metrics if (values := middle.sampled(key)) is not None}
+    columns = {key: values for key, values in columns.items() if bool(torch.isfinite(values).all())}
+    if len(at) > MOST or "chord" not in columns:
         return {}
-    values = zip(PAIRED, (heights, at[:, 1]), strict=True)
-    return {"samples": digest(batches), "count": len(at)} | {name: _packed(column) for name, column in values}
+    packed = {name: _packed(column) for name, column in columns.items()}
+    return {"samples": digest(batches), "count": len(at)} | packed
 
 
 def digest(batches: Batches) -> str:
@@ -264,7 +294,7 @@ def differences(old: Report, new: Report) -> dict[str, np.ndarray]:
     if not one.get("samples") or one["samples"] != two.get("samples"):
         return {}
     found = {}
-    for name in PAIRED:
+    for name in sorted(one.keys() & two.keys() - {"samples", "count"}):
         a, b = _unpacked(one, name), _unpacked(two, name)
         if a is None or b is None or len(a) != len(b):
             return {}

@@ -12,7 +12,7 @@ import torch
 
 from ..networks.evaluation import Scores
 from ..symmetry import permutation
-from ..types import Permutations
+from ..types import Permutations, Quantity
 from .geometry import Geometry
 from .sharpness import Sharpness
 from .simplex import Points
@@ -56,8 +56,8 @@ class Comparison:
     """Everything that `rebasin compare` found. `null` is the geometry of points that nothing joins.
 
     `shuffled` is that of the models with their units in random orders. `cycles` are of weight matching pair
-    by pair, None for two models. Losses in nats, accuracies 0–1. `times` are seconds of matching, by
-    method, and in total: all that differs between two identical runs.
+    by pair, None for two models. `quantities` say what is measured. `times` are seconds of matching,
+    by method, and in total: all that differs between two identical runs.
     """
 
     rebasin: str
@@ -79,6 +79,11 @@ class Comparison:
     times: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        """What is measured: the loss first, then every metric."""
+        return next(iter(self.endpoints[0].values())).quantities
+
+    @property
     def match(self) -> dict[str, Any]:
         """What a barrier's report says of its one search, of all methods."""
         return {"method": ", ".join(method.name for method in self.methods)}
@@ -95,7 +100,12 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, the schema first."""
-        return {"schema": SCHEMA, **dataclasses.asdict(self)}
+        found = dataclasses.asdict(self)
+        loss, *metrics = map(dataclasses.asdict, self.quantities)
+        ends = [{split: _scores(one) for split, one in end.items()} for end in found["endpoints"]]
+        methods = [_method(one, plain) for one, plain in zip(self.methods, found["methods"], strict=True)]
+        told = {"loss": loss, "metrics": metrics, "endpoints": ends, "methods": methods}
+        return {"schema": SCHEMA, **found, **told}
 
 
 @dataclass(frozen=True)
@@ -136,3 +146,23 @@ def _lost(pairs: Mapping[tuple[int, int], Permutations], i: int, j: int, k: int)
     """How many units of each word end elsewhere: k brought to j and on to i, against k brought to i."""
     round_about = permutation.compose(pairs[j, k], pairs[i, j])
     return {word: int(torch.count_nonzero(perm != pairs[i, k][word])) for word, perm in round_about.items()}
+
+
+def _scores(scores: dict[str, Any]) -> dict[str, Any]:
+    """With the metrics beside the loss, under their names."""
+    hidden = ("metrics", "sizes", "quantities", "loss", *["ece"] * (not scores["bins"]))
+    kept = {key: value for key, value in scores.items() if key not in hidden}
+    return {"loss": scores["loss"], **scores["metrics"], **kept}
+
+
+def _method(method: Method, plain: dict[str, Any]) -> dict[str, Any]:
+    merged = [
+        each | {"mean": _points(one.mean), "without": None if one.without is None else _points(one.without)}
+        for one, each in zip(method.merged, plain["merged"], strict=True)
+    ]
+    midpoints, points = (list(map(_points, each)) for each in (method.midpoints, method.points))
+    return plain | {"merged": merged, "midpoints": midpoints, "points": points}
+
+
+def _points(points: Points) -> dict[str, Any]:
+    return {split: point.plain() for split, point in points.items()}

@@ -98,7 +98,7 @@ def fine_tuned(
     some = next(fed(own, inputs, device) for inputs, _ in checked(batches))
     planned = plan_refit(own, some)
     each = (2 * planned.products + 6 * planned.forward) / (3 * max(1, planned.forward))  # samples of training
-    count = sum(size_of(targets) for _, targets in checked(batches))
+    count = sum(size_of(targets, inputs) for inputs, targets in checked(batches))
     wanted, seen, steps = each * count, 0, 0
     if word == "distill":
         wanted = each * min(count, REFIT_SAMPLES) + share * count * distillation_passes(2, count) / 3
@@ -108,7 +108,7 @@ def fine_tuned(
         own.train()
         while seen < wanted:
             for inputs, targets in checked(batches):
-                size = size_of(targets)
+                size = size_of(targets, inputs)
                 for begun in range(0, size, STEP):
                     part = fed(own, part_of(inputs, begun, begun + STEP), device)
                     labels = part_of(targets, begun, begun + STEP).to(device)

@@ -27,11 +27,12 @@ from ..reports.facts import facts, took
 from ..reports.format import MISSING, fixed, number, tail
 from ..reports.formats import html, markdown
 from ..reports.formats.json import dump
+from ..reports.path import loss_axis
 from ..reports.pictures import png
-from ..runtime.text import many
+from ..runtime.text import clean, many
 from .compared import Comparison, Curvature
 from .geometry import Geometry
-from .simplex import Points, spread
+from .simplex import Point, Points, spread
 
 REGULAR = (
     "angles: their standard deviation around 60°, and their range. All 60° is a regular simplex, which "
@@ -43,10 +44,8 @@ CYCLE = (
     "three models. It is 0 by construction for every method above, which gives each model one order"
 )
 CURVED = "tr(H ⊙ θθᵀ) ± the standard error over the probes; larger is sharper (STE-MM, equation 6)"
-GAP = "gap: loss − the models' mean loss, in nats; accuracy 0–1"
 FAR = 3.0  # times what all else needs: from there on what was not aligned leaves the loss axis
 ROOM = 1.25  # times what all else needs, as high as the axis is then
-LABELS = {"loss": "Test loss, nats per sample", "accuracy": "Test accuracy, 0–1"}
 
 
 def document(found: Comparison) -> Document:
@@ -70,12 +69,15 @@ def document(found: Comparison) -> Document:
 
 
 def figure(found: Comparison) -> Figure:
-    """Test loss and accuracy of the mean of n models; dashed: the models' own mean."""
-    tops = {"loss": ceiling(found), "accuracy": math.inf}
+    """Test loss and metrics of the mean of n models; dashed: the models' own mean."""
+    loss, *metrics = found.quantities
+    axis = loss_axis(loss)
+    labels = {"loss": f"Test {axis[0].lower()}{axis[1:]}"} | {m.key: f"Test {m.titled}" for m in metrics}
     panels = []
-    for what, label in LABELS.items():
-        top = tops[what] if math.isfinite(tops[what]) else None
-        lines = _lines(found, what, tops[what])
+    for what, label in labels.items():
+        least = ceiling(found) if what == "loss" else math.inf
+        top = least if math.isfinite(least) else None
+        lines = _lines(found, what, least)
         ticks = [(n, f"{n}") for n in lines[0].x[:: -(-len(lines[0].x) // 12)]]
         panels.append(Panel(label, "models merged", "", lines, top=top, ticks=ticks))
     alt = "The mean of n models over their number, a line for every method"
@@ -86,8 +88,8 @@ def _lines(found: Comparison, what: str, top: float) -> list[Line]:
     """A line for every method, and the models' own mean."""
     merged = found.methods[0].merged
     counts = [one.models for one in merged]
-    means = [(name, [getattr(mean["test"], what) for mean in means], False) for name, means in found.means()]
-    ends = [getattr(one.mean["test"], f"ends_{what}") for one in merged]
+    means = [(name, [_of(mean["test"], what) for mean in means], False) for name, means in found.means()]
+    ends = [_of(one.mean["test"], what, ends=True) for one in merged]
     lines = []
     for name, values, dashed in [*means, ("mean of the models", ends, True)]:
         beyond = [", beyond the axis" * (value > top) for value in values]
@@ -98,6 +100,12 @@ def _lines(found: Comparison, what: str, top: float) -> list[Line]:
         label = name + " (↑ beyond the axis)" * any(beyond)
         lines.append(Line(label, counts, values, dashed=dashed, tells=told))
     return lines
+
+
+def _of(point: Point, what: str, *, ends: bool = False) -> float:
+    """The loss of a point, or a metric; or the mean of the models'."""
+    loss, metrics = (point.ends_loss, point.ends_metrics) if ends else (point.loss, point.metrics)
+    return loss if what == "loss" else metrics[what]
 
 
 def ceiling(found: Comparison) -> float:
@@ -135,10 +143,19 @@ def headline(found: Comparison) -> str:
     best = min(found.methods, key=lambda method: method.merged[-1].mean["test"].loss)
     at = best.merged[-1].mean["test"]
     against = f"{change(at.loss, at.ends_loss)} against the models' mean"
-    return (
-        f"{best.name}: test loss {fixed(at.loss)} ({against}), "
-        f"accuracy {fixed(at.accuracy)} ({fixed(at.ends_accuracy)})"
+    metrics = (
+        f", {clean(m.name)} {fixed(at.metrics[m.key])} ({fixed(at.ends_metrics[m.key])})"
+        for m in found.quantities[1:]
     )
+    return f"{best.name}: test loss {fixed(at.loss)} ({against}){''.join(metrics)}"
+
+
+def _gap(found: Comparison) -> str:
+    """What a gap is, and in what figures are."""
+    loss, *metrics = found.quantities
+    unit = f", in {loss.unit}" if loss.unit else ""
+    shown = [f"; {clean(metric.name)} {metric.spread}" for metric in metrics if metric.spread]
+    return f"gap: loss − the models' mean loss{unit}{''.join(shown)}"
 
 
 def tables(found: Comparison) -> list[Table]:
@@ -183,11 +200,12 @@ def change(value: float, base: float) -> str:
 
 
 def _models(found: Comparison, splits: Sequence[str]) -> Table:
-    columns = ("model", *(f"{split} {what}" for split in splits for what in ("loss", "accuracy")))
+    names = ["loss", *(metric.name for metric in found.quantities[1:])]
+    columns = ("model", *(f"{split} {what}" for split in splits for what in names))
     rows = [
         (
             f"{k}  {tail(str(model['file']), 24)}",
-            *(fixed(x) for split in splits for x in (ends[split].loss, ends[split].accuracy)),
+            *(fixed(x) for split in splits for x in ends[split].figures.values()),
         )
         for k, (model, ends) in enumerate(zip(found.inputs, found.endpoints, strict=True), start=1)
     ]
@@ -200,22 +218,23 @@ def _means(found: Comparison, split: str) -> Table:
     for place, merged in enumerate(found.methods[0].merged):
         ends = merged.mean[split]
         faint.add(len(rows))
-        rows.append((f"{merged.models} models", fixed(ends.ends_loss), fixed(ends.ends_accuracy), "", ""))
+        theirs = map(fixed, ends.ends_metrics.values())
+        rows.append((f"{merged.models} models", fixed(ends.ends_loss), *theirs, "", ""))
         for name, means in found.means():
             at = means[place][split]
             rows.append(
                 (
                     f"  {name}",
                     fixed(at.loss),
-                    fixed(at.accuracy),
+                    *map(fixed, at.metrics.values()),
                     fixed(at.gap),
                     change(at.loss, at.ends_loss),
                 )
             )
     samples = many(found.endpoints[0][split].samples, "sample")
-    columns = ("their mean", "loss", "accuracy", "gap", "of the loss")
+    columns = ("their mean", "loss", *(metric.name for metric in found.quantities[1:]), "gap", "of the loss")
     reset = "; BatchNorm statistics measured anew at every mixture" if found.repair == "reset" else ""
-    note = f"rows of models: the mean of their own figures. {GAP}{reset}"
+    note = f"rows of models: the mean of their own figures. {_gap(found)}{reset}"
     return _table(f"Merged, {split}", columns, rows, note, faint, samples)
 
 

@@ -10,16 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..errors import RebasinError, UsageError, near
 from ..reports import TOLERANCE, Gate, Report, Row
 from ..reports.format import number
+from ..types import ACCURACY, CROSS_ENTROPY, Quantity
 from .baseline import Baseline, against, at_middle, shipped
 from .thresholds import (
-    LANGUAGE,
+    PLAIN,
     SHIPPED,
     SPLITS,
     Figure,
+    Language,
     Threshold,
     check_limit,
     compared,
@@ -32,16 +35,27 @@ from .thresholds import (
     wrong,
 )
 
-FIGURES = {
-    "loss": Figure("loss", "loss", " nats"),
-    "accuracy": Figure("accuracy", "accuracy", larger=True),
-    "ece": Figure("ece", "expected calibration error"),
-}
+
+def figures_of(loss: Quantity, metrics: Iterable[Quantity]) -> dict[str, Figure]:
+    """What there is of one model, by the words of a gate."""
+    found = {"loss": Figure("loss", "loss", loss.in_unit)}
+    for metric in metrics:
+        told: dict[str, Any] = {
+            "unit": metric.in_unit,
+            "larger": metric.larger_is_better,
+            "share": metric.is_share,
+        }
+        found[metric.key] = Figure(metric.key, metric.name, key=metric.key, **told)
+    if loss == CROSS_ENTROPY:
+        found["ece"] = Figure("ece", "expected calibration error", share=True, key="ece")
+    return found
+
+
 REPAIRED = " + "  # in the names of rows whose repair, or temperature, a search may decide
 
 # What a figure may miss its limit by, by its unit. Accuracies are multiples of 1/samples: a drop of exactly
 # the limit must not miss it by the last bit. Losses are of float32: between equal models they rise by 1e-8.
-ROUNDING = {"": 1e-12, " nats": 5e-8}
+SHARE, OTHER = 1e-12, 5e-8
 
 
 @dataclass(frozen=True)
@@ -85,7 +99,7 @@ def contradicted(report: Report) -> Iterator[str]:
         if gate.text.partition(" ")[0] == "--baseline":
             continue
         try:
-            known = stored(gate.text)
+            known = stored(gate.text, Language.of(report))
             (again,) = evaluate_gates(report, [replace(known, limit=gate.limit)])
         except RebasinError as error:
             yield f"{gate.text}: {error.message}"
@@ -96,33 +110,37 @@ def contradicted(report: Report) -> Iterator[str]:
             yield f"{gate.text}: it says {'met' if gate.met else 'not met'}, and {again.detail}"
 
 
-def check_gate_names(gates: Iterable[Threshold], rows: Iterable[str], splits: Iterable[str]) -> None:
+def check_gate_names(
+    gates: Iterable[Threshold], rows: Iterable[str], splits: Iterable[str], language: Language = PLAIN
+) -> None:
     """Raise UsageError, with the nearest names, for gates on rows or splits that will not be measured.
 
     And for one whose words are the name of another row as well.
     """
     rows, splits = [SHIPPED, *rows], list(splits)
-    found = [problem for gate in gates for problem in _misnamed(gate, rows, splits)]
+    found = [problem for gate in gates for problem in _misnamed(gate, rows, splits, language)]
     if len(found) == 1:
         raise found[0]
     if found:
         problems = [f"{error.message}. {error.hint}" for error in found]
-        raise UsageError(
-            "gates ask for what is not measured", problems=[*problems, *vocabulary(rows[1:], splits)]
-        )
+        there = vocabulary(rows[1:], splits, language)
+        raise UsageError("gates ask for what is not measured", problems=[*problems, *there])
 
 
-def _misnamed(gate: Threshold, rows: Sequence[str], splits: Sequence[str]) -> Iterator[UsageError]:
+def _misnamed(
+    gate: Threshold, rows: Sequence[str], splits: Sequence[str], language: Language
+) -> Iterator[UsageError]:
     for kind, name, known in (("row", gate.row, rows), ("split", gate.split, splits)):
         if name not in known:
-            meant = [*known, *LANGUAGE * bool(gate.words)]
-            yield wrong(gate.text, f"unknown {kind} {name!r}", name, meant, rows=rows[1:], splits=splits)
-    yield from misread(gate, rows)
+            meant = [*known, *language.all * bool(gate.words)]
+            told: dict[str, Any] = {"rows": rows[1:], "splits": splits, "language": language}
+            yield wrong(gate.text, f"unknown {kind} {name!r}", name, meant, **told)
+    yield from misread(gate, rows, language)
 
 
 def check_measured(report: Report, asked: GateSet) -> None:
     """Raise UsageError for gates on rows or splits that the report has no figures of."""
-    check_gate_names(asked.gates, [row.name for row in report.rows], _splits(report))
+    check_gate_names(asked.gates, [row.name for row in report.rows], _splits(report), Language.of(report))
 
 
 def fixed_rows(gates: Iterable[Threshold]) -> list[str]:
@@ -145,7 +163,8 @@ def evaluate_gates(
     `dataclasses.replace(report, gates=…)`.
     """
     check_tolerance(baseline_tolerance)
-    asked = tuple(parse_gate(gate) if isinstance(gate, str) else gate for gate in gates)
+    language = Language.of(report)
+    asked = tuple(parse_gate(gate, language) if isinstance(gate, str) else gate for gate in gates)
     check_measured(report, GateSet(gates=asked))
     found = [_held(report, gate) for gate in asked]
     if baseline is not None:
@@ -156,19 +175,19 @@ def evaluate_gates(
 def _held(report: Report, gate: Threshold) -> Gate:
     figure = gate.figure
     row = shipped(report, gate.text) if gate.row == SHIPPED else report.row(gate.row)
-    measured = _measure(report, row, gate.split, gate.definition)
+    measured = _measure(report, row, gate.split, figure)
     return of_figure(gate.text, figure, measured, gate.limit, f"{row.name}, {gate.split}")
 
 
 def of_figure(text: str, figure: Figure, measured: float, limit: float, where: str) -> Gate:
     """One figure held against its limit; `where` it was measured, in words.
 
-    One beyond 0–1 where limits are shares, as a metric of one's own may be, meets none: 37 is not above 90 %.
+    One beyond 0–1 of a metric that says to lie there meets none: 37 is not above 90 %.
     """
-    unit, spare = figure.unit, ROUNDING[figure.unit]
+    unit, spare = figure.unit, SHARE if figure.share else OTHER
     bound = f"{'at least' if figure.larger else 'at most'} {number(limit)}{unit}"
     met = measured >= limit - spare if figure.larger else measured <= limit + spare  # False for NaN
-    beyond = not unit and math.isfinite(measured) and abs(measured) > 1 + spare
+    beyond = figure.share and math.isfinite(measured) and abs(measured) > 1 + spare
     met = met and math.isfinite(measured) and not beyond
     shown = number(measured)
     if not met and shown == number(limit):
@@ -176,21 +195,24 @@ def of_figure(text: str, figure: Figure, measured: float, limit: float, where: s
     found = "was not measured or is not a number" if math.isnan(measured) else f"is {shown}{unit}"
     told = f"{where}: {figure.sentence} {found}, wanted {bound}"
     if beyond:
-        told += "; it is no share, and a gate asks for one: let --metric return 0–1"
+        told += "; it is no share, as its range 0–1 says"
     elif not met and math.isfinite(measured):
         told += f": missed by {number(abs(measured - limit))}{unit}"
     return Gate(text, measured, limit, met, told, bound)
 
 
-def _measure(report: Report, row: Row, split: str, definition: str) -> float:
+def _measure(report: Report, row: Row, split: str, figure: Figure) -> float:
     """The figure a gate asks for, NaN where it was not measured."""
-    if definition in ("loss", "accuracy"):
-        return at_middle(row, definition, split)
-    if definition == "accuracy_drop":
-        ends = [(model.get(split) or {}).get("accuracy", math.nan) for model in report.endpoints]
-        return math.fsum(ends) / len(ends) - at_middle(row, "accuracy", split) if ends else math.nan
+    if figure.what == "value":
+        return at_middle(row, figure.key, split)
+    if figure.what == "drop":
+        ends = [(model.get(split) or {}).get(figure.key, math.nan) for model in report.endpoints]
+        sign = next((metric.sign for metric in report.metrics if metric.key == figure.key), -1.0)
+        worse = sign * (at_middle(row, figure.key, split) - math.fsum(ends) / len(ends)) if ends else math.nan
+        return worse + 0.0  # no −0
     barrier = row.barriers.get(split)
-    return getattr(barrier, definition) if barrier else math.nan
+    of = barrier if barrier is None or figure.key == "loss" else barrier.metrics.get(figure.key)
+    return getattr(of, figure.what) if of else math.nan
 
 
 def _splits(report: Report) -> list[str]:
@@ -206,7 +228,9 @@ class Limit:
     limit: float
 
 
-def parse(text: str, split: str = "", *, own_loss: bool = False) -> Limit:
+def parse(
+    text: str, split: str = "", loss: Quantity = CROSS_ENTROPY, metrics: Sequence[Quantity] = (ACCURACY,)
+) -> Limit:
     """What a gate asks of a model that is measured on this split, on any where that is not known.
 
     With a loss of one's own there is no `ece`. Raises UsageError that says what is wrong, and what there is.
@@ -216,24 +240,24 @@ def parse(text: str, split: str = "", *, own_loss: bool = False) -> Limit:
     """
 
     def wrong(told: str, hint: str = "write [SPLIT] FIGURE <= X, such as 'ece <= 0.05'") -> UsageError:
-        hint, there = hint[0].upper() + hint[1:], f"figures: {', '.join(known)}"
+        hint, there = hint[0].upper() + hint[1:], f"figures: {', '.join(figures)}"
         return UsageError(f"--gate {shown(text)}: {told}", problems=[there], hint=hint)
 
-    known = [name for name in FIGURES if not (own_loss and name == "ece")]
+    figures = figures_of(loss, metrics)
     left, sign, right = compared(text, wrong)
     words = left.casefold().split()
     splits, named = [word for word in words if word in SPLITS], [word for word in words if word not in SPLITS]
     name = " ".join(named)
     if not name:
         raise wrong("names no figure")
-    if name not in FIGURES:
-        raise wrong(f"unknown figure {shown(name)}", near(name, known))
-    if name not in known:
-        raise wrong(f"with --loss no {name} is measured")
+    if name == "ece" and name not in figures:
+        raise wrong("with --loss no ece is measured")
+    if name not in figures:
+        raise wrong(f"unknown figure {shown(name)}", near(name, list(figures)))
     if splits and (len(splits) > 1 or split not in ("", *splits)):
         told = f"names {' and '.join(splits)}, and one split is measured"
         raise wrong(f"{told}, {split}" if split else told, "leave it out, or name it by --split")
-    figure = FIGURES[name]
+    figure = figures[name]
     limit = limit_of(text, left, sign, right, figure)
     check_limit(f"--gate {shown(text)}", limit, figure)
     return Limit(text.strip(), figure, limit)
@@ -242,5 +266,6 @@ def parse(text: str, split: str = "", *, own_loss: bool = False) -> Limit:
 def held(limits: Iterable[Limit], figures: Mapping[str, float], split: str) -> list[Gate]:
     """Every limit held against its figure, in their order."""
     return [
-        of_figure(each.text, each.figure, figures[each.figure.name], each.limit, split) for each in limits
+        of_figure(each.text, each.figure, figures.get(each.figure.name, math.nan), each.limit, split)
+        for each in limits
     ]

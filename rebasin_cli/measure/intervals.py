@@ -18,7 +18,8 @@ CONFIDENCE = 0.95
 RESAMPLES = 1_000
 SLAB = 32 << 20  # bytes of resampled counts held at a time
 SPLIT = "test"
-FIGURES = ("loss", "accuracy", "chord")
+FEWEST_BATCHES = 8  # of which an interval is drawn, where a loss gives means alone
+Draws = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -39,24 +40,23 @@ def compare(
 ) -> Compared:
     """Bootstrap 95 % intervals at λ = ½ on test data, of all rows at once and so paired.
 
-    `ends` and `middles` (by row) hold the scores of single samples in the data's order; without them
-    differences have no intervals. Compared are every row with naive, and with the one that is shipped.
+    `ends` and `middles` (by row) hold the scores of single samples in the data's order, or of batches;
+    without them differences have no intervals. Compared are every row with naive, and with the one that is
+    shipped.
     """
-    known = {name: score.each for name, score in middles.items() if score.each is not None}
-    own = {name: end.each for name, end in zip("AB", ends, strict=True) if end.each is not None}
-    sure = bool(known) and len(own) == len(ends)
-    draws: dict[str, torch.Tensor] = {}
-    if sure:
-        named = own | known  # no row is called so
-        means = resampled_means(torch.cat(list(named.values()), dim=1), seed=seed)
-        draws = dict(zip(named, means.split(2, dim=1), strict=True))
+    scored = dict(zip("AB", ends, strict=True)) | dict(middles)  # no row is called so
+    keys = list(ends[0].figures) if ends else []
+    draws: dict[str, Draws] = {name: {} for name in scored}
+    for key in keys:
+        for name, means in _drawn(scored, key, seed).items():
+            draws[name][key] = means
+    sure = bool(middles) and all("loss" in draws[name] for name in "AB"[: len(ends)])
 
     def intervals(name: str) -> dict[str, tuple[float, ...]]:
-        if name not in draws:
-            return {}
-        found = {"loss": interval(draws[name][:, 0]), "accuracy": interval(draws[name][:, 1])}
-        if name not in ("A", "B"):
-            found["chord"] = interval(draws[name][:, 0] - (draws["A"][:, 0] + draws["B"][:, 0]) / 2)
+        found = {key: interval(means) for key, means in draws.get(name, {}).items()}
+        if name not in ("A", "B") and "loss" in found and sure:
+            chord = (draws["A"]["loss"] + draws["B"]["loss"]) / 2
+            found["chord"] = interval(draws[name]["loss"] - chord)
         return {figure: both for figure, both in found.items() if both}
 
     sured = []
@@ -68,7 +68,25 @@ def compare(
     return Compared(sured, (intervals("A"), intervals("B")), _differences(rows, draws), sure)
 
 
-def _differences(rows: Sequence[Row], draws: Mapping[str, torch.Tensor]) -> tuple[Difference, ...]:
+def _drawn(scored: Mapping[str, Scores], key: str, seed: int) -> Draws:
+    """Means of one figure over samples drawn anew, or over batches where nothing else is known.
+
+    {} where there is not the same to draw from for both endpoints; without the rows where there is not.
+    """
+    known = {name: score.each[key] for name, score in scored.items() if score.each and key in score.each}
+    if not {"A", "B"} <= known.keys():
+        return {}
+    count, sizes = len(known["A"]), scored["A"].sizes
+    batched = count != scored["A"].samples
+    if count < FEWEST_BATCHES and batched or (batched and count != len(sizes)):
+        return {}
+    same = {name: values for name, values in known.items() if len(values) == count}
+    weights = torch.tensor(sizes, dtype=torch.float64) if batched else None
+    means = resampled_means(torch.stack(list(same.values()), dim=1), weights, seed=seed)
+    return {name: means[:, place] for place, name in enumerate(same)}
+
+
+def _differences(rows: Sequence[Row], draws: Mapping[str, Draws]) -> tuple[Difference, ...]:
     at = {row.name: value for row in rows if (value := row.curves[SPLIT].at(0.5)) is not None}
     shipped = next((row.name for row in rows if row.shipped), "naive")
     pairs = [(name, "naive") for name in at if name != "naive"]
@@ -77,11 +95,11 @@ def _differences(rows: Sequence[Row], draws: Mapping[str, torch.Tensor]) -> tupl
     for name, other in pairs:
         if other not in at:
             continue
-        sure: list[tuple[float, ...]] = [()] * 2
-        if name in draws and other in draws:
-            sure = [interval(draws[name][:, k] - draws[other][:, k]) for k in range(2)]
-        loss, accuracy = (one - two for one, two in zip(at[name], at[other], strict=True))
-        found.append(Difference(name, other, SPLIT, loss, accuracy, *sure))
+        figures = {key: value - at[other][key] for key, value in at[name].items()}
+        one, two = draws.get(name, {}), draws.get(other, {})
+        apart = {key: interval(one[key] - two[key]) for key in figures if key in one and key in two}
+        sure = {key: both for key, both in apart.items() if both}
+        found.append(Difference(name, other, SPLIT, figures, sure))
     return tuple(found)
 
 
@@ -124,7 +142,7 @@ def over_pairs(reports: Sequence[Report]) -> tuple[OverPairs, ...]:
             figures = [_figures(report, row, split) for report, row in zip(reports, rows, strict=True)]
             if not all(figures):
                 continue
-            columns = {key: [figure[key] for figure in figures] for key in FIGURES}
+            columns = {key: [figure[key] for figure in figures] for key in figures[0]}
             mean = {key: math.fsum(values) / len(values) for key, values in columns.items()}
             sure = {key: both for key, values in columns.items() if (both := t_interval(values))}
             found.append(OverPairs(name, split, len(reports), mean, sure))
@@ -132,18 +150,19 @@ def over_pairs(reports: Sequence[Report]) -> tuple[OverPairs, ...]:
 
 
 def _figures(report: Report, name: str, split: str) -> dict[str, float]:
-    """Loss and accuracy at λ = ½ and the chord barrier of a row; {} where it was not measured."""
+    """Loss and metrics at λ = ½ and the chord barrier of a row; {} where it was not measured."""
     row = next((row for row in report.rows if row.name == name), None)
     if row is None or split not in row.curves or (at := row.curves[split].at(0.5)) is None:
         return {}
-    return dict(zip(FIGURES, (*at, row.barriers[split].chord), strict=True))
+    return at | {"chord": row.barriers[split].chord}
 
 
-def resampled_means(values: Tensor, *, seed: int) -> Tensor:
+def resampled_means(values: Tensor, weights: Tensor | None = None, *, seed: int) -> Tensor:
     """The means of every column over samples drawn anew, with replacement, float64 (RESAMPLES, columns).
 
     All columns of `values` (samples, columns) see the same draws, so differences of columns are paired.
-    Columns that hold NaN or infinities give NaN. Memory is bounded whatever the number of samples.
+    `weights` (samples,) are given where the rows are means of so many. Columns that hold NaN or infinities
+    give NaN. Memory is bounded whatever the number of samples.
 
     Efron and Tibshirani 1993, chapters 6 and 13.
     """
@@ -158,7 +177,9 @@ def resampled_means(values: Tensor, *, seed: int) -> Tensor:
         drawn = torch.randint(count, (rows, count), generator=draws)
         counts = torch.zeros(rows, count, dtype=torch.float64)
         counts.scatter_add_(1, drawn, torch.ones(1, 1, dtype=torch.float64).expand(rows, count))
-        means.append(counts @ known / count)
+        if weights is not None:
+            counts *= weights
+        means.append(counts @ known / (count if weights is None else counts.sum(1, keepdim=True)))
     return torch.where(finite, torch.cat(means), math.nan)
 
 

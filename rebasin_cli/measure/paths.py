@@ -1,4 +1,4 @@
-"""Loss and accuracy along a path between two models: a straight line, an arc, or a trained curve."""
+"""Loss and metrics along a path between two models: a straight line, an arc, or a trained curve."""
 
 from __future__ import annotations
 
@@ -104,14 +104,16 @@ def measure(
         split: Curve(
             path.lambdas,
             tuple(point.loss for point in points),
-            tuple(point.accuracy for point in points),
+            {key: tuple(point.metrics[key] for point in points) for key in points[0].metrics},
             points[0].samples,
         )
         for split, points in found.items()
     }
     if path.curve is not None:
         details["along"] = _along(path, path.curve, found)
-    barriers: dict[str, Barrier] = {split: barrier_of(curve) for split, curve in curves.items()}
+    barriers: dict[str, Barrier] = {
+        split: barrier_of(curve, found[split][0].quantities[1:]) for split, curve in curves.items()
+    }
     return Row(path.name, curves, barriers, path.shipped, path.control, middle, details)
 
 
@@ -161,8 +163,8 @@ def _along(path: Path, curve: curves.Curve, found: Mapping[str, list[Scores]]) -
     speeds = [curve.speed(t) for t in path.lambdas]
     return {
         split: {
-            quantity: curves.along([getattr(point, quantity) for point in points], speeds)
-            for quantity in ("loss", "accuracy")
+            name: curves.along([point.figures[name] for point in points], speeds)
+            for name in points[0].figures
         }
         for split, points in found.items()
     }

@@ -1,4 +1,4 @@
-"""The plane through three models: where models lie in it, and loss and accuracy over a grid of it.
+"""The plane through three models: where models lie in it, and loss and metrics over a grid of it.
 
 With u = θ₂ − θ₁ and v what of θ₃ − θ₁ is at a right angle to u, the model at (x, y) is
 θ₁ + x u/‖u‖ + y v/‖v‖: distances in the plane are distances in weight space. Only parameters count; running
@@ -128,15 +128,16 @@ def measure(
     scores: Measure = evaluate,
     device: str = "cpu",
     known: torch.Tensor | None = None,
+    figures_of: int = 2,
     reached: Callable[[torch.Tensor, int], None] = lambda figures, done: None,
 ) -> torch.Tensor:
-    """Loss and accuracy (2, y, x), float64, over the grid, a row after the other; the network is overwritten.
+    """Loss and metrics (figures, y, x), float64, over the grid, row by row; the network is overwritten.
 
     With `reset_batches`, running statistics are estimated on them at every point. Points of `known` that are
     numbers are not measured again. `reached` gets what is known after every point, and how many that are.
     """
     xs, ys = axes
-    figures = torch.full((2, len(ys), len(xs)), math.nan, dtype=torch.float64)
+    figures = torch.full((figures_of, len(ys), len(xs)), math.nan, dtype=torch.float64)
     if known is not None:
         figures.copy_(known)
     done = int((~figures[0].isnan()).sum())
@@ -145,7 +146,7 @@ def measure(
             if not math.isnan(figures[0, row, column]):
                 continue
             found = score(plane.at(x, y), network, batches, reset_batches, scores=scores, device=device)
-            figures[:, row, column] = torch.tensor([found.loss, found.accuracy], dtype=torch.float64)
+            figures[:, row, column] = torch.tensor(list(found.figures.values()), dtype=torch.float64)
             done += 1
             reached(figures, done)
     return figures

@@ -121,9 +121,15 @@ def barrier(
             for k, (name, end) in enumerate(zip(("A", "B"), two.ends, strict=True))
         ),
         rows=tuple(certain.rows),
+        loss=two.ends[0]["test"].quantities[0],
+        metrics=two.ends[0]["test"].quantities[1:],
         notes=(
-            *_notes(choice, plan, rows, certain),
-            *(_along(row) for row in found if "along" in row.details and not row.control),
+            *_notes(choice, plan, rows, certain, two.ends[0]["test"]),
+            *(
+                _along(row, two.ends[0]["test"])
+                for row in found
+                if "along" in row.details and not row.control
+            ),
         ),
         times=accounts.times(alignment, total=time.perf_counter() - began),
         differences=certain.differences,
@@ -169,7 +175,7 @@ def _plan(
 
 def _endpoint(score: Scores, intervals: Mapping[str, tuple[float, ...]], split: str) -> dict[str, Any]:
     """What the report says of a model on one split; intervals are of the test split."""
-    found: dict[str, Any] = {"loss": score.loss, "accuracy": score.accuracy}
+    found: dict[str, Any] = score.figures
     if score.bins:
         names = ("samples", "confidence", "accuracy")
         found |= {"ece": score.ece, "reliability": dict(zip(names, map(list, score.bins), strict=True))}
@@ -181,7 +187,7 @@ def _endpoint(score: Scores, intervals: Mapping[str, tuple[float, ...]], split: 
 
 
 def _notes(
-    choice: Choice | None, plan: Sequence[Planned], rows: Rows, certain: intervals.Compared
+    choice: Choice | None, plan: Sequence[Planned], rows: Rows, certain: intervals.Compared, end: Scores
 ) -> list[str]:
     found = [choosing.in_words(choice)] if choice else []
     found += [_turned(rows.interpolation, one) for one in certain.differences if one.row == STRAIGHT][-1:]
@@ -193,28 +199,52 @@ def _notes(
         found.append(
             "no ensemble and no temperatures: outputs are not logits (N, classes) under cross-entropy"
         )
-    if rows.controls and not certain.sure:
-        found.append("no intervals: a loss or metric of one's own says nothing of single samples")
+    return found + (_certainty(end) if rows.controls else [])
+
+
+def _certainty(end: Scores) -> list[str]:
+    """What intervals are drawn over, where that is not single samples for all figures."""
+    names = {"loss": "the loss"} | {quantity.key: quantity.name for quantity in end.quantities[1:]}
+    single = [name for key, name in names.items() if end.sampled(key) is None]
+    means = [name for key, name in names.items() if name in single and key in (end.each or {})]
+    whole = [name for key, name in names.items() if name in single and key not in (end.each or {})]
+    found = []
+    if means and len(end.sizes) >= intervals.FEWEST_BATCHES:
+        found.append(
+            f"intervals of {' and '.join(means)} are drawn over {len(end.sizes)} batches: a mean "
+            "says nothing of single samples (return a tensor (N,), or ask with --each)"
+        )
+    elif means:
+        found.append(
+            f"no intervals of {' and '.join(means)}: a mean of a batch says nothing of single samples "
+            "(return a tensor (N,), or ask with --each)"
+        )
+    if whole:
+        found.append(f"no intervals of {' and '.join(whole)}: computed over the whole set at once")
     return found
 
 
 def _turned(interpolation: str, straight: Difference) -> str:
     """A sentence on an arc at λ = ½ against the straight line, from the difference the other way round."""
-    interval = straight.loss_interval
+    interval = straight.intervals.get("loss")
     sure = f" (95 % {-interval[1]:+.4f} … {-interval[0]:+.4f})" if interval else ""
-    loss, accuracy = -straight.loss, -straight.accuracy
+    others = [f" and its {key} {-value:+.4f}" for key, value in straight.figures.items() if key != "loss"]
     return (
-        f"paths turn ({interpolation}): at λ = ½ {straight.other}'s test loss is {loss:+.4f}{sure} and its "
-        f"accuracy {accuracy:+.4f} against the straight line"
+        f"paths turn ({interpolation}): at λ = ½ {straight.other}'s test loss is "
+        f"{-straight.figures['loss']:+.4f}{sure}{''.join(others)} against the straight line"
     )
 
 
-def _along(row: Row) -> str:
+def _along(row: Row, end: Scores) -> str:
     """A sentence on the figures along a curve."""
-    test = row.details["along"]["test"]["accuracy"]
+    shown = next((quantity for quantity in end.quantities[1:]), None)
+    key, name = ("loss", "loss") if shown is None else (shown.key, shown.name)
+    test, worst = row.details["along"]["test"][key], "lowest"
+    if shown is None or not shown.larger_is_better:
+        worst = "highest"
     said = (
-        f"along {row.name} test accuracy is {test['mean']:.4f} on average and {test['lowest']:.4f} at least "
-        f"({test['interior']['lowest']:.4f} between the ends)"
+        f"along {row.name} test {name} is {test['mean']:.4f} on average and {test[worst]:.4f} at "
+        f"{'least' if worst == 'lowest' else 'most'} ({test['interior'][worst]:.4f} between the ends)"
     )
     train = row.details["along"].get("train")
     return said + (f"; train loss {train['loss']['mean']:.4f} on average" if train else "")

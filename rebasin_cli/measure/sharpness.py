@@ -18,17 +18,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from ..datasets.batches import checked, size_of, to_device
 from ..errors import NetworkError, UsageError
-from ..networks.running import call, evaluating, fed
-from ..registry import user_code
+from ..networks.running import evaluating, fed, returned
+from ..networks.scoring import Loss
 from ..runtime import devices
 from ..runtime.seeds import generator
 from ..types import Batches
-
-Loss = Callable[[torch.Tensor, Any], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,7 @@ def sharpness(
     *,
     probes: int = 10,
     seed: int = 0,
-    loss: Loss | None = None,
+    loss: Callable[[Any, Any], Any] | None = None,
     output: str | int | None = None,
     device: str | torch.device = "cpu",
 ) -> Sharpness:
@@ -66,18 +63,17 @@ def sharpness(
         [torch.randint(0, 2, p.shape, generator=rng).mul_(2).sub_(1).to(p) for p in parameters]
         for _ in range(probes)
     ]
-    totals, samples = [0.0] * probes, 0
+    lost, totals, samples = Loss.of(loss), [0.0] * probes, 0
     asked = [p.requires_grad for p in parameters]
     try:
         for p in parameters:
             p.requires_grad_(True)
         with evaluating(network), torch.enable_grad():
-            for inputs, targets in checked(batches):
-                size = size_of(targets)
+            for number, (inputs, targets) in enumerate(checked(batches)):
+                size = size_of(targets, inputs)
                 targets = to_device(targets, device)
-                outputs = call(network, fed(network, inputs, device), output=output)
-                with user_code("the loss fails"):
-                    mean = F.cross_entropy(outputs, targets) if loss is None else loss(outputs, targets)
+                given = fed(network, inputs, device)
+                mean = lost(returned(network, given, output=output), targets, number)
                 for k, value in enumerate(_products(mean, parameters, signs)):
                     totals[k] += size * value
                 samples += size

@@ -1,4 +1,4 @@
-"""Loss and accuracy where several models are mixed: at their mean, between pairs, anywhere in the simplex.
+"""Loss and metrics where several models are mixed: at their mean, between pairs, anywhere in the simplex.
 
 What is measured at a point is the caller's: `measure(models, weights)` gives the scores on every split at
 Σ w_i θ_i of these models.
@@ -26,18 +26,30 @@ Measure = Callable[[Sequence[Any], Sequence[float]], Scored]
 
 @dataclass(frozen=True)
 class Point:
-    """Loss in nats and accuracy 0–1 at one place, on one split; how far that is from the models mixed.
+    """Loss and metrics, by name, at one place, on one split; how far that is from the models mixed.
 
-    `ends_loss` and `ends_accuracy` are the means of the models with the weights of the point, and `gap` is
+    `ends_loss` and `ends_metrics` are the means of the models with the weights of the point, and `gap` is
     `loss` − `ends_loss`: the loss above the chord, 0 or less where mixing costs nothing.
     """
 
     weights: tuple[float, ...]
     loss: float
-    accuracy: float
+    metrics: dict[str, float]
     ends_loss: float
-    ends_accuracy: float
+    ends_metrics: dict[str, float]
     gap: float
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON: the metrics beside the loss, under their names."""
+        ends = {f"ends_{key}": value for key, value in self.ends_metrics.items()}
+        return {
+            "weights": self.weights,
+            "loss": self.loss,
+            **self.metrics,
+            "ends_loss": self.ends_loss,
+            **ends,
+            "gap": self.gap,
+        }
 
 
 Points = dict[str, Point]  # by split
@@ -49,9 +61,9 @@ def at(measure: Measure, models: Sequence[Any], ends: Sequence[Scored], weights:
     found, points = measure([models[k] for k in some], [weights[k] for k in some]), {}
     for split, scores in found.items():
         loss = sum(weights[k] * ends[k][split].loss for k in some)
-        accuracy = sum(weights[k] * ends[k][split].accuracy for k in some)
+        metrics = {key: sum(weights[k] * ends[k][split].metrics[key] for k in some) for key in scores.metrics}
         points[split] = Point(
-            tuple(weights), scores.loss, scores.accuracy, loss, accuracy, scores.loss - loss
+            tuple(weights), scores.loss, dict(scores.metrics), loss, metrics, scores.loss - loss
         )
     return points
 

@@ -18,41 +18,103 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
+from typing import Any
 
 from ..errors import UsageError, near
 from ..registry import options
+from ..reports import Report
+from ..types import ACCURACY, CROSS_ENTROPY, Quantity
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What a gate may ask for: as a gate names it, as a sentence does, and what else it may be called."""
+    """What a gate may ask for: as a gate names it, as a sentence does, and what else it may be called.
+
+    It is of the loss, or of the metric of this `key`: its `value`, its `drop` below the endpoints, or its
+    barrier (`chord`, `midpoint`). `larger` is better.
+    """
 
     name: str
     sentence: str
-    unit: str = ""  # accuracies are 0–1
-    larger: bool = False  # is better
+    unit: str = ""
+    larger: bool = False
+    share: bool = False  # it lies in 0–1, and a limit may be in per cent
+    key: str = "loss"
+    what: str = "value"
     also: tuple[str, ...] = ()
 
 
-# By the names of the form with colons; words of one figure may stand in any order.
-FIGURES = {
-    "chord": Figure(
-        "barrier",
-        "loss barrier (chord)",
-        " nats",
-        also=("barrier chord", "loss barrier", "loss chord", "loss barrier chord"),
-    ),
-    "midpoint": Figure(
-        "barrier midpoint", "loss barrier (midpoint)", " nats", also=("loss barrier midpoint",)
-    ),
-    "loss": Figure("loss", "loss at λ=½", " nats"),
-    "accuracy": Figure("accuracy", "accuracy at λ=½", larger=True),
-    "accuracy_drop": Figure("accuracy drop", "the fall of accuracy at λ=½ below the mean of the endpoints"),
-    "accuracy_chord": Figure(
-        "accuracy barrier", "accuracy barrier (chord)", also=("accuracy chord", "accuracy barrier chord")
-    ),
-    "accuracy_midpoint": Figure("accuracy barrier midpoint", "accuracy barrier (midpoint)"),
-}
+def figures_of(loss: Quantity, metrics: Iterable[Quantity]) -> dict[str, Figure]:
+    """All figures of a report by the names of the form with colons; words may stand in any order."""
+    unit = loss.in_unit
+    found = {
+        "chord": Figure(
+            "barrier",
+            "loss barrier (chord)",
+            unit,
+            what="chord",
+            also=("barrier chord", "loss barrier", "loss chord", "loss barrier chord"),
+        ),
+        "midpoint": Figure(
+            "barrier midpoint",
+            "loss barrier (midpoint)",
+            unit,
+            what="midpoint",
+            also=("loss barrier midpoint",),
+        ),
+        "loss": Figure("loss", "loss at λ=½", unit),
+    }
+    for metric in metrics:
+        key, name, larger = metric.key, metric.name, metric.larger_is_better
+        below = "fall of {} at λ=½ below" if larger else "rise of {} at λ=½ above"
+        of: dict[str, Any] = {"unit": metric.in_unit, "share": metric.is_share, "key": key}
+        worse = () if larger else (f"{key} rise",)
+        found |= {
+            key: Figure(key, f"{name} at λ=½", larger=larger, **of),
+            f"{key}_drop": Figure(
+                f"{key} drop",
+                f"the {below.format(name)} the mean of the endpoints",
+                what="drop",
+                also=worse,
+                **of,
+            ),
+            f"{key}_chord": Figure(
+                f"{key} barrier",
+                f"{name} barrier (chord)",
+                what="chord",
+                also=(f"{key} chord", f"{key} barrier chord"),
+                **of,
+            ),
+            f"{key}_midpoint": Figure(
+                f"{key} barrier midpoint", f"{name} barrier (midpoint)", what="midpoint", **of
+            ),
+        }
+    return found
+
+
+class Language:
+    """What gates are written in: the figures of a loss and of metrics, and the words that name them."""
+
+    def __init__(self, loss: Quantity = CROSS_ENTROPY, metrics: Sequence[Quantity] = (ACCURACY,)):
+        self.figures = figures_of(loss, metrics)
+        self.definitions = {
+            frozenset(words.split()): key
+            for key, figure in self.figures.items()
+            for words in (key, figure.name, *figure.also)
+        }
+        self.words = {word: word for words in self.definitions for word in words}
+        self.all = (*SPLITS, *self.words)
+        self.words |= {"(chord)": "chord", "(midpoint)": "midpoint"}  # as a report writes them
+
+    @classmethod
+    def of(cls, report: Report) -> Language:
+        return cls(report.loss, report.metrics)
+
+    @property
+    def names(self) -> list[str]:
+        return [figure.name for figure in self.figures.values()]
+
+
 SHIPPED = "shipped"  # the row that `merge` would write, whatever a search makes it
 SPLITS = ("test", "train")
 
@@ -64,14 +126,7 @@ OPTIONS = {
 }
 GONE = ("min_accuracy", "max_accuracy_drop")
 
-_DEFINITIONS = {
-    frozenset(words.split()): key
-    for key, figure in FIGURES.items()
-    for words in (key, figure.name, *figure.also)
-}
-_WORDS = {word: word for words in _DEFINITIONS for word in words}
-LANGUAGE = (*SPLITS, *_WORDS)
-_WORDS |= {"(chord)": "chord", "(midpoint)": "midpoint"}  # as a report writes them
+PLAIN = Language()  # of cross-entropy and accuracy
 _SIGN = re.compile(r"<=|>=|=<|=>|==|[<>=≤≥≦≧⩽⩾]")
 _MEANT = dict.fromkeys(("=<", "≤", "≦", "⩽"), "<=") | dict.fromkeys(("=>", "≥", "≧", "⩾"), ">=")
 _TURNED = {"<=": ">=", ">=": "<=", "<": ">", ">": "<"}
@@ -93,10 +148,7 @@ class Threshold:
     definition: str
     limit: float
     words: str = ""
-
-    @property
-    def figure(self) -> Figure:
-        return FIGURES[self.definition]
+    figure: Figure = Figure("loss", "loss at λ=½")
 
     def asks(self, limit: float) -> bool:
         """Whether its text asks for this limit, of an option's by the digits that it shows."""
@@ -109,8 +161,8 @@ class Threshold:
         return f"{self.row}:{self.split}:{self.definition}{sign}{self.limit:.12g}"
 
 
-def parse_gate(text: str) -> Threshold:
-    """What a gate asks for. Raises UsageError that says what is wrong, and what there is.
+def parse_gate(text: str, language: Language = PLAIN) -> Threshold:
+    """What a gate asks for, of these figures. Raises UsageError that says what is wrong, and what there is.
 
     >>> parse_gate("aligned + reset test barrier <= 0.05").parted
     'aligned + reset:test:chord<=0.05'
@@ -120,31 +172,35 @@ def parse_gate(text: str) -> Threshold:
     option, _, value = text.strip().partition(" ")
     if told := gone(option, value.strip()):
         raise UsageError(f"--gate {shown(text)}: {told}")
-    gate = _read(text)
+    gate = _read(text, language)
     check_limit(f"--gate {shown(text)}", gate.limit, gate.figure)
     return gate
 
 
-def asked(texts: Iterable[str], *, max_barrier: float | None = None) -> tuple[Threshold, ...]:
+def asked(
+    texts: Iterable[str], *, max_barrier: float | None = None, language: Language = PLAIN
+) -> tuple[Threshold, ...]:
     """All gates of a command line: that of --max-barrier first. Raises as `parse_gate` does."""
-    first = [] if max_barrier is None else [of_option("max_barrier", max_barrier)]
-    return (*first, *map(parse_gate, texts))
+    first = [] if max_barrier is None else [of_option("max_barrier", max_barrier, language)]
+    return (*first, *(parse_gate(text, language) for text in texts))
 
 
-def of_option(key: str, limit: float) -> Threshold:
+def of_option(key: str, limit: float, language: Language = PLAIN) -> Threshold:
     """The gate that an option is. Raises UsageError for limits that cannot be meant."""
-    gate = replace(_read(OPTIONS[key].format(0)), text=f"{_flag(key)} {limit:g}", limit=limit, words="")
+    gate = replace(
+        _read(OPTIONS[key].format(0), language), text=f"{_flag(key)} {limit:g}", limit=limit, words=""
+    )
     check_limit(_flag(key), gate.limit, gate.figure)
     return gate
 
 
-def stored(text: str) -> Threshold:
+def stored(text: str, language: Language = PLAIN) -> Threshold:
     """The gate of a report, whatever its limit; of options that are no more, too. Raises UsageError."""
     option, _, value = text.partition(" ")
     for key, form in OPTIONS.items():
         if option == _flag(key):
-            return replace(_read(form.format(value)), text=text, words="")
-    return _read(text)
+            return replace(_read(form.format(value), language), text=text, words="")
+    return _read(text, language)
 
 
 def instead(key: str, value: object = None) -> str | None:
@@ -163,10 +219,11 @@ def _flag(key: str) -> str:
     return f"--{key.replace('_', '-')}"
 
 
-def _read(text: str) -> Threshold:
-    left, sign, right = compared(text, partial(wrong, text))
-    named, parts = _named(text, left)
-    return Threshold(text.strip(), *named, limit_of(text, left, sign, right, FIGURES[named[2]]), parts)
+def _read(text: str, language: Language) -> Threshold:
+    left, sign, right = compared(text, partial(wrong, text, language=language))
+    named, parts = _named(text, left, language)
+    figure = language.figures[named[2]]
+    return Threshold(text.strip(), *named, limit_of(text, left, sign, right, figure), parts, figure)
 
 
 def compared(text: str, wrong: Callable[[str], UsageError]) -> tuple[str, str, str]:
@@ -195,43 +252,41 @@ def limit_of(text: str, left: str, sign: str, right: str, figure: Figure) -> flo
     return _limit(text, right, figure)
 
 
-def _named(text: str, left: str) -> tuple[tuple[str, str, str], str]:
+def _named(text: str, left: str, language: Language) -> tuple[tuple[str, str, str], str]:
     """Row, split and definition; and the words that they were read from, where they are words."""
+    fails = partial(wrong, text, language=language)
     parts = left.rsplit(":", 2)
     if len(parts) == 3:
         row, split, name = (" ".join(part.replace("+", " + ").split()) for part in parts)
         if not (row and split and name):
-            raise wrong(text, "lacks a name beside a colon: ROW:SPLIT:FIGURE")
-        definition = _DEFINITIONS.get(frozenset(_WORDS.get(word, word) for word in name.casefold().split()))
+            raise fails("lacks a name beside a colon: ROW:SPLIT:FIGURE")
+        said = frozenset(language.words.get(word, word) for word in name.casefold().split())
+        definition = language.definitions.get(said)
         if definition is None:
-            raise wrong(text, f"unknown figure {shown(name)}", name, [*FIGURES, *_names()])
+            raise fails(f"unknown figure {shown(name)}", name, [*language.figures, *language.names])
         return (row, split, definition), ""
     words = left.replace("+", " + ").split()
     if len(words) > MOST:
-        raise wrong(text, f"has {len(words)} words")
+        raise fails(f"has {len(words)} words")
     plain = [word.casefold() for word in words]
-    own = [place for place, word in enumerate(plain) if word not in _WORDS and word not in SPLITS]
+    own = [place for place, word in enumerate(plain) if word not in language.words and word not in SPLITS]
     others = [words[place] for place in own]
     splits = [word for word in plain if word in SPLITS]
-    figures = [_WORDS[word] for word in plain if word in _WORDS]
+    figures = [language.words[word] for word in plain if word in language.words]
     for word in others:
-        if meant := difflib.get_close_matches(word.casefold(), LANGUAGE, n=1, cutoff=ALIKE):
-            raise wrong(text, f"{shown(word)} looks like {meant[0]!r}, misspelt", meant[0], meant)
-    definition = _DEFINITIONS.get(frozenset(figures)) if len({*figures}) == len(figures) else None
+        if meant := difflib.get_close_matches(word.casefold(), language.all, n=1, cutoff=ALIKE):
+            raise fails(f"{shown(word)} looks like {meant[0]!r}, misspelt", meant[0], meant)
+    definition = language.definitions.get(frozenset(figures)) if len({*figures}) == len(figures) else None
     if definition is None:
         told = f"{shown(' '.join(figures))} is no figure" if figures else "names no figure"
-        raise wrong(text, told, " ".join(figures or others), _names())
+        raise fails(told, " ".join(figures or others), language.names)
     if len(splits) > 1:
-        raise wrong(text, f"names {len(splits)} splits, {' and '.join(splits)}")
+        raise fails(f"names {len(splits)} splits, {' and '.join(splits)}")
     if own and own[-1] - own[0] >= len(own):
         pieces = " ".join(words[own[0] : own[-1] + 1])
         told = f"the name of a row stands in one piece, and {pieces!r} has words of the language within"
-        raise wrong(text, f"{told}; if that is its name, write {pieces}:test:{definition}")
+        raise fails(f"{told}; if that is its name, write {pieces}:test:{definition}")
     return (" ".join(others) or SHIPPED, splits[0] if splits else SPLITS[0], definition), " ".join(words)
-
-
-def _names() -> list[str]:
-    return [figure.name for figure in FIGURES.values()]
 
 
 def wrong(
@@ -242,30 +297,35 @@ def wrong(
     *,
     rows: Sequence[str] = (),
     splits: Sequence[str] = SPLITS,
+    language: Language = PLAIN,
 ) -> UsageError:
     """The error for a gate that cannot be held: what is wrong, all that there is, the nearest of `known`."""
     hint = near(name, known, most=3) if name else ""
     if not hint.startswith("did you mean"):
         hint = "write [ROW] [SPLIT] FIGURE <= X, such as 'test barrier <= 0.05'"
     return UsageError(
-        f"--gate {shown(text)}: {told}", problems=vocabulary(rows, splits), hint=hint[0].upper() + hint[1:]
+        f"--gate {shown(text)}: {told}",
+        problems=vocabulary(rows, splits, language),
+        hint=hint[0].upper() + hint[1:],
     )
 
 
-def vocabulary(rows: Sequence[str] = (), splits: Sequence[str] = SPLITS) -> list[str]:
+def vocabulary(
+    rows: Sequence[str] = (), splits: Sequence[str] = SPLITS, language: Language = PLAIN
+) -> list[str]:
     """What a gate may be made of, a line each; `rows` where they are known."""
     return [
         f"rows: {', '.join(rows or ['those of the report'])}; {SHIPPED} where none is named",
         f"splits: {', '.join(splits)}; {SPLITS[0]} where none is named",
-        f"figures: {', '.join(_names())}",
+        f"figures: {', '.join(language.names)}",
     ]
 
 
-def misread(gate: Threshold, rows: Iterable[str]) -> Iterator[UsageError]:
+def misread(gate: Threshold, rows: Iterable[str], language: Language = PLAIN) -> Iterator[UsageError]:
     """An error for a gate whose words are also the name of a row that has words of the language in it."""
     for row in rows:
         named = row.casefold().split()
-        own = any(word in _WORDS or word in SPLITS for word in named)
+        own = any(word in language.words or word in SPLITS for word in named)
         if own and f" {' '.join(named)} " in f" {gate.words.casefold()} ":
             other = replace(gate, row=row).parted
             told = f"--gate {shown(gate.text)}: there is a row {row!r}, which its words name as well"
@@ -283,9 +343,10 @@ def _is_value(text: str) -> bool:
 
 def _limit(text: str, value: str, figure: Figure) -> float:
     digits = value.removesuffix(figure.unit.strip()) if figure.unit else value.removesuffix("%")
-    if value.endswith("%") and figure.unit:
+    if value.endswith("%") and not figure.share and figure.unit.strip() != "%":
+        told = f"in{figure.unit}, not in per cent" if figure.unit else "no share of 1"
         raise UsageError(
-            f"--gate {shown(text)}: {figure.sentence} is in{figure.unit}, not in per cent",
+            f"--gate {shown(text)}: {figure.sentence} is {told}",
             hint="Write a number, such as 0.05",
         )
     try:
@@ -300,7 +361,7 @@ def check_limit(where: str, limit: float, figure: Figure) -> None:
     """Raise UsageError for a limit that cannot be meant of this figure."""
     if not math.isfinite(limit):
         raise UsageError(f"{where}: the limit is {limit}, expected a number")
-    if not figure.unit and not -1 <= limit <= 1:
-        told = f"{'Accuracy' if 'accuracy' in figure.sentence else figure.sentence.capitalize()} is 0–1"
+    if figure.share and not -1 <= limit <= 1:
+        told = f"{(figure.key if figure.what != 'value' else figure.sentence).capitalize()} is 0–1"
         hint = f"{told}: did you mean {limit / 100:g}?" if 1 < limit <= 100 else f"{told}."
         raise UsageError(f"{where}: the limit is {limit:g}", hint=hint)

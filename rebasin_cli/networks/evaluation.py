@@ -1,4 +1,4 @@
-"""How good a network is: mean loss, accuracy and calibration over batches.
+"""How good a network is: its mean loss, its metrics and its calibration over batches.
 
 Sums are float64, so how the samples are batched hardly matters. Every module is in evaluation mode
 meanwhile and leaves in the mode it came in.
@@ -6,54 +6,96 @@ meanwhile and leaves in the mode it came in.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from ..datasets.batches import checked, describe, size_of, to_device
-from ..errors import DataError, NetworkError
-from ..registry import user_code
-from ..runtime import devices
-from ..types import Batches
+from ..datasets.batches import checked, size_of, to_device
+from ..types import ACCURACY, CROSS_ENTROPY, Batches, Quantity
 from .folding import folded
 from .layout import in_parts
 from .running import evaluating, fed
+from .scoring import IGNORED, Loss, fit_classes, logits_of, metrics_of, wide
 
+log = logging.getLogger("rebasin")
 BINS = 15
-MEASURED = {"--loss": "cross-entropy", "--metric": "accuracy"}  # where the user does not say
 
 
 @dataclass(frozen=True)
 class Scores:
-    """`loss` in nats a sample (inf where the network's outputs are no numbers), `accuracy` 0–1.
+    """`loss` is the mean over samples (inf where the network's outputs are no numbers), `metrics` by name.
 
-    `ece` is the expected calibration error over bins of equal width, 0–1 (Guo et al. 2017, eq. 3,
-    arXiv:1706.04599), of all targets; NaN where the outputs are not logits (N, classes, …). `bins` are those
-    bins: how many targets, their mean confidence, their accuracy, each as long as there are bins, NaN in
-    empty ones; () where there is no `ece`.
-    `each` holds every sample's loss and accuracy, float32 (samples, 2) in the data's order, where asked for.
+    `quantities` say what these are of: the loss first, then every metric in its order. Without others they
+    are cross-entropy in nats and accuracy 0–1. `ece` is the expected calibration error over bins of equal
+    width, 0–1 (Guo et al. 2017, eq. 3, arXiv:1706.04599), of all targets; NaN where the loss is no
+    cross-entropy of class numbers. `bins` are those bins: how many targets, their mean confidence, their
+    accuracy, each as long as there are bins, NaN in empty ones; () where there is no `ece`.
+    `each` holds, where asked for, every sample's figures by name ("loss", and the metrics'), float32
+    (samples,) in the data's order; of a loss or a metric that gives means alone every batch's (batches,), of
+    as many samples as `sizes` says. A metric over the whole set is in neither.
     """
 
     loss: float
-    accuracy: float
+    metrics: Mapping[str, float]
     samples: int
-    ece: float
+    ece: float = math.nan
     bins: tuple[tuple[float, ...], ...] = field(default=(), repr=False, compare=False)
-    each: Tensor | None = field(default=None, repr=False, compare=False)
+    each: Mapping[str, Tensor] | None = field(default=None, repr=False, compare=False)
+    sizes: tuple[int, ...] = field(default=(), repr=False, compare=False)
+    quantities: tuple[Quantity, ...] = field(default=(CROSS_ENTROPY, ACCURACY), repr=False)
+
+    @property
+    def accuracy(self) -> float:
+        """0–1; NaN where it was not measured."""
+        return self.metrics.get(ACCURACY.key, math.nan)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The loss, and every metric by its name."""
+        return {"loss": self.loss, **self.metrics}
+
+    def sampled(self, name: str) -> Tensor | None:
+        """The figure of every sample (samples,); None where single samples are not known."""
+        found = (self.each or {}).get(name)
+        return found if found is not None and len(found) == self.samples else None
+
+
+class _Sum:
+    """A figure added up over batches, and what it was on each sample or each batch."""
+
+    def __init__(self) -> None:
+        self.total, self.weight = 0.0, 0
+        self.values: list[Tensor] = []
+
+    def add(self, values: Tensor, size: int) -> None:
+        if values.ndim:
+            values = values[~values.isnan()]  # a sample whose targets do not count
+            size = len(values)
+        self.total += values.sum().item() if values.ndim else size * values.item()
+        self.weight += size
+        self.values.append(values.reshape(-1))
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.weight if self.weight else math.nan
+
+    @property
+    def each(self) -> Tensor:
+        return torch.cat(self.values).float()
 
 
 def evaluate(
     network: nn.Module,
     batches: Batches,
     *,
-    loss: Callable[[Tensor, Any], Any] | None = None,
-    metric: Callable[[Tensor, Any], Any] | None = None,
+    loss: Loss | Callable[[Any, Any], Any] | None = None,
+    metric: Any = None,
     output: str | int | None = None,
     device: str | torch.device = "cpu",
     each: bool = False,
@@ -61,111 +103,77 @@ def evaluate(
 ) -> Scores:
     """Measure `network`, already on `device`, on `(inputs, targets)` batches.
 
-    `loss(outputs, targets)` is a batch's mean (default: cross-entropy); so is `metric(outputs, targets)`,
-    larger is better (default: accuracy). `output` picks one of several outputs by key or index. `each` keeps
-    the figures of every sample, where loss and metric are the defaults: a batch's mean says nothing of those.
-    Calibration is over so many `bins`.
+    `loss(outputs, targets)` gives a batch's mean or one number a sample (default: cross-entropy); so does
+    `metric(outputs, targets)`, or it is an object over the whole set, or several of both (default: accuracy,
+    where outputs are logits). They see all that the network returns, or what `output` picks by key or index.
+    `each` keeps the figures of every sample or batch. Calibration is over so many `bins`.
     Raises DataError for what is wrong with the batches, NetworkError for what is wrong with the network.
     """
-    total = right = 0.0
-    samples, logits = 0, True
+    lost, metrics = Loss.of(loss), metrics_of(metric)
+    given = {"--loss": lost.own, "--metric": all(m.named for m in metrics)}
+    lacking = [option for option, own in given.items() if not own]
+    sums = {"loss": _Sum()} | {m.quantity.key: _Sum() for m in metrics if m.whole is None}
     filled = torch.zeros(3, bins, dtype=torch.float64)  # samples, sums of confidence and of right answers
-    lacking = [name for name, own in (("--loss", loss), ("--metric", metric)) if own is None]
-    kept: list[Tensor] | None = [] if each and loss is None and metric is None else None
+    sizes: list[int] = []
+    for m in metrics:
+        m.begin()
     with ExitStack() as stack:
         stack.enter_context(evaluating(network))
         stack.enter_context(torch.inference_mode())
         for number, (inputs, targets) in enumerate(checked(batches)):
-            size = size_of(targets)
-            targets, inputs = to_device(targets, device), fed(network, inputs, device)
-            if not samples:
+            size = size_of(targets, inputs)
+            targets = to_device(targets, device)
+            inputs = fed(network, inputs, device)
+            if not sizes:
                 stack.enter_context(folded(network, inputs, output))
             outputs = in_parts(network, inputs, output)
-            if loss is None or metric is None:
-                check_logits(outputs, targets, number, lacking)
-            value = cross_entropy(outputs, targets) if loss is None else _apply(loss, outputs, targets)
-            total += size * (math.inf if math.isnan(value) else value)
-            right += size * (accuracy if metric is None else _metric(metric))(outputs, targets)
-            samples += size
-            logits &= loss is None
-            if logits:
-                _fill(filled, outputs, targets)
-            if kept is not None:
-                kept.append(_each(outputs, targets))
-    found = _calibration(filled) if logits else {}
+            if not sizes and lost.own and not fit_classes(outputs, targets):
+                metrics = tuple(m for m in metrics if m.named)
+            classes = not lost.own or any(not m.own for m in metrics)
+            logits = _classes(outputs, targets, number, lacking) if classes else outputs
+            values = lost.values(outputs if lost.own else logits, targets, number, size)
+            sums["loss"].add(_nan_as_inf(lost, values), size)
+            for m in metrics:
+                if (good := m.values(outputs if m.own else logits, targets, number, size)) is not None:
+                    sums[m.quantity.key].add(good, size)
+            sizes.append(size)
+            if not lost.own:
+                _fill(filled, logits, targets)
+    figures: dict[Quantity, float] = {}
+    for m in metrics:
+        figures |= m.end() if m.whole is not None else {m.quantity: sums[m.quantity.key].mean}
+    found = {} if lost.own else _calibration(filled)
+    known = ["loss", *(m.quantity.key for m in metrics if m.whole is None)]
     return Scores(
-        total / samples,
-        right / samples,
-        samples,
+        sums["loss"].mean,
+        {quantity.key: value for quantity, value in figures.items()},
+        sum(sizes),
         found.pop("ece", math.nan),
         tuple(map(tuple, found.values())),
-        torch.cat(kept) if kept is not None else None,
+        {key: sums[key].each for key in known} if each else None,
+        tuple(sizes) if each else (),
+        (lost.quantity, *figures),
     )
 
 
-def cross_entropy(outputs: Tensor, targets: Tensor) -> float:
-    """Mean cross-entropy in nats, in float64."""
-    return F.cross_entropy(_wide(outputs), targets).item()
+def _nan_as_inf(loss: Loss, values: Tensor) -> Tensor:
+    """Of outputs that are no numbers, the loss is infinite; rebasin's own says so itself."""
+    return values.nan_to_num(math.inf, posinf=math.inf) if loss.own else values
 
 
-def accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """How often the largest logit is the label's, 0–1; outputs with NaN are wrong."""
-    right = _right(outputs, targets)
-    return right.sum().item() / right.numel()
+_told: set[tuple[int, ...]] = set()  # shapes of outputs whose classes were found in the last axis
 
 
-def _right(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.argmax(dim=1) == targets) & ~outputs.isnan().any(dim=1)
-
-
-def _metric(function: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], float]:
-    return lambda outputs, targets: _apply(function, outputs, targets)
-
-
-def _apply(function: Callable[[Tensor, Any], Any], outputs: Tensor, targets: Any) -> float:
-    with user_code(f"{name_of(function)} fails"):
-        return float(function(outputs, targets))
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """What a user's loss or metric is called, for messages."""
-    return getattr(function, "__name__", type(function).__name__)
-
-
-def check_logits(
-    outputs: Tensor, targets: Any, number: int, lacking: Sequence[str] = ("--loss", "--metric")
-) -> None:
-    """Whether cross-entropy and accuracy mean anything here. Raises DataError or NetworkError.
-
-    `lacking` are those of these two options that the user did not give.
-    """
-    measured = " and ".join(MEASURED[option] for option in lacking)
-    own = f"give {' and '.join(f'{option} module:function' for option in lacking)}."
-    if not isinstance(targets, Tensor) or targets.dtype != torch.int64:
-        raise DataError(
-            f"batch {number}: targets are {describe(targets)}; "
-            f"for {measured} expected class numbers, int64 (N,)",
-            hint=f"For other targets {own}",
+def _classes(outputs: Any, targets: Any, number: int, lacking: Sequence[str]) -> Tensor:
+    """As `logits_of`; where classes are found in the last axis, that is said once."""
+    found = logits_of(outputs, targets, number, lacking)
+    if found is not outputs and (shape := tuple(outputs.shape[1:])) not in _told:
+        _told.add(shape)
+        log.info(
+            "outputs %s have their %d classes in the last axis, by the targets %s",
+            *(tuple(outputs.shape), found.shape[1], tuple(targets.shape)),
         )
-    if outputs.ndim > 2 and outputs.shape[:-1] == targets.shape != outputs.shape[:1] + outputs.shape[2:]:
-        wanted = (outputs.shape[0], outputs.shape[-1], *outputs.shape[1:-1])
-        raise NetworkError(
-            f"batch {number}: outputs {tuple(outputs.shape)} have their classes in the last axis, by "
-            f"the targets {tuple(targets.shape)}; expected in the second, {wanted}",
-            hint="Let the network of --net return logits.movedim(-1, 1), as PyTorch's losses want them.",
-        )
-    if outputs.ndim < 2 or outputs.shape[:1] + outputs.shape[2:] != targets.shape:
-        raise NetworkError(
-            f"batch {number}: outputs {tuple(outputs.shape)} do not fit targets {tuple(targets.shape)}; "
-            "expected (N, classes) and (N,), or (N, classes, T) and (N, T)",
-            hint=f"Where they are no logits of classes {own}",
-        )
-    low, high = map(int, targets.aminmax())
-    if low < 0 or high >= outputs.shape[1]:
-        raise DataError(
-            f"batch {number}: targets lie in {low}…{high}, but the network knows {outputs.shape[1]} classes",
-            hint="Is this the data set that the network was trained on?",
-        )
+    return found
 
 
 def calibrated(outputs: Tensor, targets: Tensor, bins: int = BINS) -> dict[str, Any]:
@@ -183,20 +191,11 @@ def _calibration(bins: Tensor) -> dict[str, Any]:
 
 def _fill(bins: Tensor, outputs: Tensor, targets: Tensor) -> None:
     outputs, targets = outputs.movedim(1, -1).flatten(0, -2), targets.flatten()
-    confidence, chosen = _wide(outputs).softmax(dim=1).nan_to_num(0.0).cpu().double().max(dim=1)
+    if not bool((counted := targets != IGNORED).all()):
+        outputs, targets = outputs[counted], targets[counted]
+    confidence, chosen = wide(outputs).softmax(dim=1).nan_to_num(0.0).cpu().double().max(dim=1)
     count = bins.shape[1]
     index = (confidence * count).ceil().long().sub(1).clamp(0, count - 1)  # (0, 1/15], (1/15, 2/15], …
     bins[0].index_add_(0, index, torch.ones_like(confidence))
     bins[1].index_add_(0, index, confidence)
     bins[2].index_add_(0, index, (chosen == targets.cpu()).double())
-
-
-def _each(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Loss and accuracy of every sample, (N, 2); of a sample with many targets, their mean."""
-    losses = F.cross_entropy(_wide(outputs), targets, reduction="none").nan_to_num(math.inf, posinf=math.inf)
-    both = torch.stack([losses, _right(outputs, targets).to(losses)], dim=1)
-    return both.flatten(2).mean(2).float().cpu() if both.ndim > 2 else both.float().cpu()
-
-
-def _wide(outputs: Tensor) -> Tensor:
-    return outputs.double() if devices.has_float64(outputs.device) else outputs.float()

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..datasets.batches import tensors_in
 from ..errors import NetworkError
-from .running import call, evaluating
+from .running import call, evaluating, returned
 
 PART = 16 << 20  # bytes of one layer's values: what is much larger leaves the processor's caches
 PART_LAST = 4 << 20  # where channels lie last, nothing is copied between layers: a smaller cache will do
@@ -106,10 +106,8 @@ def _takes(network: nn.Module, few: Tensor, output: str | int | None) -> bool:
             return False
 
 
-def in_parts(
-    network: nn.Module, inputs: Any, output: str | int | None = None, *, exact: bool = False
-) -> Tensor:
-    """As `call`, for networks in evaluation mode: on a CPU `laid` well, and in parts that stay in its caches.
+def in_parts(network: nn.Module, inputs: Any, output: str | int | None = None, *, exact: bool = False) -> Any:
+    """As `returned`, for networks in evaluation mode: on a CPU `laid` well, and in parts that fit its caches.
 
     That takes half the time where layers are large. A few samples show how much a sample takes; the first and
     the last part of the first batch have to give what they give together, up to rounding: a network in which
@@ -118,14 +116,14 @@ def in_parts(
     """
     apart = isinstance(inputs, Tensor) and inputs.ndim > 1 and inputs.device.type == "cpu"
     if not apart or isinstance(network, Wrapper | torch.jit.ScriptModule):
-        return call(network, inputs, output=output)
+        return returned(network, inputs, output=output)
     known = _of(network, inputs, output, exact=exact)
     inputs = inputs if exact else laid(network, inputs, output)
     if known.size is None and len(inputs) > 2 * FEW:
         a_sample = _a_sample(network, inputs, output)
         known.size = max(FEW, int((PART_LAST if known.last else PART) / max(1.0, a_sample)))
     if known.size is None or len(inputs) <= known.size or known.alike is False:
-        return call(network, inputs, output=output)
+        return returned(network, inputs, output=output)
     first, *between, last = inputs.tensor_split(-(-len(inputs) // known.size))  # none of a single sample
     ends = [call(network, part, output=output) for part in (first, last)]
     if known.alike is None:

@@ -33,8 +33,13 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 
 
 def call(network: Callable[..., Any], inputs: Any, *, output: str | int | None = None) -> Tensor:
-    """One output of `forward`. Raises NetworkError."""
+    """One output of `forward`, which has to be a tensor. Raises NetworkError."""
     return select(forward(network, inputs), output)
+
+
+def returned(network: Callable[..., Any], inputs: Any, *, output: str | int | None = None) -> Any:
+    """All that `forward` returns, or what `output` picks of it, of any structure. Raises NetworkError."""
+    return pick(forward(network, inputs), output)
 
 
 def forward(network: Callable[..., Any], inputs: Any) -> Any:

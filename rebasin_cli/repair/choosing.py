@@ -20,7 +20,7 @@ from torch import nn
 from ..datasets import held_out
 from ..errors import DataError, NetworkError, UsageError
 from ..networks.evaluation import Scores
-from ..types import Batches
+from ..types import CROSS_ENTROPY, Batches
 from .calibration import COLDEST, Scaled
 
 SURE = 2.0  # standard errors by which a repair must win on samples that endpoints were trained on
@@ -30,7 +30,7 @@ EVERY = 3  # of a caller's batches the third, sixth, … are held out
 
 @dataclass(frozen=True)
 class Choice:
-    """`chosen` is "none" or the repair; `losses` the held-out losses of both, in nats, as far as measured.
+    """`chosen` is "none" or the repair; `losses` the held-out losses of both, in `unit`, as far as measured.
 
     `matched`: the same at the best temperature of each, {} where outputs are no logits (N, classes), or where
     it does not matter; `gain`: how much less the repaired model loses, `error` its standard error, NaN where
@@ -47,6 +47,7 @@ class Choice:
     apart: bool = True
     unseen: bool = False
     why: str = ""
+    unit: str = CROSS_ENTROPY.unit
 
     def account(self) -> dict[str, Any]:
         return asdict(self)
@@ -62,6 +63,11 @@ class Measured:
     plain: Scores
     matched: Scores | None = None
     cold: bool = False
+
+    @property
+    def classes(self) -> bool:
+        """Whether its loss is the cross-entropy of class numbers, of which a margin in nats is known."""
+        return self.plain.quantities[0] == CROSS_ENTROPY
 
 
 def choose(
@@ -104,6 +110,7 @@ def choose(
         before.plain.samples,
         apart,
         unseen,
+        unit=before.plain.quantities[0].unit,
     )
 
 
@@ -138,6 +145,8 @@ def better(
         return gain > sure * error
     if before.cold and after.cold:  # both right on everything: their losses say nothing
         return False
+    if not before.classes:  # nats mean nothing of another loss: more than chance is enough
+        return gain > sure * error
     falls = before.matched is None or after.matched is None or after.matched.loss < before.matched.loss
     return gain > max(margin, sure * error) and falls
 
@@ -146,9 +155,10 @@ def gained(before: Measured, after: Measured) -> tuple[float, float]:
     """How much less is lost, and the standard error of that over the samples, which are the same."""
     one, other = before.plain, after.plain
     gain = one.loss - other.loss
-    if one.each is None or other.each is None or len(one.each) < 2 or not math.isfinite(gain):
+    losses = [each for score in (one, other) if (each := score.sampled("loss")) is not None and len(each) > 1]
+    if len(losses) < 2 or not math.isfinite(gain):
         return (math.inf if math.isnan(gain) else gain), math.nan
-    apart = one.each[:, 0].double() - other.each[:, 0].double()
+    apart = losses[0].double() - losses[1].double()
     return gain, (apart.std() / math.sqrt(len(apart))).item()
 
 
@@ -167,10 +177,14 @@ def in_words(choice: Choice) -> str:
         one, other = choice.matched.values()
         matched = f"; at the best temperature of each {one:.4f} and {other:.4f}"
     doubt = ""
+    unit = f" {choice.unit}" if choice.unit else ""
     if choice.chosen == "none" and repaired < without and not choice.unseen:
-        doubt = f". On samples known by heart less than {MARGIN:g} nats, or than chance, is no gain"
+        least = (
+            f"less than {MARGIN:g} nats, or than chance," if choice.unit == CROSS_ENTROPY.unit else "chance"
+        )
+        doubt = f". On samples known by heart {least} is no gain"
     return (
-        f"--repair auto chose {choice.chosen}: the merged model's held-out loss is {without:.4f} nats "
+        f"--repair auto chose {choice.chosen}: the merged model's held-out loss is {without:.4f}{unit} "
         f"without, {repaired:.4f} with {name}, on {choice.samples} {on}{sure}{matched}{doubt}"
     )
 

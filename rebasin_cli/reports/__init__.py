@@ -6,7 +6,8 @@ A format is a module with
     HELP = "Write the report as Markdown."     # of the option that writes it alone
     def render(report: Report) -> str | bytes  # everything from the report, nothing recomputed
 
-Loss in nats per sample, accuracy in 0–1, barriers in the unit of what they measure, times in seconds.
+What loss and metrics are, a report says (`Report.loss`, `Report.metrics`); barriers are in the unit of
+what they measure, times in seconds.
 The JSON form (`Report.to_dict`) is versioned by `SCHEMA`; `docs/report-json.md` documents it.
 """
 
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..registry import Registry
+from ..types import ACCURACY, CROSS_ENTROPY, Quantity
 
 SCHEMA = "rebasin.report/2"
 
@@ -27,24 +29,37 @@ registry = Registry("reports", "report format")
 
 @dataclass(frozen=True)
 class Curve:
-    """Loss and accuracy at each λ on the path (1−λ)·A + λ·B, on one split."""
+    """Loss and metrics, by name, at each λ on the path (1−λ)·A + λ·B, on one split."""
 
     lambdas: tuple[float, ...]
     loss: tuple[float, ...]
-    accuracy: tuple[float, ...]
+    metrics: dict[str, tuple[float, ...]]
     samples: int
 
-    def at(self, position: float) -> tuple[float, float] | None:
-        """Loss and accuracy measured at λ = `position`; None where that point was not measured."""
-        for point, loss, accuracy in zip(self.lambdas, self.loss, self.accuracy, strict=True):
+    def at(self, position: float) -> dict[str, float] | None:
+        """ "loss" and the metrics measured at λ = `position`; None where that point was not measured."""
+        for place, point in enumerate(self.lambdas):
             if abs(point - position) < 1e-9:
-                return loss, accuracy
+                return {name: values[place] for name, values in self.figures.items()}
         return None
+
+    @property
+    def figures(self) -> dict[str, tuple[float, ...]]:
+        """The loss, and every metric."""
+        return {"loss": self.loss} | self.metrics
+
+
+@dataclass(frozen=True)
+class Heights:
+    """How much worse a figure gets on a path than the mean of its ends, and than the chord between them."""
+
+    midpoint: float
+    chord: float
 
 
 @dataclass(frozen=True)
 class Barrier:
-    """Both definitions for loss (nats) and for accuracy (0–1; how far it falls below the reference line).
+    """Both definitions for the loss and, by name, for each metric (how far it gets worse than the line).
 
     midpoint: max_λ L(λ) − ½(L(A) + L(B)), Git Re-Basin definition 2.2; its floor is ½|L(A) − L(B)|.
     chord:    max_λ [L(λ) − (1−λ)L(A) − λL(B)]; its floor is 0.
@@ -52,8 +67,7 @@ class Barrier:
 
     midpoint: float
     chord: float
-    accuracy_midpoint: float
-    accuracy_chord: float
+    metrics: dict[str, Heights] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,11 +86,11 @@ class Reliability:
 class Middle:
     """The model at λ = ½ on one split: how far its figures can be trusted, and its confidence.
 
-    `intervals` are (low, high), 95 % over samples drawn anew (bootstrap), of "loss", "accuracy" and "chord",
+    `intervals` are (low, high), 95 % over samples drawn anew (bootstrap), of "loss", the metrics and "chord",
     the height of the loss above the chord at λ = ½; none where there is nothing to draw from.
     """
 
-    ece: float  # expected calibration error, 0–1; NaN where outputs are no logits
+    ece: float = math.nan  # expected calibration error, 0–1; NaN where the loss is no cross-entropy
     reliability: Reliability = field(default_factory=Reliability)
     intervals: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
@@ -88,10 +102,8 @@ class Difference:
     row: str
     other: str
     split: str
-    loss: float
-    accuracy: float
-    loss_interval: tuple[float, ...] = ()
-    accuracy_interval: tuple[float, ...] = ()
+    figures: dict[str, float]  # "loss", and the metrics
+    intervals: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,7 +113,7 @@ class OverPairs:
     row: str
     split: str
     pairs: int
-    mean: dict[str, float]  # "loss", "accuracy", "chord" (the barrier)
+    mean: dict[str, float]  # "loss", the metrics, "chord" (the barrier)
     intervals: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
 
@@ -147,9 +159,11 @@ class Report:
     data: dict[str, Any]  # {"name", "normalization", "samples": {"train", "test"}, "full", "scores"}
     match: dict[str, Any]  # {"method", "sweeps", "objective_before", "objective_after", …}
     proof: dict[str, Any]  # {"status": "proven"|"skipped"|"unavailable", "largest_difference", "reason"}
-    # {"name", "train": {"loss", "accuracy", "ece", "reliability", "intervals"}, "test": {…}} per model
+    # {"name", "train": {"loss", metrics by name, "ece", "reliability", "intervals"}, "test": {…}} per model
     endpoints: tuple[dict[str, Any], ...]
     rows: tuple[Row, ...]
+    loss: Quantity = CROSS_ENTROPY
+    metrics: tuple[Quantity, ...] = (ACCURACY,)  # the first is what is meant where none is named
     gates: tuple[Gate, ...] = ()
     # What `--baseline` named: {"file", "sha256"}, or {"file", "missing": True} where that was accepted
     baseline: dict[str, Any] = field(default_factory=dict)
@@ -160,14 +174,32 @@ class Report:
     over_pairs: tuple[OverPairs, ...] = ()
     # {"word", "units", "dead", "before": {"mean", "std"}, "after": {…}}: matched correlation
     signature: tuple[dict[str, Any], ...] = ()
-    # Of every test sample, to be compared with by pairs: {"samples", "count", "chord", "accuracy"}
+    # Of every test sample, to be compared with by pairs: {"samples", "count", "chord", metrics by name}
     each: dict[str, Any] = field(default_factory=dict)
     # Wall times in seconds, {"match", "total"}: all that differs between two identical runs
     times: dict[str, float] = field(default_factory=dict)
     schema: str = field(default=SCHEMA)
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """As plain values; the figures of metrics stand beside those of the loss, under their names."""
+        fields = dataclasses.asdict(self)
+        return fields | {
+            "rows": [
+                row
+                | {
+                    "curves": {split: _curve(curve) for split, curve in row["curves"].items()},
+                    "barriers": {split: _barrier(each) for split, each in row["barriers"].items()},
+                    "middle": {split: _middle(each) for split, each in row["middle"].items()},
+                }
+                for row in fields["rows"]
+            ],
+            "differences": [_difference(each) for each in fields["differences"]],
+        }
+
+    @property
+    def classifies(self) -> bool:
+        """Whether its loss is the cross-entropy of class numbers: then temperatures mean something."""
+        return self.loss == CROSS_ENTROPY
 
     def difference(self, row: str, other: str, split: str = "test") -> Difference | None:
         """`row` minus `other`, whichever way round it is held; None where they were not compared."""
@@ -185,31 +217,102 @@ class Report:
 
 
 def _turned(one: Difference) -> Difference:
-    def back(interval: tuple[float, ...]) -> tuple[float, ...]:
-        return tuple(-value for value in reversed(interval))
-
-    intervals = (back(one.loss_interval), back(one.accuracy_interval))
-    return Difference(one.other, one.row, one.split, -one.loss, -one.accuracy, *intervals)
+    intervals = {name: tuple(-value for value in reversed(both)) for name, both in one.intervals.items()}
+    figures = {name: -value for name, value in one.figures.items()}
+    return Difference(one.other, one.row, one.split, figures, intervals)
 
 
-def barrier_of(curve: Curve) -> Barrier:
-    """Both barriers of a curve, in loss and in accuracy; the curve must contain λ = 0 and λ = 1.
+def _curve(curve: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "lambdas": curve["lambdas"],
+        "loss": curve["loss"],
+        **curve["metrics"],
+        "samples": curve["samples"],
+    }
+
+
+def _barrier(barrier: dict[str, Any]) -> dict[str, Any]:
+    metrics = {f"{key}_{what}": x for key, both in barrier["metrics"].items() for what, x in both.items()}
+    return {"midpoint": barrier["midpoint"], "chord": barrier["chord"], **metrics}
+
+
+def _middle(middle: dict[str, Any]) -> dict[str, Any]:
+    """Without a calibration that was not measured."""
+    if math.isnan(middle["ece"]) and not middle["reliability"]["samples"]:
+        return {"intervals": middle["intervals"]}
+    return middle
+
+
+def _difference(one: dict[str, Any]) -> dict[str, Any]:
+    figures, intervals = one.pop("figures"), one.pop("intervals")
+    return one | figures | {f"{key}_interval": intervals.get(key, ()) for key in figures}
+
+
+def nested(content: dict[str, Any]) -> dict[str, Any]:
+    """What `to_dict` gave, the figures of metrics in a place of their own again; as far as it is that."""
+    told = content.get("metrics", [dataclasses.asdict(ACCURACY)])
+    names = [one.get("name") for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+    keys = [Quantity(name).key for name in names if isinstance(name, str)]
+
+    def curve(one: Any) -> Any:
+        return (
+            one | {"metrics": {key: one[key] for key in keys if key in one}} if isinstance(one, dict) else one
+        )
+
+    def barrier(one: Any) -> Any:
+        if not isinstance(one, dict):
+            return one
+        parts = {key: {what: one.get(f"{key}_{what}") for what in ("midpoint", "chord")} for key in keys}
+        return one | {"metrics": {key: both for key, both in parts.items() if f"{key}_chord" in one}}
+
+    def difference(one: Any) -> Any:
+        if not isinstance(one, dict):
+            return one
+        known = [key for key in ("loss", *keys) if key in one]
+        intervals = {key: one[f"{key}_interval"] for key in known if one.get(f"{key}_interval")}
+        return one | {"figures": {key: one[key] for key in known}, "intervals": intervals}
+
+    def row(one: Any) -> Any:
+        if not isinstance(one, dict):
+            return one
+        parts = (("curves", curve), ("barriers", barrier))
+        inner = {
+            key: {s: turn(each) for s, each in one[key].items()} for key, turn in parts if _held(one, key)
+        }
+        return one | inner
+
+    found = dict(content)
+    for name, turn in (("rows", row), ("differences", difference)):
+        if isinstance(content.get(name), list):
+            found[name] = [turn(one) for one in content[name]]
+    return found
+
+
+def _held(one: dict[str, Any], key: str) -> bool:
+    return isinstance(one.get(key), dict)
+
+
+def barrier_of(curve: Curve, metrics: Sequence[Quantity] = (ACCURACY,)) -> Barrier:
+    """Both barriers of a curve, in loss and in every metric; the curve must contain λ = 0 and λ = 1.
 
     Git Re-Basin definition 2.2 (midpoint); Linear Mode Connectivity modulo permutation symmetries (chord).
     """
     first, last = curve.lambdas.index(0.0), curve.lambdas.index(1.0)
 
-    def height(values: Sequence[float], sign: float) -> tuple[float, float]:
+    def height(values: Sequence[float], sign: float) -> Heights:
         a, b = values[first], values[last]
         midpoint = max(sign * (value - (a + b) / 2) for value in values)
         chord = max(sign * (v - (1 - t) * a - t * b) for t, v in zip(curve.lambdas, values, strict=True))
-        return midpoint, chord
+        return Heights(midpoint, chord)
 
-    return Barrier(*height(curve.loss, 1.0), *height(curve.accuracy, -1.0))
+    signs = {metric.key: metric.sign for metric in metrics}
+    loss = height(curve.loss, 1.0)
+    found = {key: height(values, signs.get(key, -1.0)) for key, values in curve.metrics.items()}
+    return Barrier(loss.midpoint, loss.chord, found)
 
 
 SAME = 1e-9  # what may part a barrier of a file from that of its curve, relative to 1
-TOLERANCE = 0.01  # nats: how much worse than its baseline a barrier is still as good
+TOLERANCE = 0.01  # in the unit of the loss: how much worse than its baseline a barrier is still as good
 
 
 def inconsistent(report: Report) -> list[str]:
@@ -223,18 +326,24 @@ def inconsistent(report: Report) -> list[str]:
     found += [f"{len(shipped)} rows would be shipped: {', '.join(shipped)}"] if len(shipped) > 1 else []
     for row in report.rows:
         for split, curve in row.curves.items():
-            if split in row.barriers and not _is_of(row.barriers[split], curve):
+            if split in row.barriers and not _is_of(row.barriers[split], curve, report.metrics):
                 found.append(f"{row.name}, {split}: its barriers are not those of its curve")
     return found
 
 
-def _is_of(barrier: Barrier, curve: Curve) -> bool:
+def _is_of(barrier: Barrier, curve: Curve, metrics: Sequence[Quantity]) -> bool:
     """Whether these are the barriers of this curve, as far as it has its ends and nothing but numbers."""
     try:
-        pairs = zip(dataclasses.astuple(barrier), dataclasses.astuple(barrier_of(curve)), strict=True)
+        one, two = (_numbers(each) for each in (barrier, barrier_of(curve, metrics)))
     except ValueError:  # no ends, or another number of values
         return False
-    return all(
-        one == two or (math.isnan(one) and math.isnan(two)) or abs(one - two) <= SAME * (1 + abs(two))
-        for one, two in pairs
+    return one.keys() == two.keys() and all(
+        one[key] == two[key]
+        or (math.isnan(one[key]) and math.isnan(two[key]))
+        or abs(one[key] - two[key]) <= SAME * (1 + abs(two[key]))
+        for key in one
     )
+
+
+def _numbers(barrier: Barrier) -> dict[str, float]:
+    return _barrier(dataclasses.asdict(barrier))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.text import many, some
+from ..types import Quantity
 from .format import clean, fixed
 
 if TYPE_CHECKING:  # they bring torch, and what a run says of itself has to be told without it
@@ -29,6 +31,12 @@ def describe_spec(fitted: FittedSpec) -> dict[str, Any]:
         "log10_symmetries": fitted.log10_symmetries(),
         "moved_share": fitted.moved_share(),
     }
+
+
+def describe_quantities(quantities: Sequence[Quantity]) -> dict[str, Any]:
+    """What figures are of: of the loss, and of every metric."""
+    loss, *metrics = map(asdict, quantities)
+    return {"loss": loss, "metrics": metrics}
 
 
 def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[str, Any]:

@@ -65,10 +65,10 @@ def document(report: Report, *, judged: bool = True) -> Document:
                 report.command,
                 f"rebasin {report.rebasin}, seed {report.seed}; schema {report.schema}",
             ),
-            Small(coded(f"{f.LEGEND} ▸ {f.SHIPPED}.")),
+            Small(coded(f"{f.legend(report)} ▸ {f.SHIPPED}.")),
             Fold("How it was measured, in full", _in_full(report)),
-            Fold("What the words mean", [Facts("", f.DEFINITIONS)]),
-            *(Fold(f"Every point: {row.name}", [_points(row)]) for row in report.rows),
+            Fold("What the words mean", [Facts("", f.definitions(report))]),
+            *(Fold(f"Every point: {row.name}", [_points(report, row)]) for row in report.rows),
         ],
         badge if found else None,
         f.title(report, 30),
@@ -92,16 +92,17 @@ def figures(report: Report) -> list[Block]:
 
 
 def _split(report: Report, split: str) -> Table:
+    room = 2 + 2 * len(report.metrics)  # models are no path
     rows = [
-        TableRow([letter, *f.endpoint_figures(ends, split), "", "", "", ""], remarks=[file])
+        TableRow([letter, *f.endpoint_figures(report, ends, split), *[""] * room], remarks=[file])
         for letter, file, ends in f.endpoints(report)
     ]
     rows[-1:] = [TableRow(row.cells, remarks=row.remarks, last=True) for row in rows[-1:]]
     for row in report.rows:
         remarks = [tag for tag in f.tags(row) if tag != "shipped"]
-        rows.append(TableRow([row.name, *f.figures(row, split)], _tone(row), remarks))
-    columns = [Column(split, Kind.TEXT), *map(Column, f.COLUMNS)]
-    columns += [Column(name, on=On.PAGE) for name in f.ACCURACY_COLUMNS]
+        rows.append(TableRow([row.name, *f.figures(report, row, split)], _tone(row), remarks))
+    columns = [Column(split, Kind.TEXT), *map(Column, f.columns(report))]
+    columns += [Column(name, on=On.PAGE) for name in f.metric_columns(report)]
     return Table(f"On {split} data", columns, rows, remark=f.samples(report, split), headed=True)
 
 
@@ -115,9 +116,8 @@ def _certain(report: Report, split: str) -> Table:
         TableRow([name, *cells], _tone(row), list(filter(None, [f.remark(row)])) if row else ())
         for name, row, cells in f.certain(report, split)
     ]
-    return _table(
-        f"How sure: 95 % at λ=½, on {split} data", f"{split}, 95 % at λ=½", f.CERTAIN, rows, f.CERTAIN[2]
-    )
+    title, head = f"How sure: 95 % at λ=½, on {split} data", f"{split}, 95 % at λ=½"
+    return _table(title, head, f.certain_columns(report), rows, f.HEIGHT)
 
 
 def _table(
@@ -128,17 +128,22 @@ def _table(
 
 
 def _differences(report: Report) -> Table:
+    names = {"loss": "loss"} | {metric.key: metric.name for metric in report.metrics}
     rows = [
         TableRow(
             [
                 f"{one.row} − {one.other}",
-                *(f.fixed(one.loss), f.within(one.loss_interval)),
-                *(f.fixed(one.accuracy), f.within(one.accuracy_interval)),
+                *(
+                    text
+                    for key in names
+                    for text in (f.fixed(one.figures.get(key)), f.within(one.intervals.get(key)))
+                ),
             ]
         )
         for one in report.differences
     ]
-    columns = [Column("at λ=½", Kind.TEXT), *map(Column, ("loss", "95 %", "accuracy", "95 %"))]
+    heads = [head for name in names.values() for head in (name, "95 %")]
+    columns = [Column("at λ=½", Kind.TEXT), *map(Column, heads)]
     return Table("", columns, rows)
 
 
@@ -149,13 +154,13 @@ def _pairs(report: Report) -> list[str]:
 def _over_pairs(report: Report, split: str) -> Table:
     rows = [TableRow([name, *cells]) for name, cells in f.over_pairs(report, split)]
     title, head = f"Over pairs, on {split} data", f"{split}, {len(report.pairs)} pairs"
-    return _table(title, head, f.OVER_PAIRS, rows, note=f.pairs_heading(report))
+    return _table(title, head, f.pairs_columns(report), rows, note=f.pairs_heading(report))
 
 
 def _learnt(report: Report) -> Table:
     rows = [TableRow([step, *figures]) for step, figures in f.learnt(report)]
     head = "held-out samples at the midpoint, by step"
-    return _table("By step", head, f.LEARNING, rows, on=On.WRITTEN)
+    return _table("By step", head, f.learning_columns(report), rows, on=On.WRITTEN)
 
 
 def gates(found: Sequence[GateResult], limits: Sequence[float] = ()) -> Table:
@@ -216,11 +221,12 @@ def _in_full(report: Report) -> list[Block]:
     return [Facts(name.capitalize(), _values(values)) for name, values in parts.items()]
 
 
-def _points(row: Row) -> Table:
+def _points(report: Report, row: Row) -> Table:
     shown = sorted(row.curves, key=lambda split: (split != "test", split != "train", split))
-    names = [f"{split} {quantity}" for split in shown for quantity in ("loss", "accuracy")]
+    keys = {"loss": "loss"} | {metric.key: metric.name for metric in report.metrics}
+    names = [f"{split} {name}" for split in shown for name in keys.values()]
     rows = []
     for place in sorted({point for curve in row.curves.values() for point in curve.lambdas}):
-        pairs = [row.curves[split].at(place) or (None, None) for split in shown]
-        rows.append(TableRow([f.number(place), *(f.fixed(value) for pair in pairs for value in pair)]))
+        points = [row.curves[split].at(place) or {} for split in shown]
+        rows.append(TableRow([f.number(place), *(f.fixed(at.get(key)) for at in points for key in keys)]))
     return Table("", [Column("λ", Kind.TEXT), *map(Column, names)], rows)

@@ -14,13 +14,13 @@ from typing import Any
 import yaml
 
 from ..errors import CheckpointError
+from ..types import ACCURACY, CROSS_ENTROPY, Quantity
 from . import Report, barrier
 from .document import Block, Code, Column, Command, Document, Fold, Inline, Kind, Notes, On, Row, Table
 from .format import number
 from .formats import markdown
 
 TAGS = ("merge", "rebasin")
-FIGURES = ("loss", "accuracy", "ece")
 
 
 @dataclass(frozen=True)
@@ -135,14 +135,23 @@ def _metadata(about: About, scores: Sequence[Mapping[str, Any]]) -> str:
 
 def _result(score: Mapping[str, Any]) -> dict[str, Any]:
     """One measurement in the hub's own form."""
+    loss, *metrics_ = _quantities(score)
+    named = [(m.key, f"{m.name} ({m.spread})" if m.spread else m.name) for m in metrics_]
+    named.append(("loss", f"{loss.name} ({loss.unit})" if loss.unit else loss.name))
     metrics = [
-        {"type": name, "name": words, "value": score[name]}
-        for name, words in (("accuracy", "accuracy (0–1)"), ("loss", "cross-entropy (nats)"))
-        if isinstance(score.get(name), float)
+        {"type": key, "name": words, "value": score[key]}
+        for key, words in named
+        if isinstance(score.get(key), float)
     ]
     data = {"type": score["data"], "name": score["data"], "split": score["split"]}
     task = {"type": "image-classification"} if score.get("images") else {"type": "other"}
     return {"task": task, "dataset": data, "metrics": metrics}
+
+
+def _quantities(score: Mapping[str, Any]) -> tuple[Quantity, ...]:
+    """What the figures of `rebasin eval` are of."""
+    told = score.get("measured") or {"loss": vars(CROSS_ENTROPY), "metrics": [vars(ACCURACY)]}
+    return tuple(Quantity(**one) for one in (told["loss"], *told["metrics"]))
 
 
 def _story(record: Record, report: Report | None) -> Inline:
@@ -190,21 +199,25 @@ def of_input(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _results(scores: Sequence[Mapping[str, Any]], note: str) -> Table:
+    heads: dict[str, str] = {}  # of several measurements, by the keys of their figures
+    for score in scores:
+        loss, *metrics = _quantities(score)
+        heads.setdefault("loss", f"loss ({loss.unit})" if loss.unit else "loss")
+        heads |= {metric.key: metric.name for metric in metrics}
+        heads |= {"ece": "ECE"} if loss == CROSS_ENTROPY else {}
     rows = [
         Row(
             [
                 score["data"],
                 score["split"],
                 number(score["samples"]),
-                *(number(score[key]) for key in FIGURES),
+                *(number(score.get(key)) for key in heads),
             ]
         )
         for score in scores
     ]
     columns = [Column("data", Kind.TEXT), Column("split", Kind.TEXT)]
-    return Table(
-        "Results", [*columns, *map(Column, ("samples", "loss (nats)", "accuracy", "ECE"))], rows, note
-    )
+    return Table("Results", [*columns, *map(Column, ("samples", *heads.values()))], rows, note)
 
 
 def _path(report: Report) -> list[Block]:

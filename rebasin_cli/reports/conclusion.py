@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ..types import ACCURACY
 from . import Report
 from .format import MISSING, clean, endpoint_figures, endpoints, figures, splits
 from .verdicts import GateResult, baselines, results, shouted
 
 SPLIT, MIDPOINT = "test", 0.5
-SMALL = 0.005  # nats
+SMALL = 0.005  # nats; of another loss, LITTLE of what is compared with
 LITTLE = 0.02  # of its own loss: a control this near is nearly as good, however sure the difference
 ENSEMBLE = "logit ensemble"
 FITTED, FINE_TUNED = {"refit": "refit", "distill": "distillation"}, "endpoint fine-tuned"
@@ -26,10 +27,12 @@ FITTED, FINE_TUNED = {"refit": "refit", "distill": "distillation"}, "endpoint fi
 
 @dataclass(frozen=True)
 class _Step:
-    """How much less one row loses than another, in nats, with its interval."""
+    """How much less one row loses than another, with its interval; below `small` it may be nothing."""
 
     gain: float
     interval: tuple[float, ...]
+    small: float = SMALL
+    unit: str = ""
 
     @property
     def sign(self) -> int:
@@ -37,7 +40,7 @@ class _Step:
         if self.interval:
             low, high = self.interval
             return 1 if low > 0 else -1 if high < 0 else 0
-        return 0 if abs(self.gain) < SMALL else 1 if self.gain > 0 else -1
+        return 0 if abs(self.gain) < self.small else 1 if self.gain > 0 else -1
 
     def sure(self) -> str:
         if not self.interval:
@@ -61,43 +64,44 @@ def conclude(report: Report) -> str:
     total = _step(report, shipped, "naive")
     if total.sign == 0:
         text = (
-            f"Nothing is gained over naive: the loss at λ=½ falls by {_number(total.gain)} nats, "
+            f"Nothing is gained over naive: the loss at λ=½ falls by {_number(total.gain)}{total.unit}, "
             f"which may be chance{total.sure()}"
         )
         return _and_ensemble(report, rows, shipped, text)
     if total.sign < 0:
-        text = (
-            f"Worse than naive: {clean(shipped)} loses {_number(-total.gain)} nats more at λ=½{_back(total)}"
-        )
-        return _and_ensemble(report, rows, shipped, text)
+        more = f"{_number(-total.gain)}{total.unit} more at λ=½{_back(total)}"
+        return _and_ensemble(report, rows, shipped, f"Worse than naive: {clean(shipped)} loses {more}")
     if best == "naive":
-        gained = f"Repair gains {_number(total.gain)} nats over naive{total.sure()}"
+        gained = f"Repair gains {_number(total.gain)}{total.unit} over naive{total.sure()}"
         text = f"{gained}; {_unaligned(report)}"
         return _and_ensemble(report, rows, shipped, text)
     word = word or next((row.name.split(" + ")[1] for row in report.rows if _is_candidate(row.name)), "")
     control, repaired = f"naive + {word}", f"aligned + {word}"
     if word and control in rows:
         alone = _step(report, shipped, control)
-        lost = _middle(report, control)[0]
+        lost = _middle(report, control)["loss"]
         if alone.sign <= 0 or alone.gain < LITTLE * lost:
             than = {-1: "better", 0: "as good", 1: "nearly as good"}[alone.sign]
             text = (
                 f"Alignment is not what helps: {clean(word)} alone ({clean(control)}) is {than}, "
-                f"{_signed(alone.gain)} nats{alone.sure()}; {_number(total.gain)} nats are gained over naive"
+                f"{_signed(alone.gain)}{alone.unit}{alone.sure()}; {_number(total.gain)}{total.unit} are "
+                "gained over naive"
             )
             return _and_ensemble(report, rows, shipped, text)
     alignment = _step(report, "aligned", "naive") if "aligned" in rows else total
     if shipped == "aligned":
-        text = f"Alignment explains all of the {_number(total.gain)} nats gained over naive{total.sure()}"
+        text = (
+            f"Alignment explains all of the {_number(total.gain)}{total.unit} gained over naive{total.sure()}"
+        )
     elif alignment.sign > 0:
         text = (
-            f"Alignment explains {_number(alignment.gain)} of the {_number(total.gain)} nats gained over "
-            f"naive{alignment.sure()}"
+            f"Alignment explains {_number(alignment.gain)} of the {_number(total.gain)}{total.unit} gained "
+            f"over naive{alignment.sure()}"
         )
     else:
         text = (
-            f"{_number(total.gain)} nats are gained over naive{total.sure()}, but only by alignment and "
-            f"{clean(word)} together: alignment alone {_verb(alignment)}"
+            f"{_number(total.gain)}{total.unit} are gained over naive{total.sure()}, but only by alignment "
+            f"and {clean(word)} together: alignment alone {_verb(alignment)}"
         )
     if word and repaired in rows and "aligned" in rows:
         text += f"; {_of_repair(report, word, repaired)}"
@@ -117,25 +121,26 @@ def _of_refit(report: Report, rows: set[str], shipped: str, how: str) -> str:
     total, control = _step(report, shipped, naive), f"naive + {how}"
     word = FITTED[how]
     if total.sign < 0:
-        text = f"Worse than {naive}: {shipped} loses {_number(-total.gain)} nats more at λ=½{_back(total)}"
+        worse = f"{_number(-total.gain)}{total.unit} more at λ=½{_back(total)}"
+        text = f"Worse than {naive}: {shipped} loses {worse}"
     elif total.sign == 0:
         text = (
-            f"Nothing is gained over {naive}: the loss at λ=½ falls by {_number(total.gain)} nats, "
+            f"Nothing is gained over {naive}: the loss at λ=½ falls by {_number(total.gain)}{total.unit}, "
             f"which may be chance{total.sure()}"
         )
     elif shipped == control:
-        gained = f"The {word} gains {_number(total.gain)} nats over {naive}{total.sure()}"
+        gained = f"The {word} gains {_number(total.gain)}{total.unit} over {naive}{total.sure()}"
         text = f"{gained}; {_unaligned(report)}"
     else:
-        text = f"{_number(total.gain)} nats are gained over {naive}{total.sure()}"
+        text = f"{_number(total.gain)}{total.unit} are gained over {naive}{total.sure()}"
         more = _step(report, shipped, control)
-        lost = _middle(report, control)[0]
+        lost = _middle(report, control)["loss"]
         alone = _number(_step(report, control, naive).gain)
         if more.sign <= 0 or more.gain < LITTLE * lost:
             than = {-1: "better", 0: "as good", 1: "nearly as good"}[more.sign]
             text += (
                 f", but alignment is not what helps: the {word} alone ({control}) is {than}, "
-                f"{_signed(more.gain)} nats{more.sure()}"
+                f"{_signed(more.gain)}{more.unit}{more.sure()}"
             )
         else:
             text += (
@@ -190,13 +195,19 @@ def _better_endpoint(report: Report, shipped: str) -> str:
     if not known:
         return ""
     best = min(known, key=lambda end: end[SPLIT]["loss"])
-    loss, accuracy = _middle(report, shipped)
-    apart = loss - best[SPLIT]["loss"]
-    less = f"{_number(abs(apart))} nats {'less' if apart > 0 else 'more'}"
-    return (
-        f". The better endpoint, {clean(best['name'])}, loses {less if float(_number(apart)) else 'as much'} "
-        f"({_number(best[SPLIT]['accuracy'])} accurate, the merged model {_number(accuracy)})"
+    merged = _middle(report, shipped)
+    apart = merged["loss"] - best[SPLIT]["loss"]
+    less = f"{_number(abs(apart))}{_unit(report)} {'less' if apart > 0 else 'more'}"
+    told = (
+        f". The better endpoint, {clean(best['name'])}, loses {less if float(_number(apart)) else 'as much'}"
     )
+    metric = next(iter(report.metrics), None)
+    if metric is None or metric.key not in best[SPLIT] or metric.key not in merged:
+        return told
+    one, other = (_number(figures[metric.key]) for figures in (best[SPLIT], merged))
+    if metric == ACCURACY:
+        return f"{told} ({one} accurate, the merged model {other})"
+    return f"{told} ({clean(metric.name)} {one}, of the merged model {other})"
 
 
 def _fine_tuned(report: Report, rows: set[str], shipped: str) -> str:
@@ -206,7 +217,7 @@ def _fine_tuned(report: Report, rows: set[str], shipped: str) -> str:
     how = (
         "neither more nor less by more than chance"
         if step.sign == 0
-        else f"{_number(abs(step.gain))} nats {'less' if step.sign > 0 else 'more'}"
+        else f"{_number(abs(step.gain))}{step.unit} {'less' if step.sign > 0 else 'more'}"
     )
     return f", and fine-tuned for about as long, on the same samples but with their labels, one loses {how}"
 
@@ -223,8 +234,8 @@ def _of_repair(report: Report, word: str, repaired: str) -> str:
         does = "explains" if shipped == repaired else "would gain"
         return f"{clean(word)} {does} {_number(step.gain)} on top of it{step.sure()}"
     if step.sign < 0:
-        return f"{clean(word)} loses {_number(-step.gain)} nats{_back(step)}"
-    return f"{clean(word)} adds nothing: {_signed(-step.gain)} nats{_back(step)}"
+        return f"{clean(word)} loses {_number(-step.gain)}{step.unit}{_back(step)}"
+    return f"{clean(word)} adds nothing: {_signed(-step.gain)}{step.unit}{_back(step)}"
 
 
 def _and_ensemble(report: Report, rows: set[str], shipped: str, text: str) -> str:
@@ -232,32 +243,38 @@ def _and_ensemble(report: Report, rows: set[str], shipped: str, text: str) -> st
         return text + "."
     step = _step(report, ENSEMBLE, shipped)
     if step.sign > 0:
-        return f"{text}. The ensemble of both, at twice the cost, loses {_number(step.gain)} nats less."
-    than = "no less" if step.sign == 0 else f"{_number(-step.gain)} nats more"
+        return f"{text}. The ensemble of both, at twice the cost, loses {_number(step.gain)}{step.unit} less."
+    than = "no less" if step.sign == 0 else f"{_number(-step.gain)}{step.unit} more"
     return f"{text}. The ensemble of both, at twice the cost, loses {than}."
 
 
-def _middle(report: Report, name: str) -> tuple[float, float]:
-    """Loss and accuracy of a row at λ = ½, NaN where they were not measured."""
-    return report.row(name).curves[SPLIT].at(MIDPOINT) or (math.nan, math.nan)
+def _middle(report: Report, name: str) -> dict[str, float]:
+    """Loss and metrics of a row at λ = ½; the loss is NaN where they were not measured."""
+    return report.row(name).curves[SPLIT].at(MIDPOINT) or {"loss": math.nan}
+
+
+def _unit(report: Report) -> str:
+    return clean(report.loss.in_unit)
 
 
 def _step(report: Report, row: str, other: str) -> _Step:
     """What `row` gains over `other`."""
     found = report.difference(row, other)
+    one, two = (_middle(report, name)["loss"] for name in (row, other))
+    of: dict[str, Any] = {"small": SMALL if report.classifies else LITTLE * abs(two), "unit": _unit(report)}
     if found is not None:
-        return _Step(-found.loss, tuple(-value for value in reversed(found.loss_interval)))
-    one, two = (_middle(report, name)[0] for name in (row, other))
-    return _Step(two - one, ())
+        interval = tuple(-value for value in reversed(found.intervals.get("loss", ())))
+        return _Step(-found.figures["loss"], interval, **of)
+    return _Step(two - one, (), **of)
 
 
 def _verb(step: _Step) -> str:
-    return "gains nothing" if step.sign == 0 else f"loses {_number(-step.gain)} nats"
+    return "gains nothing" if step.sign == 0 else f"loses {_number(-step.gain)}{step.unit}"
 
 
 def _back(step: _Step) -> str:
     """The interval of the loss's change, which is the gain's turned round."""
-    return _Step(-step.gain, tuple(-value for value in reversed(step.interval))).sure()
+    return replace(step, gain=-step.gain, interval=tuple(-value for value in reversed(step.interval))).sure()
 
 
 def _number(value: float) -> str:
@@ -272,13 +289,15 @@ def brief(report: Report) -> list[str]:
     """Figures of the split that counts, the verdict, then a line a gate, met or not."""
     split, lines = next(iter(splits(report)), ""), []
     for letter, file, ends in endpoints(report):
-        lines.append(f"{letter} {file}: {clean(split)} {_both(endpoint_figures(ends, split))}")
+        lines.append(f"{letter} {file}: {clean(split)} {_all(report, endpoint_figures(report, ends, split))}")
     for row in report.rows:
         if row.shipped:
-            loss, accuracy, midpoint, chord, *_ = figures(row, split)
-            height = f"barrier {chord} nats (chord), {midpoint} (midpoint)" if chord != MISSING else ""
-            both = ", ".join(filter(None, [_both((loss, accuracy)), height]))
-            lines.append(f"▸ {clean(row.name)}: {clean(split)} {both} at λ=½")
+            count = 1 + len(report.metrics)
+            at, (midpoint, chord) = (texts := figures(report, row, split))[:count], texts[count : count + 2]
+            unit = _unit(report)
+            height = f"barrier {chord}{unit} (chord), {midpoint} (midpoint)" if chord != MISSING else ""
+            seen = ", ".join(filter(None, [_all(report, at), height]))
+            lines.append(f"▸ {clean(row.name)}: {clean(split)} {seen} at λ=½")
     return [*lines, *filter(None, [conclude(report)]), *told(results(report))]
 
 
@@ -287,6 +306,7 @@ def told(gates: list[GateResult]) -> list[str]:
     return [*(f"{shouted(gate)}  {clean(gate.told)}" for gate in gates), *baselines(gates)]
 
 
-def _both(figures: tuple[str, str]) -> str:
-    loss, accuracy = figures
-    return f"loss {loss}, accuracy {accuracy}"
+def _all(report: Report, figures: tuple[str, ...]) -> str:
+    """Loss and metrics with their names."""
+    names = ("loss", *(clean(metric.name) for metric in report.metrics))
+    return ", ".join(f"{name} {figure}" for name, figure in zip(names, figures, strict=True))

@@ -10,21 +10,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..runtime.text import clean, many
-from . import Barrier, Report, Row
+from ..types import ACCURACY
+from . import Report, Row
 
 MISSING = "—"
 MIDPOINT = 0.5
-COLUMNS = ("loss at λ=½", "accuracy at λ=½", "barrier midpoint", "barrier chord")
-ACCURACY_COLUMNS = ("accuracy barrier midpoint", "accuracy barrier chord")
 SHIPPED = "the row that `merge` with the same options would write"
-LEGEND = (
-    "Loss in nats per sample, accuracy 0–1. Barrier: how far the loss between A and B rises above the mean "
-    "of their losses (midpoint) or above the straight line between them (chord)."
+BARRIER = (
+    "Barrier: how far the loss between A and B rises above the mean of their losses (midpoint) or above the "
+    "straight line between them (chord)."
 )
 DEFINITIONS = (
     ("midpoint", "max over λ of L(λ) − ½(L(A) + L(B)); its floor is ½|L(A) − L(B)| (Git Re-Basin, def. 2.2)"),
     ("chord", "max over λ of L(λ) − (1−λ)·L(A) − λ·L(B); its floor is 0: nowhere above the straight line"),
-    ("accuracy barriers", "the same two, for how far accuracy falls below the mean or the chord"),
+    ("{metric} barriers", "the same two, for how far {metric} {falls} the mean or the chord"),
     ("naive", "(1−λ)·A + λ·B, the models as they were given"),
     ("aligned", "(1−λ)·A + λ·πB, the second model's hidden units put into the order of the first"),
     ("+ reset", "norm statistics of each point on the path measured anew on training data"),
@@ -69,10 +68,56 @@ DEFINITIONS = (
         "equal width (Guo et al. 2017)",
     ),
 )
-CERTAIN = ("loss", "accuracy", "chord barrier at λ=½", "ECE")
-OVER_PAIRS = ("loss at λ=½", "accuracy at λ=½", "barrier chord")
+HEIGHT, CALIBRATION = "chord barrier at λ=½", "ECE"
 SIGNATURE = ("units", "dead", "before", "after")
-LEARNING = ("loss", "accuracy")
+OF_CLASSES = ("+ temperature", "logit ensemble", CALIBRATION)  # what there is of cross-entropy alone
+
+
+def columns(report: Report) -> list[str]:
+    """What a table of rows has at λ = ½ and of the path, the loss first."""
+    names = ["loss", *(metric.name for metric in report.metrics)]
+    return [*(f"{name} at λ=½" for name in names), "barrier midpoint", "barrier chord"]
+
+
+def metric_columns(report: Report) -> list[str]:
+    return [f"{metric.name} barrier {which}" for metric in report.metrics for which in ("midpoint", "chord")]
+
+
+def certain_columns(report: Report) -> list[str]:
+    calibration = [CALIBRATION] if report.classifies else []
+    return ["loss", *(metric.name for metric in report.metrics), HEIGHT, *calibration]
+
+
+def pairs_columns(report: Report) -> list[str]:
+    return ["loss at λ=½", *(f"{metric.name} at λ=½" for metric in report.metrics), "barrier chord"]
+
+
+def learning_columns(report: Report) -> list[str]:
+    return ["loss", ACCURACY.name] if report.classifies else ["loss"]
+
+
+def legend(report: Report) -> str:
+    """In what figures are given, in two sentences."""
+    unit = f"in {report.loss.unit} per sample" if report.loss.unit else "per sample"
+    loss = f"Loss {unit}" if report.classifies else f"Loss: {clean(report.loss.name)}, {unit}"
+    metrics = [clean(f"{metric.name} {metric.spread}".strip()) for metric in report.metrics]
+    return f"{', '.join([loss, *metrics])}. {BARRIER}"
+
+
+def definitions(report: Report) -> list[tuple[str, str]]:
+    """What the words of a report mean, as far as they may stand in it."""
+    found = []
+    for word, meaning in DEFINITIONS:
+        if word in OF_CLASSES and not report.classifies:
+            continue
+        if "{metric}" not in word:
+            found.append((word, meaning))
+            continue
+        for metric in report.metrics:
+            falls = "falls below" if metric.larger_is_better else "rises above"
+            texts = (text.format(metric=clean(metric.name), falls=falls) for text in (word, meaning))
+            found.append((next(texts), next(texts)))
+    return found
 
 
 def fixed(value: Any) -> str:
@@ -121,19 +166,21 @@ def samples(report: Report, split: str) -> str:
     return many(max(counts), "sample") if counts else ""
 
 
-def middle(row: Row, split: str) -> tuple[str, str]:
-    """Loss and accuracy at λ=½ as text, dashes where that point was not measured."""
+def middle(report: Report, row: Row, split: str) -> tuple[str, ...]:
+    """Loss and metrics at λ=½ as text, dashes where that point was not measured."""
     curve = row.curves.get(split)
-    at_middle = curve.at(MIDPOINT) if curve else None
-    return (fixed(at_middle[0]), fixed(at_middle[1])) if at_middle else (MISSING, MISSING)
+    found = (curve.at(MIDPOINT) if curve else None) or {}
+    return tuple(fixed(found.get(key)) for key in ("loss", *(metric.key for metric in report.metrics)))
 
 
-def figures(row: Row, split: str) -> tuple[str, ...]:
-    """The texts under `COLUMNS` followed by those under `ACCURACY_COLUMNS`."""
+def figures(report: Report, row: Row, split: str) -> tuple[str, ...]:
+    """The texts under `columns` followed by those under `metric_columns`."""
     barrier = row.barriers.get(split)
     if barrier is None:
-        return (*middle(row, split), *[MISSING] * 4)
-    return (*middle(row, split), *map(fixed, _values(barrier)))
+        return (*middle(report, row, split), *[MISSING] * (2 + 2 * len(report.metrics)))
+    heights = [barrier.metrics.get(metric.key) for metric in report.metrics]
+    values = [value for both in heights for value in ((both.midpoint, both.chord) if both else (None, None))]
+    return (*middle(report, row, split), *map(fixed, (barrier.midpoint, barrier.chord, *values)))
 
 
 def remark(row: Row) -> str:
@@ -160,26 +207,27 @@ def within(interval: Sequence[float] | None) -> str:
 
 
 def certain(report: Report, split: str) -> list[tuple[str, Row | None, tuple[str, ...]]]:
-    """(name, its row, None for endpoints, the texts under `CERTAIN`), where there is anything to tell."""
+    """(name, its row, None for endpoints, the texts under `certain_columns`), where there is any to tell."""
     found: list[tuple[str, Row | None, tuple[str, ...]]] = []
     for letter, _, ends in endpoints(report):
         scores = ends.get(split) or {}
         intervals = scores.get("intervals") or {}
-        found.append((letter, None, _certain(intervals, scores.get("ece"))))
+        found.append((letter, None, _certain(report, intervals, scores.get("ece"))))
     for row in report.rows:
         if (middle := row.middle.get(split)) is not None:
-            found.append((row.name, row, _certain(middle.intervals, middle.ece)))
+            found.append((row.name, row, _certain(report, middle.intervals, middle.ece)))
     some = any(cell != MISSING for _, _, cells in found for cell in cells)
     return found if some and any(row for _, row, _ in found) else []
 
 
-def _certain(intervals: Mapping[str, Sequence[float]], ece: float | None) -> tuple[str, ...]:
+def _certain(report: Report, intervals: Mapping[str, Sequence[float]], ece: float | None) -> tuple[str, ...]:
     ece = None if ece is None or ece != ece else ece  # NaN: outputs are no logits
-    return (*(within(intervals.get(name)) for name in ("loss", "accuracy", "chord")), fixed(ece))
+    names = ("loss", *(metric.key for metric in report.metrics), "chord")
+    return (*(within(intervals.get(name)) for name in names), *[fixed(ece)] * report.classifies)
 
 
 def over_pairs(report: Report, split: str) -> list[tuple[str, tuple[str, ...]]]:
-    """(row, texts under `OVER_PAIRS`): the mean over pairs of models, and half its 95 % interval."""
+    """(row, texts under `pairs_columns`): the mean over pairs of models, and half its 95 % interval."""
     return [
         (over.row, tuple(_mean(over.mean[name], over.intervals.get(name)) for name in over.mean))
         for over in report.over_pairs
@@ -220,10 +268,6 @@ def short(value: float) -> str:
     return f"{value:z.3f}" if math.isfinite(value) else MISSING
 
 
-def _values(barrier: Barrier) -> tuple[float, ...]:
-    return barrier.midpoint, barrier.chord, barrier.accuracy_midpoint, barrier.accuracy_chord
-
-
 def endpoints(report: Report) -> list[tuple[str, str, dict[str, Any]]]:
     """(letter, file, figures by split) of each model."""
     files = [clean(model.get("file", "")) for model in report.inputs]
@@ -233,9 +277,10 @@ def endpoints(report: Report) -> list[tuple[str, str, dict[str, Any]]]:
     ]
 
 
-def endpoint_figures(ends: Mapping[str, Any], split: str) -> tuple[str, str]:
+def endpoint_figures(report: Report, ends: Mapping[str, Any], split: str) -> tuple[str, ...]:
+    """Loss and metrics of a model as text."""
     scores = ends.get(split) or {}
-    return fixed(scores.get("loss")), fixed(scores.get("accuracy"))
+    return tuple(fixed(scores.get(key)) for key in ("loss", *(metric.key for metric in report.metrics)))
 
 
 def title(report: Report, room: int = 10_000) -> str:
@@ -258,7 +303,8 @@ def headline(report: Report) -> str:
         return "No row of this report is one that would be shipped."
     barrier = fixed(shipped.barriers[split].chord)
     compared = f"; naive {fixed(naive.barriers[split].chord)}" if naive and naive is not shipped else ""
-    return f"{clean(shipped.name)}: {clean(split)} barrier {barrier} nats (chord){compared}"
+    unit = clean(report.loss.in_unit)
+    return f"{clean(shipped.name)}: {clean(split)} barrier {barrier}{unit} (chord){compared}"
 
 
 def learning(match: Mapping[str, Any]) -> list[dict[str, float]]:
@@ -276,7 +322,7 @@ def best(rows: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
 
 
 def learnt(report: Report, most: int = 10) -> list[tuple[str, tuple[str, ...]]]:
-    """(step, the texts under `LEARNING`) of the first, the best, the last, and others between: `most`."""
+    """(step, the texts under `learning_columns`) of the first, the best, the last, and others between."""
     rows = learning(report.match)
     if not rows:
         return []
@@ -285,7 +331,7 @@ def learnt(report: Report, most: int = 10) -> list[tuple[str, tuple[str, ...]]]:
     return [
         (
             f"{rows[k]['step']:.0f}" + ", the best" * (k == kept),
-            (fixed(rows[k]["held_out_loss"]), fixed(rows[k].get("held_out_accuracy"))),
+            tuple(fixed(rows[k].get(f"held_out_{name}")) for name in learning_columns(report)),
         )
         for k in sorted({*even, kept})
     ]

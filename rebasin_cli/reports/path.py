@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..types import CROSS_ENTROPY, Quantity
 from . import Curve, Reliability, Report, Row
 from . import format as f
 from .document import Color, Figure, Line, On, Panel
@@ -27,15 +28,15 @@ QUARTERS = ((0, "0"), (0.25, "¼"), (0.5, "½"), (0.75, "¾"), (1, "1"))
 
 
 def path(report: Report) -> Figure:
-    """Loss and accuracy along the path: one colour and one marker a row, test solid, other splits dashed."""
+    """Loss and metrics along the path: one colour and one marker a row, test solid, other splits dashed."""
     log = "y" if logarithmic(report) else ""
     second = "B" if report.match.get("method") in (None, "none") else "πB"  # permuted, if anything was
     ticks = [(0, "A"), *ACROSS, (1, second)]
     panels = [
         Panel(label, "", "", _lines(report, quantity), scale, ticks=ticks, across=(-0.02, 1.02))
         for quantity, label, scale in (
-            ("loss", "Loss, nats per sample" + " (logarithmic)" * bool(log), log),
-            ("accuracy", "Accuracy, 0–1", ""),
+            ("loss", loss_axis(report.loss) + " (logarithmic)" * bool(log), log),
+            *((metric.key, _capital(f.clean(metric.titled)), "") for metric in report.metrics),
         )
     ]
     keys = [_drawn(row, [], [], remark=", ".join(f.tags(row)), few=_few(row)) for row in report.rows]
@@ -43,6 +44,17 @@ def path(report: Report) -> Figure:
     keys += [Line(split, [], [], color=PALETTE[5], marker="", dashed=thin) for split, thin in splits]
     keys.append(Line("chord A–B", [], [], color=CHORD, marker="", dotted=True))
     return Figure("Along the path", panels, describe(report), legend=keys, on=On.DRAWN)
+
+
+def loss_axis(loss: Quantity) -> str:
+    """What an axis of the loss says: its unit, and what it is where that is no cross-entropy."""
+    if loss == CROSS_ENTROPY:
+        return f"Loss, {loss.unit} per sample"
+    return f.clean(f"Loss: {loss.titled if loss.unit else loss.name}")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def logarithmic(report: Report) -> bool:
@@ -53,7 +65,7 @@ def logarithmic(report: Report) -> bool:
 
 def points(curve: Curve, quantity: str) -> list[tuple[float, float]]:
     """The finite points (λ, value), from left to right; of a few points only those between the ends."""
-    values = zip(curve.lambdas, getattr(curve, quantity), strict=True)
+    values = zip(curve.lambdas, curve.figures.get(quantity, ()), strict=False)
     found = sorted((x, y) for x, y in values if math.isfinite(x) and math.isfinite(y))
     return [(x, y) for x, y in found if 0 < x < 1] or found if len(found) < FEW else found
 
@@ -72,8 +84,10 @@ def describe(report: Report) -> str:
     if shown is None:
         return "Nothing was measured."
     rows = [row for row in report.rows if shown in row.barriers]
-    heights = ", ".join(f"{row.name} {f.fixed(row.barriers[shown].chord)} nats" for row in rows)
-    return f"Loss and accuracy along the path. Chord barriers on {shown}: {heights}."
+    unit = f.clean(report.loss.in_unit)
+    heights = ", ".join(f"{row.name} {f.fixed(row.barriers[shown].chord)}{unit}" for row in rows)
+    names = " and ".join(["Loss", *(f.clean(metric.name) for metric in report.metrics)])
+    return f"{names} along the path. Chord barriers on {shown}: {heights}."
 
 
 def _lines(report: Report, quantity: str) -> list[Line]:
@@ -83,11 +97,13 @@ def _lines(report: Report, quantity: str) -> list[Line]:
     ends = [each[quantity] for each in scores if f.is_number(each.get(quantity))]
     known = len(ends) == len(scores) == 2
     found = [Line("", [0, 1], ends, color=CHORD, marker="", dotted=True)] if known else []
-    unit = " nats" * (quantity == "loss")
+    of = {"loss": report.loss} | {metric.key: metric for metric in report.metrics}
+    unit = of[quantity].in_unit
+    name = "loss" if quantity == "loss" else of[quantity].name
     for row in sorted(report.rows, key=lambda row: row.shipped):
         for thin, split in reversed([*enumerate(shown)]):
             if split in row.curves and (xy := points(row.curves[split], quantity)):
-                told = [f"{row.name}, {split}: λ = {x:.4g}, {quantity} {f.fixed(y)}{unit}" for x, y in xy]
+                told = [f"{row.name}, {split}: λ = {x:.4g}, {name} {f.fixed(y)}{unit}" for x, y in xy]
                 x, y = zip(*xy, strict=True)
                 found.append(_drawn(row, x, y, tells=told, few=_few(row, split), thin=bool(thin)))
     return found
@@ -111,14 +127,17 @@ def learning(report: Report) -> Figure:
     if not (rows := f.learning(report.match)):
         return Figure(title, [], "")
     kept, steps, losses = f.best(rows), [row["step"] for row in rows], [row["held_out_loss"] for row in rows]
+    unit = f.clean(report.loss.in_unit)
     told = [
-        f"step {step:.0f}: held-out loss {f.fixed(loss)} nats"
+        f"step {step:.0f}: held-out loss {f.fixed(loss)}{unit}"
         for step, loss in zip(steps, losses, strict=True)
     ]
-    right = kept.get("held_out_accuracy")
+    right = kept.get("held_out_accuracy") if report.classifies else None
+    how = ", in nats, over steps; kept, for the least loss at the best temperature"
+    how = how if report.classifies else " over steps; kept, for the least"
     note = (
-        "Loss at the midpoint on held-out training samples, in nats, over steps; kept, for the least "
-        f"loss at the best temperature: step {kept['step']:.0f}, {f.fixed(kept['held_out_loss'])}"
+        f"Loss at the midpoint on held-out training samples{how}: step "
+        f"{kept['step']:.0f}, {f.fixed(kept['held_out_loss'])}"
         + ("." if right is None else f", accuracy {f.fixed(right)}.")
     )
     lines = [

@@ -1,13 +1,14 @@
-"""Loss and accuracy over a plane through three models, with the paths in it, as a document."""
+"""Loss and metrics over a plane through three models, with the paths in it, as a document."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..runtime.text import many
+from ..types import Quantity
 from . import format as f
 from .document import (
     Column,
@@ -29,21 +30,27 @@ from .pictures import PALETTE, alike
 
 LEVELS = 13
 LOOKS: tuple[dict[str, Any], ...] = ({}, {"dashed": True}, {"dotted": True}, {"heavy": True})
-LEAST = 1e-4  # nats: below, a logarithmic scale would show nothing else
-ALT = "Filled contours of loss and accuracy over the plane, with the models and the paths between them"
+LEAST = 1e-4  # below, a logarithmic scale would show nothing else
 
 
 def document(found: Mapping[str, Any]) -> Document:
     """From the values that `rebasin plane` prints as JSON."""
     split, files = found["data"]["split"], [str(model["file"]) for model in found["inputs"]]
-    labels = {
-        "loss": f"{split} loss, nats (up to {found['ceiling']:.2f})",
-        "accuracy": f"{split} accuracy, 0–1",
+    loss, *metrics = (Quantity(**one) for one in (found["measured"]["loss"], *found["measured"]["metrics"]))
+    unit = f", {loss.unit}" if loss.unit else ""
+    labels = {"loss": f"{split} loss{unit} (up to {found['ceiling']:.2f})"}
+    labels |= {metric.key: f"{split} {metric.titled}" for metric in metrics}
+    surfaces = {"loss": Surface(found["x"], found["y"], found["loss"], loss_levels(found), False)}
+    surfaces |= {
+        metric.key: Surface(
+            found["x"], found["y"], found[metric.key], levels(found[metric.key]), metric.larger_is_better
+        )
+        for metric in metrics
     }
-    surfaces = {
-        "loss": Surface(found["x"], found["y"], found["loss"], loss_levels(found), False),
-        "accuracy": Surface(found["x"], found["y"], found["accuracy"], accuracy_levels(found), True),
-    }
+    named = ["loss", *(metric.name for metric in metrics)]
+    alt = (
+        f"Filled contours of {' and '.join(named)} over the plane, with the models and the paths between them"
+    )
     lines = _lines(found)
     panels = [Panel(label, "", "", lines, surface=surfaces[what]) for what, label in labels.items()]
     rows = [
@@ -51,13 +58,12 @@ def document(found: Mapping[str, Any]) -> Document:
             [
                 one["name"],
                 *(f"{one[axis]:.4g}" for axis in "xy"),
-                f.fixed(one["loss"]),
-                f.fixed(one["accuracy"]),
+                *(f.fixed(one[what]) for what in labels),
             ]
         )
-        for one in [*found["points"], *_extremes(found)]
+        for one in [*found["points"], *_extremes(found, labels)]
     ]
-    names = ("x", "y", f"{split} loss", f"{split} accuracy")
+    names = ("x", "y", *(f"{split} {name}" for name in named))
     away = [
         f"{one['name']}: its points are {one['away']:.3g} from the plane at most" for one in found["curves"]
     ]
@@ -65,7 +71,7 @@ def document(found: Mapping[str, Any]) -> Document:
         f"The plane through {' and '.join(files)}",
         [said(found, surfaces["loss"])],
         [
-            Figure("Loss and accuracy", panels, ALT, legend=[line for line in lines if line.label]),
+            Figure(f"L{' and '.join(named)[1:]}", panels, alt, legend=[line for line in lines if line.label]),
             Table(
                 "Models, and the extremes of the grid",
                 [Column("model", Kind.TEXT), *map(Column, names)],
@@ -96,8 +102,9 @@ def loss_levels(found: Mapping[str, Any]) -> list[float]:
     return [low * (high / low) ** (k / (LEVELS - 1)) for k in range(LEVELS)]
 
 
-def accuracy_levels(found: Mapping[str, Any]) -> list[float]:
-    values = [v for row in found["accuracy"] for v in row if math.isfinite(v)] or [0.0, 1.0]
+def levels(grid: Sequence[Sequence[float]]) -> list[float]:
+    """Of a metric: equal steps from the least to the largest."""
+    values = [v for row in grid for v in row if math.isfinite(v)] or [0.0, 1.0]
     low, high = min(values), max(values)
     high = high if high > low else low + 0.01
     return [low + (high - low) * k / (LEVELS - 1) for k in range(LEVELS)]
@@ -115,10 +122,10 @@ def _lines(found: Mapping[str, Any]) -> Sequence[Line]:
     return [*lines, Line("", x, y, names=names, tells=names, marker="o", joined=False, hollow=True, **ink)]
 
 
-def _extremes(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _extremes(found: Mapping[str, Any], keys: Iterable[str]) -> list[dict[str, Any]]:
     """The points of the grid with the lowest and with the highest loss."""
     every = [
-        {"x": x, "y": y, "loss": found["loss"][row][column], "accuracy": found["accuracy"][row][column]}
+        {"x": x, "y": y} | {key: found[key][row][column] for key in keys}
         for row, y in enumerate(found["y"])
         for column, x in enumerate(found["x"])
     ]

@@ -137,7 +137,8 @@ def clearly(before: Scores, after: Scores, targets: Tensor) -> bool:
     """Whether `after` is better beyond doubt, sample by sample, and by a network that has learned."""
     if before.each is None or after.each is None:
         return False
-    gains = (before.each.double() - after.each.double()).clamp(-1e6, 1e6)
+    pairs = [(before.each[key], after.each[key]) for key in ("loss", "accuracy")]
+    gains = torch.stack([one.double() - two.double() for one, two in pairs], 1).clamp(-1e6, 1e6)
     gains[:, 1] *= -1
     if len(gains) < FEWEST or not gains.isfinite().all():
         return False

@@ -62,5 +62,5 @@ def of_data(root: Path | None) -> list[Path]:
 
 def of_code(asked: Subjects) -> list[Path]:
     """The user's own code: `net.py:factory`, `loader.py:load`."""
-    texts = [asked.network.net, asked.data.loss, asked.data.metric, asked.data.data, asked.data.held_out]
+    texts = [asked.network.net, asked.data.loss, *asked.data.metric, asked.data.data, asked.data.held_out]
     return [file for text in texts if text for file in references.files_of(text)]

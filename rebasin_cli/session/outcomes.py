@@ -126,7 +126,7 @@ class Gates:
     PANEL = GATES
 
     max_barrier: float | None = option(
-        None, "The same as --gate 'test barrier <= NATS'.", metavar="NATS", gate=True
+        None, "The same as --gate 'test barrier <= X'.", metavar="X", gate=True
     )
     gate: tuple[str, ...] = option(
         (),
@@ -148,5 +148,5 @@ class Gates:
         shown=False,
     )
     baseline_tolerance: float = option(
-        TOLERANCE, "How much worse is still as good (0.01).", metavar="NATS", gate=True, shown=False
+        TOLERANCE, "How much worse is still as good (0.01).", metavar="X", gate=True, shown=False
     )

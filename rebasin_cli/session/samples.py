@@ -17,11 +17,14 @@ from ..datasets import Data as DataSet
 from ..datasets.batches import LoaderData
 from ..errors import DataError, UsageError
 from ..matchers.activations import MATCH_BATCH
-from ..networks.evaluation import MEASURED, Scores, evaluate
+from ..networks import scoring
+from ..networks.evaluation import Scores, evaluate
+from ..networks.scoring import CLASSES, Loss, Metric
 from ..registry import import_reference, is_reference
 from ..registry.options import real
 from ..repair.options import REFIT_BATCH, SAMPLES
 from ..runtime.seeds import derive
+from ..types import Quantity
 from .subjects import Data
 
 HOW = "Give a fraction of the test split (0.1), a split (test), or a data set whose test split they are"
@@ -210,15 +213,26 @@ def recorded_vocabulary(models: Sequence[Checkpoint]) -> str | None:
     return values.pop() if values else None
 
 
-def loss_of(data: Data) -> Callable[..., Any] | None:
+def loss_of(data: Data) -> Loss | None:
     """The user's own loss; None for cross-entropy. Raises UsageError."""
-    return _own(data.loss, "--loss") if data.loss else None
+    return Loss.of(_own(data.loss, "--loss"), alone=data.each) if data.loss else None
+
+
+def metrics_of(data: Data) -> tuple[Metric, ...]:
+    """The user's own metrics; () for accuracy. Raises UsageError."""
+    return scoring.metrics_of([_own(text, "--metric") for text in data.metric]) if data.metric else ()
+
+
+def quantities_of(data: Data) -> tuple[Quantity, ...]:
+    """What is measured: the loss first, then every metric. Raises UsageError."""
+    loss, metrics = loss_of(data) or Loss(), metrics_of(data)
+    return (loss.quantity, *(quantity for metric in metrics or (Metric(),) for quantity in metric.figures))
 
 
 def scorer(data: Data, output: str | None, device: str) -> Callable[..., Scores]:
     """`evaluate` with the user's own loss, metric and output."""
     loss = loss_of(data)
-    metric = _own(data.metric, "--metric") if data.metric else None
+    metric = metrics_of(data) or None
 
     def scores(network: nn.Module, batches: Any, **more: Any) -> Scores:
         options: dict[str, Any] = {
@@ -239,7 +253,7 @@ def _own(text: str, flag: str) -> Any:
     if ":" in text or text.endswith(".py"):
         return import_reference(text, error=UsageError)
     word = _CAPITALS.sub("_", text.rpartition(".")[2]).lower()
-    own = MEASURED[flag]
+    own = CLASSES[flag]
     if word in ("ce", "cross_entropy", "cross_entropy_loss", "acc", "accuracy"):
         hint = f"Leave it out: {own} is what is measured without it."
     else:

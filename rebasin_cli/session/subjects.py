@@ -175,14 +175,21 @@ class Scoring:
     PANEL = SAMPLES
 
     loss: str | None = option(
-        None, "loss(outputs, targets); default cross-entropy.", metavar="REF", kind="code", role=MAY_RUN
-    )
-    metric: str | None = option(
         None,
-        "metric(outputs, targets), larger is better; default accuracy.",
+        "loss(outputs, targets), a mean or one number a sample (N,); default cross-entropy.",
         metavar="REF",
         kind="code",
         role=MAY_RUN,
+    )
+    metric: tuple[str, ...] = option(
+        (),
+        "metric(outputs, targets), or an object with update, compute, reset; repeatable; default accuracy.",
+        metavar="REF",
+        kind="code",
+        role=MAY_RUN,
+    )
+    each: bool = option(
+        False, "Ask a --loss that gives a mean one sample at a time: then there are intervals.", role=PLAIN
     )
     skip_checks: bool = option(
         False, "Measure endpoints at chance, or far below their recorded accuracy.", role=TRUSTS

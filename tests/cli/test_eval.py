@@ -141,11 +141,13 @@ def test_a_merged_model_may_be_at_chance(tmp_path, done):
 
 def test_metric_and_loss_of_ones_own(trained, done, tmp_path):
     (tmp_path / "mine.py").write_text(
-        "def loss(outputs, targets): return float('nan')\ndef metric(outputs, targets): return 0.25\n"
+        "def loss(outputs, targets): return 7.5\ndef metric(outputs, targets): return 0.25\n"
     )
     own = ["--loss", "mine.py:loss", "--metric", "mine.py:metric"]
     told = done("eval", trained[0], *own, "--json").json()
-    assert told["accuracy"] == 0.25 and told["loss"] == "inf" and told["ece"] == "nan"
+    assert (told["metric"], told["loss"]) == (0.25, 7.5) and not {"accuracy", "ece"} & told.keys()
+    assert told["measured"]["loss"]["name"] == "loss" and told["measured"]["loss"]["unit"] == ""
+    assert [metric["name"] for metric in told["measured"]["metrics"]] == ["metric"]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +229,8 @@ def test_a_bad_gate_is_refused_before_anything_is_opened(refused, gate, says):
     refused(2, "eval", "nowhere.safetensors", "--gate", gate, says=says)
 
 
-def test_a_loss_of_ones_own_has_no_calibration_to_hold_a_gate_against(refused):
+def test_a_loss_of_ones_own_has_no_calibration_to_hold_a_gate_against(refused, tmp_path):
+    (tmp_path / "mine.py").write_text("def loss(outputs, targets): return 0.0\n")
     says = ("with --loss no ece is measured", "figures: loss, accuracy\n")
     refused(2, "eval", "nowhere.safetensors", "--loss", "mine.py:loss", "--gate", "ece <= 0.1", says=says)
 

@@ -21,7 +21,7 @@ ENDS = tuple({"name": name, "test": {"loss": 0.3, "accuracy": 0.93}} for name in
 
 def report(*, loss=0.32, accuracy=0.915, data=DATA, command="rebasin barrier a.pt b.pt", **limits):
     """A report of three points, held against limits that are options, or were such in earlier versions."""
-    curve = Curve((0.0, 0.5, 1.0), (0.3, loss, 0.3), (0.93, accuracy, 0.93), 400)
+    curve = Curve((0.0, 0.5, 1.0), (0.3, loss, 0.3), {"accuracy": (0.93, accuracy, 0.93)}, 400)
     row = Row("aligned", {"test": curve}, {"test": barrier_of(curve)}, shipped=True)
     spec = {"name": "mlp", "sha256": "c3", "log10_symmetries": 12.5}
     made = Report("0", command, 0, (), spec, data, {}, {}, ENDS, (row,))

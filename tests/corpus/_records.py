@@ -58,7 +58,7 @@ def changed(values, path, new):
 
 
 def report():
-    curve = Curve((0.0, 0.5, 1.0), (0.1, 0.2, 0.1), (0.9, 0.8, 0.9), 100)
+    curve = Curve((0.0, 0.5, 1.0), (0.1, 0.2, 0.1), {"accuracy": (0.9, 0.8, 0.9)}, 100)
     row = Row("naive", curves={"test": curve}, barriers={"test": barrier_of(curve)}, shipped=True)
     inputs = tuple(
         {"file": f"{name}.safetensors", "sha256": name * 64, "recorded": {"rebasin.command": "align"}}

@@ -681,7 +681,6 @@ def test_a_users_loader_that_does_not_open_is_a_data_error(tmp_path, body, messa
         ("x", "batch 1 of the data is float32"),
         ("(x / 0, y)", "batch 1 of the data has NaN or infinite"),
         ("({'a': (x * float('nan'),)}, y)", "batch 1 of the data has NaN or infinite"),
-        ("(x, 3)", "targets are int"),
     ],
 )
 def test_a_users_loader_that_fails_is_a_data_error_with_the_batch(tmp_path, second, message):

@@ -244,7 +244,7 @@ def figures(loss, spread=0.0, *, cold=False, matched=None, samples=100):
 
     def scores(mean):
         each = mean + spread * torch.tensor([1.0, -1.0]).repeat(samples // 2)
-        return Scores(mean, 0.5, samples, 0.0, each=torch.stack([each, each], 1))
+        return Scores(mean, {"accuracy": 0.5}, samples, 0.0, each={"loss": each, "accuracy": each})
 
     return Measured(scores(loss), None if matched is None else scores(matched), cold)
 

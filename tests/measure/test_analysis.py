@@ -109,7 +109,10 @@ def test_two_models_have_no_cycle():
 
 
 def scored(value):
-    return {"test": Scores(value, value / 10, 7, 0.0), "train": Scores(2 * value, 0.5, 7, 0.0)}
+    return {
+        "test": Scores(value, {"accuracy": value / 10}, 7, 0.0),
+        "train": Scores(2 * value, {"accuracy": 0.5}, 7, 0.0),
+    }
 
 
 ENDS = [scored(float(k)) for k in (1, 2, 6)]
@@ -124,7 +127,9 @@ def test_the_gap_is_measured_from_the_models_own_losses():
     found = simplex.mean(bowl, [0.1, 0.2, 0.6], ENDS)
     assert found["test"].loss == pytest.approx(9) and found["test"].ends_loss == pytest.approx(3)
     assert found["test"].gap == pytest.approx(6) and found["train"].gap == pytest.approx(18 - 6)
-    assert found["test"].accuracy == pytest.approx(0.9) and found["test"].ends_accuracy == pytest.approx(0.3)
+    assert found["test"].metrics["accuracy"] == pytest.approx(0.9) and found["test"].ends_metrics[
+        "accuracy"
+    ] == pytest.approx(0.3)
     assert found["test"].weights == pytest.approx((1 / 3, 1 / 3, 1 / 3))
 
 
@@ -145,7 +150,9 @@ def test_at_unequal_weights_the_gap_is_from_the_models_weighted_losses():
     assert found["test"].loss == pytest.approx(12.25) and found["test"].ends_loss == pytest.approx(3.5)
     found = simplex.at(bowl, [0.1, 0.2, 0.6], ENDS, [0.7, 0.2, 0.1])["test"]
     assert found.ends_loss == pytest.approx(0.7 * 1 + 0.2 * 2 + 0.1 * 6)
-    assert found.ends_accuracy == pytest.approx(0.17) and found.gap == pytest.approx(100 * 0.17**2 - 1.7)
+    assert found.ends_metrics["accuracy"] == pytest.approx(0.17) and found.gap == pytest.approx(
+        100 * 0.17**2 - 1.7
+    )
 
 
 def test_weights_are_uniform_on_the_simplex():

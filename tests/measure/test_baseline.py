@@ -13,7 +13,7 @@ from rebasin_cli.errors import UsageError
 from rebasin_cli.measure import baseline
 from rebasin_cli.measure.baseline import Subject, against, check_baseline
 from rebasin_cli.networks.evaluation import Scores
-from rebasin_cli.reports import Barrier, Curve, Middle, Report, Row
+from rebasin_cli.reports import Barrier, Curve, Heights, Middle, Report, Row
 from rebasin_cli.reports.formats import json as json_format
 
 SAMPLES = 2_000
@@ -30,8 +30,8 @@ def losses(seed, *, mean=0.1, count=SAMPLES):
 
 def scores(loss, right=None):
     right = torch.full_like(loss, 0.9) if right is None else right
-    each = torch.stack([loss, right], 1).float()
-    return Scores(loss.mean().item(), right.mean().item(), len(loss), 0.0, each=each)
+    each = {"loss": loss.float(), "accuracy": right.float()}
+    return Scores(loss.mean().item(), {"accuracy": right.mean().item()}, len(loss), 0.0, each=each)
 
 
 def kept(middle, count=SAMPLES, batches=BATCHES):
@@ -41,11 +41,17 @@ def kept(middle, count=SAMPLES, batches=BATCHES):
 def report(loss=0.35, accuracy=0.915, *, each=None, intervals=None, name="aligned", **more) -> Report:
     if each is not None:
         loss, accuracy = each.loss, each.accuracy
-    curve = Curve((0.0, 0.5, 1.0), (0.3, loss, 0.3), (0.93, accuracy, 0.93), SAMPLES)
+    curve = Curve((0.0, 0.5, 1.0), (0.3, loss, 0.3), {"accuracy": (0.93, accuracy, 0.93)}, SAMPLES)
     middle = {"test": Middle(0.0, intervals=intervals or {})}
-    row = Row(name, {"test": curve}, {"test": Barrier(9, 9, 9, 9)}, shipped=True, middle=middle)
+    row = Row(
+        name,
+        {"test": curve},
+        {"test": Barrier(9, 9, {"accuracy": Heights(9, 9)})},
+        shipped=True,
+        middle=middle,
+    )
     given = {"data": DATA, "spec": SPEC} | more
-    samples = kept(each, len(each.each)) if each is not None else {}
+    samples = kept(each, each.samples) if each is not None else {}
     return Report("0", "", 0, (), given["spec"], given["data"], {}, {}, (), (row,), each=samples)
 
 

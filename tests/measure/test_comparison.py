@@ -83,7 +83,7 @@ def test_the_mean_of_the_first_models_is_what_a_merge_of_them_gives(found, metho
     for split, seed in (("test", 0), ("train", 1)):
         expected = evaluate(network, batches((1, 3, 3), seed))
         (at,) = (m.mean[split] for m in found.methods[METHODS.index(method)].merged if m.models == count)
-        assert at.loss == pytest.approx(expected.loss) and at.accuracy == expected.accuracy
+        assert at.loss == pytest.approx(expected.loss) and at.metrics["accuracy"] == expected.accuracy
         ends = [end[split].loss for end in found.endpoints[:count]]
         assert at.ends_loss == pytest.approx(sum(ends) / count)
         assert at.gap == pytest.approx(expected.loss - sum(ends) / count)
@@ -98,7 +98,7 @@ def test_the_mean_without_the_reference_is_that_of_the_others_as_they_were_match
     expected = evaluate(network, batches((1, 3, 3)))
     merged = found.methods[METHODS.index("wm")].merged[count - 2]
     at = merged.without["test"]
-    assert at.loss == pytest.approx(expected.loss) and at.accuracy == expected.accuracy
+    assert at.loss == pytest.approx(expected.loss) and at.metrics["accuracy"] == expected.accuracy
     assert at.ends_loss == pytest.approx(sum(e["test"].loss for e in found.endpoints[1:count]) / (count - 1))
     assert at.loss != pytest.approx(merged.mean["test"].loss)
 
@@ -253,7 +253,7 @@ def test_markdown_shows_every_table_and_says_what_the_null_is_for(found):
         assert f"### {title}" in text
     assert "null: independent points" in text and "regular simplex" in text and "says nothing" in text
     at = found.methods[3].merged[1].mean["test"]
-    assert f"| universe | {at.loss:.4f} | {at.accuracy:.4f} | {at.gap:.4f} |" in text
+    assert f"| universe | {at.loss:.4f} | {at.metrics['accuracy']:.4f} | {at.gap:.4f} |" in text
     assert "0 by construction" in text and f"{found.cycles.overall:.4f}" in text
 
 

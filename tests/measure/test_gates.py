@@ -15,23 +15,32 @@ from rebasin_cli.measure.gates import (
     fixed_rows,
     judged,
 )
-from rebasin_cli.measure.thresholds import FIGURES, asked, of_option, parse_gate
-from rebasin_cli.reports import Barrier, Curve, Report, Row
+from rebasin_cli.measure.thresholds import PLAIN, asked, of_option, parse_gate
+from rebasin_cli.reports import Barrier, Curve, Heights, Report, Row
 from rebasin_cli.reports.verdicts import raise_unmet, results
+
+
+def _barrier(midpoint, chord, accuracy_midpoint, accuracy_chord):
+    return Barrier(midpoint, chord, {"accuracy": Heights(accuracy_midpoint, accuracy_chord)})
+
+
+def _numbers(barrier):
+    of = barrier.metrics["accuracy"]
+    return barrier.midpoint, barrier.chord, of.midpoint, of.chord
 
 
 def _row(name, loss, accuracy, barrier, **flags):
     """A row with the same curves on both splits, but other barriers on train."""
-    curve = Curve((0.0, 0.5, 1.0), (0.3, loss, 0.3), (0.93, accuracy, 0.92), 1000)
-    train = Barrier(*(10 * value for value in dataclasses.astuple(barrier)))
+    curve = Curve((0.0, 0.5, 1.0), (0.3, loss, 0.3), {"accuracy": (0.93, accuracy, 0.92)}, 1000)
+    train = _barrier(*(10 * value for value in _numbers(barrier)))
     return Row(name, {"test": curve, "train": curve}, {"test": barrier, "train": train}, **flags)
 
 
 def report(*, chord=0.05, accuracy=0.915, loss=0.36, data="mnist") -> Report:
     rows = (
-        _row("naive", 2.2, 0.32, Barrier(1.91, 1.9, 0.62, 0.6)),
-        _row("aligned", 1.0, 0.75, Barrier(0.71, 0.7, 0.19, 0.18)),
-        _row("aligned + reset", loss, accuracy, Barrier(0.06, chord, 0.012, 0.01), shipped=True),
+        _row("naive", 2.2, 0.32, _barrier(1.91, 1.9, 0.62, 0.6)),
+        _row("aligned", 1.0, 0.75, _barrier(0.71, 0.7, 0.19, 0.18)),
+        _row("aligned + reset", loss, accuracy, _barrier(0.06, chord, 0.012, 0.01), shipped=True),
     )
     ends = tuple({"name": name, "test": {"accuracy": a}} for name, a in (("A", 0.93), ("B", 0.92)))
     return Report("0", "", 0, (), {}, {"name": data}, {}, {}, ends, rows)
@@ -91,7 +100,7 @@ def test_a_search_may_choose_no_other_repair_than_a_gate_names():
     ],
 )
 def test_every_definition_measures_its_own_figure(definition, figure):
-    assert len(FIGURES) == 7
+    assert len(PLAIN.figures) == 7
     sign, worse = (">=", 0.001) if definition == "accuracy" else ("<=", -0.001)
     exact = _one(report(), gates=[f"aligned:test:{definition}{sign}{figure}"])
     missed = _one(report(), gates=[parse_gate(f"aligned:test:{definition}{sign}{figure + worse}")])
@@ -148,9 +157,9 @@ def test_what_is_no_number_or_was_not_measured_does_not_meet_its_gate():
         assert not _one(report(accuracy=value), max_accuracy_drop=0.1).met
     for value in (37.0, -37.0):  # of a metric that counts otherwise: 37 % of what should be 90 %
         percent = _one(report(accuracy=value), min_accuracy=0.9)
-        assert not percent.met and f"is {value:g}" in percent.detail and "return 0–1" in percent.detail
+        assert not percent.met and f"is {value:g}" in percent.detail and "no share" in percent.detail
     assert _one(report(accuracy=1.0), min_accuracy=1.0).met
-    ends_only = Curve((0.0, 1.0), (0.3, 0.3), (0.9, 0.9), 10)
+    ends_only = Curve((0.0, 1.0), (0.3, 0.3), {"accuracy": (0.9, 0.9)}, 10)
     broken = dataclasses.replace(report().rows[2], curves={"test": ends_only}, barriers={})
     broken = dataclasses.replace(report(), rows=(broken,))
     lacking = _one(broken, min_accuracy=0.1).detail

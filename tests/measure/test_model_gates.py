@@ -6,6 +6,9 @@ import pytest
 
 from rebasin_cli.errors import UsageError
 from rebasin_cli.measure.gates import held, parse
+from rebasin_cli.types import CROSS_ENTROPY, Quantity
+
+MINE = Quantity("mine", larger_is_better=False)
 
 
 def test_a_gate_names_a_figure_and_may_name_the_split():
@@ -35,10 +38,10 @@ def test_each_mistake_is_told_with_what_there_is():
         ("accuracy <= 0.9", "", False, "better when larger, found '<='|Write 'accuracy >= 0.9'"),
     ):
         with pytest.raises(UsageError) as caught:
-            parse(text, split, own_loss=own_loss)
+            parse(text, split, MINE if own_loss else CROSS_ENTROPY)
         found = str(caught.value)
         assert found.startswith("--gate ") and all(part in found for part in told.split("|")), found
-    assert parse("loss <= 1", own_loss=True) and parse("accuracy >= 1", own_loss=True)
+    assert parse("loss <= 1", loss=MINE) and parse("accuracy >= 1", loss=MINE)
 
 
 def test_every_gate_is_held_against_its_own_figure_in_their_order():

@@ -109,7 +109,7 @@ def test_every_point_is_measured_once_with_statistics_of_its_own_and_known_ones_
     def scores(network, data):
         seen.append(network[1].running_mean.clone())
         assert torch.allclose(seen[-1], network[0](inputs).mean(0))
-        return Scores(float(len(seen)), 0.5, 32, 0.1)
+        return Scores(float(len(seen)), {"accuracy": 0.5}, 32, 0.1)
 
     told = []
     run = {"reset_batches": batches, "scores": scores}

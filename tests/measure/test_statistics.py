@@ -88,11 +88,8 @@ def scores_of(losses, *, logits=False):
 
     def scores(network, held, **more):
         loss = next(given)
-        each = torch.stack(
-            [loss + 0.1 * torch.randn(100, generator=torch.Generator().manual_seed(1)), torch.ones(100)],
-            dim=1,
-        )
-        return Scores(loss, 1.0, 100, math.nan, each=each)
+        each = {"loss": loss + 0.1 * torch.randn(100, generator=torch.Generator().manual_seed(1))}
+        return Scores(loss, {"accuracy": 1.0}, 100, math.nan, each=each)
 
     return scores
 
@@ -121,7 +118,7 @@ def test_a_gain_within_chance_is_no_gain():
 
     def scores(network, held, **more):
         found = next(each)
-        return Scores(found[:, 0].mean().item(), 1.0, 3, math.nan, each=found)
+        return Scores(found[:, 0].mean().item(), {"accuracy": 1.0}, 3, math.nan, each={"loss": found[:, 0]})
 
     choice = choosing.choose(nn.Identity(), lambda network: None, [], scores=scores)
     assert choice.losses["repair"] < choice.losses["none"] and choice.chosen == "none"
@@ -171,7 +168,7 @@ def test_every_third_batch_is_held_out_and_one_batch_serves_for_both():
 
 
 def _row(name, loss, **flags):
-    curve = Curve((0.0, 0.5, 1.0), (0.1, loss, 0.1), (0.9, 0.5, 0.9), 1000)
+    curve = Curve((0.0, 0.5, 1.0), (0.1, loss, 0.1), {"accuracy": (0.9, 0.5, 0.9)}, 1000)
     return Row(name, {"test": curve}, {"test": barrier_of(curve)}, **flags)
 
 
@@ -181,8 +178,8 @@ def said(losses, shipped, *, noise=0.01):
     middles = {}
     for place, (name, loss) in enumerate(losses.items()):
         draws = noise * torch.randn(1000, generator=torch.Generator().manual_seed(place))
-        each = torch.stack([loss + draws - draws.mean(), torch.ones(1000)], dim=1)
-        middles[name] = Scores(loss, 0.5, 1000, 0.1, each=each)
+        each = {"loss": loss + draws - draws.mean(), "accuracy": torch.ones(1000)}
+        middles[name] = Scores(loss, {"accuracy": 0.5}, 1000, 0.1, each=each)
     ends = [next(iter(middles.values()))] * 2
     found = intervals.compare(rows, ends, middles, seed=0)
     assert found.sure
@@ -279,7 +276,7 @@ def test_the_chord_over_pairs_is_the_barriers_along_the_path():
     """Of rows that are higher elsewhere than at λ = ½: a chord of the middle alone would be another."""
 
     def report(height):
-        curves = {"test": Curve((0.0, 0.25, 0.5, 1.0), (0.1, height, 0.4, 0.3), (0.9,) * 4, 9)}
+        curves = {"test": Curve((0.0, 0.25, 0.5, 1.0), (0.1, height, 0.4, 0.3), {"accuracy": (0.9,) * 4}, 9)}
         barriers = {split: barrier_of(curve) for split, curve in curves.items()}
         return Report("0", "", 0, (), {}, {}, {}, {}, (), (Row("naive", curves, barriers, shipped=True),))
 
@@ -296,7 +293,13 @@ def test_the_interval_of_the_chord_is_paired_with_both_ends():
     right = torch.ones(200, 1)
 
     def scores(losses):
-        return Scores(losses.mean().item(), 1.0, 200, 0.0, each=torch.cat([losses, right], 1))
+        return Scores(
+            losses.mean().item(),
+            {"accuracy": 1.0},
+            200,
+            0.0,
+            each={"loss": losses[:, 0], "accuracy": right[:, 0]},
+        )
 
     row = _row("naive", 1.0, middle={"test": Middle(0.1)})
     middle = scores((a + b) / 2 + 0.5)

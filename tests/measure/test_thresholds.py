@@ -8,9 +8,9 @@ from rebasin_cli.errors import UsageError
 from rebasin_cli.measure.gates import check_gate_names
 from rebasin_cli.measure.settings import plan_attacks, plan_curves, plan_groups, plan_rows
 from rebasin_cli.measure.thresholds import (
-    FIGURES,
     LONG,
     OPTIONS,
+    PLAIN,
     asked,
     gone,
     instead,
@@ -88,7 +88,7 @@ def test_every_row_that_a_report_may_have_can_be_named_in_words():
 
 
 def test_every_figure_is_found_by_both_its_names():
-    for key, figure in FIGURES.items():
+    for key, figure in PLAIN.figures.items():
         sign = ">=" if figure.larger else "<="
         for name in (key, figure.name, *figure.also):
             assert parse_gate(f"{name} {sign} 0.5").definition == key

@@ -1,15 +1,19 @@
 """Evaluation: what the figures mean, and what is refused."""
 
 import math
+import re
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from rebasin_cli.errors import DataError, NetworkError
+from rebasin_cli.datasets.batches import First, Keyed, LoaderData
+from rebasin_cli.errors import DataError, NetworkError, RebasinError, UsageError
 from rebasin_cli.networks.evaluation import Scores, calibrated, evaluate
 from rebasin_cli.networks.running import evaluating
+from rebasin_cli.networks.scoring import Loss
+from rebasin_cli.types import Quantity
 
 
 class Fixed(nn.Module):
@@ -63,7 +67,9 @@ def test_a_confidence_on_the_edge_of_two_bins_belongs_to_the_lower_one():
 
 def test_a_perfectly_sure_and_right_network_has_no_calibration_error():
     rows = torch.eye(3) * 100
-    assert evaluate(Fixed(), [(rows, torch.arange(3))]) == Scores(pytest.approx(0), 1.0, 3, pytest.approx(0))
+    assert evaluate(Fixed(), [(rows, torch.arange(3))]) == Scores(
+        pytest.approx(0), {"accuracy": 1.0}, 3, pytest.approx(0)
+    )
 
 
 def test_the_network_is_measured_in_evaluation_mode_and_gets_its_modes_back():
@@ -119,14 +125,17 @@ def test_output_selects_the_logits_by_key_or_index(wrap, output):
 
 
 def test_own_loss_and_metric_are_weighted_by_samples():
+    def equal(outputs, targets):
+        return (outputs == targets).float().mean()
+
     batches = [(torch.ones(1, 2), torch.ones(1, 2)), (torch.ones(3, 2), torch.zeros(3, 2))]
     scores = evaluate(
         Fixed(),
         batches,
         loss=nn.functional.mse_loss,
-        metric=lambda outputs, targets: (outputs == targets).float().mean(),
+        metric=equal,
     )
-    assert (scores.loss, scores.accuracy, scores.samples) == (0.75, 0.25, 4)
+    assert (scores.loss, scores.metrics, scores.samples) == (0.75, {"equal": 0.25}, 4)
     assert math.isnan(scores.ece)
 
 
@@ -145,7 +154,7 @@ def test_calibration_is_over_all_targets_of_a_sample():
     whole = evaluate(Fixed(), [(outputs, targets)], each=True)
     assert whole.ece == pytest.approx(flat.ece, abs=1e-9) and flat.ece > 0.1
     assert whole.samples == 4 and sum(whole.bins[0]) == 20
-    torch.testing.assert_close(whole.each.mean(0)[0].item(), flat.loss, rtol=1e-6, atol=0)
+    torch.testing.assert_close(whole.each["loss"].mean().item(), flat.loss, rtol=1e-6, atol=0)
 
 
 def test_outputs_that_are_no_numbers_cost_infinitely_much_and_are_wrong():
@@ -170,7 +179,7 @@ def test_empty_batches_do_not_count_but_no_samples_at_all_is_an_error():
     "inputs, targets, error, message",
     [
         (torch.eye(2), torch.tensor([0, 2]), DataError, "0…2, but the network knows 2 classes"),
-        (torch.eye(2), torch.tensor([-100, 0]), DataError, "-100…0"),
+        (torch.eye(2), torch.tensor([-7, 0]), DataError, "-7…0"),
         (torch.eye(2), torch.tensor([0.0, 1.0]), DataError, "targets are float32"),
         (torch.eye(2), torch.tensor([[0, 1]]), DataError, "has 2 inputs and 1 targets"),
         (torch.ones(2), torch.tensor([0, 1]), NetworkError, "do not fit"),
@@ -194,7 +203,7 @@ def test_a_loss_that_fails_is_named():
     def strange(outputs, targets):
         raise KeyError("weights")
 
-    with pytest.raises(NetworkError, match="strange fails: KeyError"):
+    with pytest.raises(NetworkError, match="strange fails on batch 0: KeyError"):
         evaluate(Fixed(), [(torch.eye(2), torch.tensor([0, 1]))], loss=strange)
 
 
@@ -214,19 +223,20 @@ def test_each_samples_figures_are_kept_and_their_means_are_the_scores():
     rows = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
     targets = torch.randint(4, (30,), generator=torch.Generator().manual_seed(1))
     scores = evaluate(Fixed(), [(rows[:20], targets[:20]), (rows[20:], targets[20:])], each=True)
-    assert scores.each.shape == (30, 2) and scores.each.dtype == torch.float32
-    assert scores.each[:, 0].mean().item() == pytest.approx(scores.loss, rel=1e-5)
-    assert scores.each[:, 1].mean().item() == pytest.approx(scores.accuracy)
+    assert all(len(each) == 30 and each.dtype == torch.float32 for each in scores.each.values())
+    assert scores.each["loss"].mean().item() == pytest.approx(scores.loss, rel=1e-5)
+    assert scores.each["accuracy"].mean().item() == pytest.approx(scores.accuracy)
     assert evaluate(Fixed(), [(rows, targets)]).each is None
     own = evaluate(Fixed(), [(rows, targets)], each=True, loss=lambda outputs, targets: 1.0)
-    assert own.each is None  # a batch's mean says nothing of single samples
+    assert own.sampled("loss") is None  # a batch's mean says nothing of single samples
+    assert own.sizes == (30,) and len(own.each["loss"]) == 1 and len(own.each["accuracy"]) == 30
 
 
 def test_each_of_samples_with_many_targets_is_their_mean():
     outputs = torch.tensor([[[4.0, 4.0], [0.0, 0.0]]] * 3)  # (N, classes, T)
     targets = torch.tensor([[0, 1]] * 3)
     scores = evaluate(Fixed(), [(outputs, targets)], each=True)
-    assert scores.each.shape == (3, 2) and scores.each[0].tolist() == pytest.approx([scores.loss, 0.5])
+    assert [each[0].item() for each in scores.each.values()] == pytest.approx([scores.loss, 0.5])
 
 
 def test_the_bins_of_a_reliability_diagram():
@@ -239,35 +249,172 @@ def test_the_bins_of_a_reliability_diagram():
 
 def test_what_is_lacking_is_advised_and_no_more():
     rows, floats = torch.zeros(4, 3), torch.zeros(4, 1)
-    mine = {"loss": lambda outputs, targets: 0.0, "metric": lambda outputs, targets: 1.0}
-    for given, advised in (("loss", "--metric"), ("metric", "--loss")):
-        with pytest.raises(DataError, match="targets are float32") as caught:
-            evaluate(Fixed(), [(rows, floats)], **{given: mine[given]})
-        assert f"give {advised} module" in caught.value.hint and f"--{given}" not in caught.value.hint
+
+    def mine(outputs, targets):
+        return 1.0
+
+    with pytest.raises(DataError, match="targets are float32") as caught:
+        evaluate(Fixed(), [(rows, floats)], metric=mine)
+    assert "give --loss module" in caught.value.hint and "--metric" not in caught.value.hint
+    assert evaluate(Fixed(), [(rows, floats)], loss=mine).metrics == {}  # accuracy would mean nothing
     with pytest.raises(DataError, match="targets are float32") as caught:
         evaluate(Fixed(), [(rows, floats)])
     assert "--loss module:function and --metric module:function" in caught.value.hint
-    assert evaluate(Fixed(), [(rows, floats)], **mine).accuracy == 1
+    assert evaluate(Fixed(), [(rows, floats)], loss=mine, metric=mine).metrics == {"mine": 1}
 
 
-def test_classes_in_the_last_axis_are_named_as_such():
+def test_classes_in_the_last_axis_are_found_by_the_targets():
     """As language models return them; where both axes fit, it is the second, as always."""
-    with pytest.raises(
-        NetworkError, match=r"last axis, by the targets \(2, 5\); .* second, \(2, 7, 5\)"
-    ) as caught:
-        evaluate(Fixed(), [(torch.zeros(2, 5, 7), torch.zeros(2, 5, dtype=torch.int64))])
-    assert "movedim(-1, 1)" in caught.value.hint
+    last, targets = torch.randn(2, 5, 7), torch.randint(7, (2, 5))
+    one, other = (evaluate(Fixed(), [(each, targets)]) for each in (last, last.movedim(-1, 1)))
+    assert (one.loss, one.metrics) == (other.loss, other.metrics)
     assert evaluate(Fixed(), [(torch.zeros(2, 5, 5), torch.zeros(2, 5, dtype=torch.int64))]).samples == 2
 
 
-def test_a_dictionary_as_a_batch_is_told_how_to_become_a_pair():
-    batch = {"input_ids": torch.zeros(2, 3), "attention_mask": torch.ones(2, 3), "labels": torch.zeros(2)}
-    with pytest.raises(DataError, match="input_ids: float32") as caught:
-        evaluate(Fixed(), [batch])
-    assert "for key in ('input_ids', 'attention_mask',)}, batch['labels']" in caught.value.hint
-    with pytest.raises(DataError) as caught:
-        evaluate(Fixed(), [{"picture": torch.zeros(2, 3), "kind": torch.zeros(2)}])
-    assert "batch[KEY OF THE TARGETS]" in caught.value.hint
-    with pytest.raises(DataError) as caught:
-        evaluate(Fixed(), [{"image": torch.ones(1, 2), "label": torch.zeros(1).long()}])
-    assert "yield batch['image'], batch['label']." in caught.value.hint
+def test_a_dictionary_is_a_batch_of_inputs_by_name_and_of_targets():
+    class Named(nn.Module):
+        def forward(self, rows, more):
+            return rows + more
+
+    rows, targets = torch.eye(2), torch.tensor([0, 1])
+    expected = evaluate(Fixed(), [(2 * rows, targets)])
+    assert evaluate(Named(), [{"rows": rows, "more": rows, "labels": targets}]) == expected
+    assert evaluate(Fixed(), [{"image": 2 * rows, "label": targets}]) == expected  # alone, by no name
+    keyed = LoaderData("mine", "test", [{"image": 2 * rows, "kind": targets}], keyed=Keyed("kind"))
+    assert evaluate(Fixed(), keyed) == expected
+    absent = LoaderData("mine", "test", [{"image": rows, "kind": targets}], keyed=Keyed("sort"))
+    with pytest.raises(DataError, match="has no 'sort': it has 'image', 'kind'"):
+        evaluate(Fixed(), absent)
+    with pytest.raises(DataError, match="targets are NoneType"):
+        evaluate(Fixed(), [{"image": rows}])
+
+
+# what a user brings
+
+
+ROWS = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+TARGETS = torch.randint(4, (30,), generator=torch.Generator().manual_seed(1))
+IN_SEVENS = list(zip(ROWS.split(7), TARGETS.split(7), strict=True))
+
+
+def test_a_cross_entropy_of_ones_own_gives_the_same_figures_to_the_bit():
+    def mine(outputs, targets):
+        return nn.functional.cross_entropy(outputs.double(), targets, reduction="none")
+
+    one, other = (evaluate(Fixed(), IN_SEVENS, loss=loss, each=True) for loss in (None, mine))
+    assert one.loss == other.loss and torch.equal(one.each["loss"], other.each["loss"])
+    assert (one.metrics, math.isnan(other.ece)) == (other.metrics, True)
+    assert other.quantities[0].name == "mine" and not other.quantities[0].unit
+
+
+class MeanOfLargest:
+    """A metric over the whole set, which no mean over batches gives: the mean of the three largest."""
+
+    name, unit, larger_is_better, range = "largest", "V", False, (-10, 10)
+
+    def __init__(self):
+        self.reset()
+
+    def update(self, outputs, targets):
+        self.seen.append(outputs[:, 0])
+
+    def compute(self):
+        return torch.cat(self.seen).topk(3).values.mean()
+
+    def reset(self):
+        self.seen = []
+
+
+@pytest.mark.parametrize("size", [1, 7, 30])
+def test_a_metric_over_the_whole_set_is_the_same_however_it_is_batched(size):
+    batches = list(zip(ROWS.split(size), TARGETS.split(size), strict=True))
+    scores = evaluate(Fixed(), batches, metric=MeanOfLargest, each=True)
+    assert scores.metrics == {"largest": ROWS[:, 0].topk(3).values.mean().item()}
+    assert scores.quantities[1] == Quantity("largest", "V", False, (-10.0, 10.0))
+    assert scores.sampled("largest") is None and scores.sampled("loss") is not None
+
+
+def test_several_metrics_and_one_of_several_figures_are_all_reported():
+    class Both(MeanOfLargest):
+        name = "both"
+
+        def compute(self):
+            return {"precision": 0.25, "recall": torch.tensor(0.5)}
+
+    def right(outputs, targets):
+        return (outputs.argmax(1) == targets).double()
+
+    scores = evaluate(Fixed(), IN_SEVENS, metric=[right, Both()])
+    assert list(scores.metrics) == ["right", "precision", "recall"] and scores.metrics["recall"] == 0.5
+    assert scores.metrics["right"] == evaluate(Fixed(), IN_SEVENS).accuracy
+    with pytest.raises(UsageError, match="two metrics are called right"):
+        evaluate(Fixed(), IN_SEVENS, metric=[right, right])
+
+
+def test_the_loss_sees_all_that_the_network_returned_and_targets_as_they_are():
+    class Two(nn.Module):
+        def forward(self, rows):
+            return {"boxes": rows, "scores": [rows[:, 0]]}
+
+    seen = []
+
+    def loss(outputs, targets):
+        seen.append(targets)
+        assert isinstance(outputs, dict) and isinstance(outputs["scores"], list)
+        return outputs["boxes"].square().mean(1)
+
+    wanted = [{"boxes": torch.zeros(k, 4)} for k in (3, 0)]
+    assert evaluate(Two(), [(ROWS[:2], wanted)], loss=loss).samples == 2
+    assert isinstance(seen[0], list) and [len(each["boxes"]) for each in seen[0]] == [3, 0]
+    assert evaluate(Two(), [(ROWS, None)], loss=loss).samples == 30 and seen[1] is None
+    assert evaluate(Two(), First([(ROWS[:2], wanted)] * 2, 3), loss=loss).samples == 3
+
+
+def test_a_mean_is_asked_one_sample_at_a_time_where_that_was_asked_for():
+    alone = Loss.of(nn.functional.cross_entropy, alone=True)
+    scores = evaluate(Fixed(), [(ROWS.double(), TARGETS)], loss=alone, each=True)
+    expected = evaluate(Fixed(), [(ROWS, TARGETS)], each=True)
+    assert torch.allclose(scores.sampled("loss"), expected.sampled("loss"))
+
+
+class Broken:
+    def update(self, outputs, targets):
+        pass
+
+    def compute(self):
+        return 0.0
+
+
+class Raising(MeanOfLargest):
+    def compute(self):
+        raise ZeroDivisionError("no positives")
+
+
+def nan(outputs, targets):
+    return outputs.mean() * math.nan
+
+
+def long(outputs, targets):
+    return torch.zeros(3)
+
+
+def wide(outputs, targets):
+    return torch.zeros_like(outputs)
+
+
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        ({"loss": nan}, "nan is NaN on batch 0, where all outputs are numbers|look for a logarithm"),
+        ({"loss": long}, r"batch 0: long is float32 \(3,\), and the batch has 7 samples|one number a sample"),
+        ({"loss": wide}, r"batch 0: wide is float32 \(7, 4\)|flatten"),
+        ({"loss": lambda outputs, targets: "much"}, "batch 0: <lambda> is str|one number"),
+        ({"metric": Broken}, "the metric Broken has no reset|update"),
+        ({"metric": Raising}, "largest fails in compute: ZeroDivisionError: no positives"),
+    ],
+)
+def test_what_a_user_brings_and_what_is_wrong_with_it(given, told):
+    with pytest.raises(RebasinError) as caught:
+        evaluate(Fixed(), IN_SEVENS, **given)
+    for part in told.split("|"):
+        assert re.search(part, str(caught.value)), str(caught.value)

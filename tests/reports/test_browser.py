@@ -239,7 +239,7 @@ def test_a_printed_page_holds_all_figures_and_no_box_is_cut(browser, tmp_path):
     told = ["pdftotext", "-layout", str(tmp_path / "page.pdf"), "-"]
     text = subprocess.run(told, capture_output=True, text=True, check=True).stdout
     for row in example().rows:
-        accuracy = row.barriers["test"].accuracy_chord
+        accuracy = row.barriers["test"].metrics["accuracy"].chord
         assert f"{accuracy:z.4f}" in text  # the last column
     assert "rebasin barrier" in text
 

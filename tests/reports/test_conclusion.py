@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from rebasin_cli.reports import Barrier, Curve, Report, Row
+from rebasin_cli.reports import Barrier, Curve, Heights, Report, Row
 from rebasin_cli.reports.conclusion import conclude
 
 
 def row(name, loss, accuracy=0.9, **more):
-    curve = Curve((0.0, 0.5, 1.0), (0.1, loss, 0.1), (0.95, accuracy, 0.95), 100)
-    return Row(name, {"test": curve}, {"test": Barrier(loss, loss, 0.0, 0.0)}, **more)
+    curve = Curve((0.0, 0.5, 1.0), (0.1, loss, 0.1), {"accuracy": (0.95, accuracy, 0.95)}, 100)
+    return Row(name, {"test": curve}, {"test": Barrier(loss, loss, {"accuracy": Heights(0.0, 0.0)})}, **more)
 
 
 def verdict(losses, shipped="aligned + refit"):

@@ -26,6 +26,7 @@ from rebasin_cli.reports import (
     Curve,
     Difference,
     Gate,
+    Heights,
     Middle,
     OverPairs,
     Reliability,
@@ -40,6 +41,7 @@ from rebasin_cli.reports import (
 from rebasin_cli.reports.format import clean, duration, fixed, number
 from rebasin_cli.reports.formats import json as json_format
 from rebasin_cli.reports.formats import junit, markdown, png, terminal
+from rebasin_cli.types import Quantity
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 DOCS = Path(__file__).parents[2] / "docs"
@@ -48,7 +50,7 @@ LAMBDAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def _curve(loss, accuracy, samples, lambdas=LAMBDAS):
-    return Curve(lambdas, loss, accuracy, samples)
+    return Curve(lambdas, loss, {"accuracy": accuracy}, samples)
 
 
 def _scores(loss, accuracy, **more):
@@ -69,7 +71,7 @@ def _row(name, test, train, **flags):
 
 def _certain(row, ece):
     """The row with calibration and intervals on test."""
-    loss, accuracy = row.curves["test"].at(0.5)
+    loss, accuracy = row.curves["test"].at(0.5).values()
     chord = loss - 0.3065
     intervals = {
         name: (value - 0.02, value + 0.02)
@@ -96,9 +98,11 @@ ENDS = {
 
 def _difference(one, other, by):
     """Of two rows, with an interval of `by` to either side."""
-    (loss, accuracy), (loss_, accuracy_) = (row.curves["test"].at(0.5) for row in (one, other))
-    apart = loss - loss_, accuracy - accuracy_
-    return Difference(one.name, other.name, "test", *apart, *((a - by, a + by) for a in apart))
+    two = other.curves["test"].at(0.5)
+    apart = {key: value - two[key] for key, value in one.curves["test"].at(0.5).items()}
+    return Difference(
+        one.name, other.name, "test", apart, {key: (a - by, a + by) for key, a in apart.items()}
+    )
 
 
 def example() -> Report:
@@ -260,8 +264,8 @@ def bare() -> Report:
     """The least a report may hold, with figures that are no numbers."""
     broken = Row(
         "naive",
-        {"test": Curve((0.0, 0.4, 1.0), (math.nan, math.inf, 1e300), (0.1, math.nan, 0.1), 3)},
-        {"test": Barrier(math.nan, math.inf, -math.inf, math.nan)},
+        {"test": Curve((0.0, 0.4, 1.0), (math.nan, math.inf, 1e300), {"accuracy": (0.1, math.nan, 0.1)}, 3)},
+        {"test": Barrier(math.nan, math.inf, {"accuracy": Heights(-math.inf, math.nan)})},
     )
     nothing = Row("none", {}, {})
     return Report("0", "", 0, (), {}, {}, {}, {}, (), (broken, nothing))
@@ -754,8 +758,7 @@ def test_clean_text_is_one_line_that_commands_nothing():
 
 def test_a_curve_knows_its_points():
     curve = example().rows[0].curves["test"]
-    assert curve.at(0.5) == (2.2371, 0.3204)
-    assert curve.at(0.5 + 1e-12) == (2.2371, 0.3204)
+    assert curve.at(0.5) == curve.at(0.5 + 1e-12) == {"loss": 2.2371, "accuracy": 0.3204}
     assert curve.at(0.51) is None
 
 
@@ -767,18 +770,20 @@ def test_the_documented_example_is_a_report_in_its_canonical_form():
 
 def test_every_field_of_the_schema_is_documented():
     text = (DOCS / "report-json.md").read_text(encoding="utf-8")
-    for kind in (Report, Row, Curve, Barrier, Gate, Middle, Reliability, Difference, OverPairs):
+    for kind in (Report, Row, Curve, Barrier, Gate, Middle, Reliability, Difference, OverPairs, Quantity):
         for field in dataclasses.fields(kind):
+            if field.name == "figures":  # they stand under their own names
+                continue
             assert f"`{field.name}`" in text, f"{kind.__name__}.{field.name}"
 
 
 def test_every_format_and_gate_definition_is_documented():
-    from rebasin_cli.measure.thresholds import FIGURES
+    from rebasin_cli.measure.thresholds import PLAIN
 
     text = (DOCS / "report.md").read_text(encoding="utf-8")
     own = [name for name in registry.names() if (registry.path / f"{name}.py").is_file()]
-    words = [figure.name for figure in FIGURES.values()]
-    assert all(f"`{name}`" in text for name in (*own, *FIGURES, *words))
+    words = [figure.name for figure in PLAIN.figures.values()]
+    assert all(f"`{name}`" in text for name in (*own, *PLAIN.figures, *words))
 
 
 def learnt(losses):

@@ -89,7 +89,13 @@ def test_text_has_no_normalisation_and_grey_pictures_no_three_channels():
 
 def scored(losses, right):
     each = torch.stack([torch.as_tensor(losses), torch.as_tensor(right, dtype=torch.float32)], 1)
-    return Scores(each[:, 0].mean().item(), each[:, 1].mean().item(), len(each), 0.0, each=each)
+    return Scores(
+        each[:, 0].mean().item(),
+        {"accuracy": each[:, 1].mean().item()},
+        len(each),
+        0.0,
+        each={"loss": each[:, 0], "accuracy": each[:, 1]},
+    )
 
 
 def test_a_difference_has_to_be_large_certain_and_of_a_network_that_knows_something():

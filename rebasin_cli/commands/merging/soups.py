@@ -133,7 +133,7 @@ def _account(paths: Sequence[Path], soup: Soup[Scores], splits: Splits) -> dict[
                 "model": str(paths[tried.model]),
                 "alone": soup.singles[tried.model].loss,
                 "loss": tried.scores.loss,
-                "accuracy": tried.scores.accuracy,
+                **tried.scores.metrics,
                 "kept": tried.kept,
             }
             for tried in soup.tries

@@ -19,6 +19,7 @@ from ...checkpoints import digests
 from ...errors import CheckpointError, RebasinError, UsageError
 from ...measure import gates, thresholds
 from ...measure.baseline import Baseline
+from ...measure.thresholds import PLAIN, Language
 from ...registry.results import Result
 from ...reports import Report, barrier, github, verdicts
 from ...reports.format import title
@@ -66,9 +67,9 @@ def baseline(path: Path | None, missing: str = REFUSE) -> Baseline | None:
     return Baseline(str(path), found.report, found.sha256)
 
 
-def asked_of(asked: Any) -> gates.GateSet:
-    """The gates that an operation asks for. Raises UsageError before anything is measured."""
-    named = thresholds.asked(asked.gate, max_barrier=asked.max_barrier)
+def asked_of(asked: Any, language: Language = PLAIN) -> gates.GateSet:
+    """Gates on these figures that an operation asks for. Raises UsageError before anything is measured."""
+    named = thresholds.asked(asked.gate, max_barrier=asked.max_barrier, language=language)
     return gates.GateSet(named, baseline(asked.baseline, asked.missing_baseline), asked.baseline_tolerance)
 
 

@@ -126,7 +126,7 @@ class Search:
                     number += 1
                     if number <= self.done:  # before the interruption; only the order has to be drawn anew
                         continue
-                    size = size_of(targets)
+                    size = size_of(targets, inputs)
                     total += size * self.step(inputs, targets, turn, held)
                     samples += size
                 if number == first:

@@ -123,7 +123,7 @@ class _Means:
 
 def _head(data: Iterable[Any], samples: int) -> Iterator[tuple[Any, Any]]:
     for inputs, targets in checked(data):
-        size = min(samples, size_of(targets))
+        size = min(samples, size_of(targets, inputs))
         yield head(inputs, size), head(targets, size)
         samples -= size
         if samples <= 0:

@@ -94,10 +94,10 @@ def _batches(
     """Samples a batch and arguments of the network's forward, until there were `limit`; cut at `counts`."""
     seen = 0
     for inputs, targets in checked(data):
-        begun, end = 0, min(size_of(targets), limit - seen)
+        begun, end = 0, min(size_of(targets, inputs), limit - seen)
         while begun < end:
             stop = min([end, *(count - seen + begun for count in counts if count > seen)])
-            part = inputs if stop - begun == size_of(targets) else part_of(inputs, begun, stop)
+            part = inputs if stop - begun == size_of(targets, inputs) else part_of(inputs, begun, stop)
             part = laid(network, fed(network, part, device), output)
             seen, size, begun = seen + stop - begun, stop - begun, stop
             if isinstance(part, Mapping):

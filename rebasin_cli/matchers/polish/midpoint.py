@@ -10,15 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
-from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ... import networks
-from ...datasets.batches import describe, map_tensors, tensors_in, to_device
+from ...datasets.batches import map_tensors, tensors_in, to_device
 from ...errors import NetworkError
-from ...networks.evaluation import check_logits, name_of
-from ...networks.running import fed, forward, select
-from ...registry import user_code
+from ...networks.running import fed, forward, pick, returned
+from ...networks.scoring import Loss, logits_of
 from .. import Problem
 from ..straight_through.flat import prepared
 from ..straight_through.multiplications import counted
@@ -34,6 +32,7 @@ class Midpoint:
 
     def __init__(self, problem: Problem):
         self.problem, self.device = problem, torch.device(problem.device)
+        self.scored = Loss.of(problem.loss)
         self.network = prepared(problem.given_network, self.device)
         for norm in networks.running_norms(self.network).values():  # nothing is written to under vmap
             norm.track_running_stats = False
@@ -45,25 +44,15 @@ class Midpoint:
         """The mean loss of a batch at a point, a tensor."""
         inputs, targets = batch
         outputs = functional_call(self.network, dict(tensors), *_arguments(inputs))
-        return self._scored(select(outputs, self.problem.output), targets)
-
-    def _scored(self, outputs: Tensor, targets: Any) -> Tensor:
-        if self.problem.loss is None:
-            return F.cross_entropy(outputs.float(), targets)
-        with user_code(f"{name_of(self.problem.loss)} fails"):
-            value = self.problem.loss(outputs, targets)
-        if not isinstance(value, Tensor) or value.ndim:
-            raise NetworkError(f"the loss is {describe(value)}; expected a tensor with one number")
-        return value
+        return self.scored(pick(outputs, self.problem.output), targets, checked=True)
 
     def batch(self, inputs: Any, targets: Any, number: int) -> tuple[Any, Any]:
         """A batch as the network takes it, looked at once. Raises DataError and NetworkError."""
         inputs = fed(self.network, to_device(inputs, self.device), self.device)
         targets = to_device(targets, self.device)
-        if self.problem.loss is None:
+        if not self.scored.own:
             with torch.no_grad():
-                outputs = select(forward(self.network, inputs), self.problem.output)
-            check_logits(outputs, targets, number)
+                logits_of(returned(self.network, inputs, output=self.problem.output), targets, number)
         return inputs, targets
 
     def work(self, inputs: Any) -> float:

@@ -141,7 +141,7 @@ class _Run:
             if not most:
                 return
             yield self.midpoint.batch(head(inputs, most), head(targets, most), number)
-            most -= min(size_of(targets), most)
+            most -= min(size_of(targets, inputs), most)
 
     def batches(self) -> Iterator[tuple[Any, Any]]:
         """Batches of a step without end, every epoch in an order of its own."""
@@ -159,7 +159,7 @@ class _Run:
     def _held_losses(self, changes: Sequence[Mapping[str, Tensor]]) -> list[float]:
         total, samples = [0.0] * len(changes), 0
         for batch in self.held:
-            size = size_of(batch[1])
+            size = size_of(batch[1], batch[0])
             found = self.midpoint.losses(self.mean, changes, batch)
             total = [one + size * loss for one, loss in zip(total, found, strict=True)]
             samples += size

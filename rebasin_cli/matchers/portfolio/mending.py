@@ -72,8 +72,7 @@ class Mending:
         self.graphs: dict[Any, Any] = {}
         self.took: dict[str, float] = {}  # seconds of a repair, the last time
         self.distilled: Outcome | None = None  # by the last repair, if it was one that took long
-        metric = None if problem.loss is None else (lambda outputs, targets: 0.0)
-        self.scores = partial(evaluate, loss=problem.loss, metric=metric, device=problem.device)
+        self.scores = partial(evaluate, loss=problem.loss, device=problem.device)
 
     def models(self, permutations: Sequence[Permutations]) -> list[Any]:
         reference, *others = self.problem.models
@@ -132,7 +131,7 @@ class Mending:
         repaired = self._distilling(self._share(room)) if how == LAST else self.seconds(how, room)
         if how in self.took and how not in (*BASES, LAST):
             return repaired
-        return repaired + self.a_sample * sum(size_of(targets) for _, targets in self.held)
+        return repaired + self.a_sample * sum(size_of(targets, inputs) for inputs, targets in self.held)
 
     def _distilling(self, share: float) -> float:
         """Seconds of a distillation that trains for a `share` of its steps."""

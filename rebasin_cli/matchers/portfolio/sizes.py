@@ -72,5 +72,5 @@ class Reading:
 
     def __iter__(self) -> Iterator[Any]:
         for batch in checked(self._batches):
-            self.samples += size_of(batch[1])
+            self.samples += size_of(batch[1], batch[0])
             yield batch

@@ -111,14 +111,14 @@ class Trials:
         self.midpoint.losses(own, [{}], batch)
         began = time.perf_counter()
         self.midpoint.losses(own, [{}], batch)
-        return (time.perf_counter() - began) / size_of(batch[1])
+        return (time.perf_counter() - began) / size_of(batch[1], batch[0])
 
     def _batches(self, data: Iterable[Any], most: int) -> Any:
         for number, (inputs, targets) in enumerate(checked(data)):
             if most <= 0:
                 return
             yield self.midpoint.batch(head(inputs, most), head(targets, most), number)
-            most -= size_of(targets)
+            most -= size_of(targets, inputs)
 
     # ------------------------------------------------------------------------------------------ candidates
 
@@ -223,7 +223,7 @@ class Trials:
             self.mending.took[how] = self.clock.spent(began, reckoned)
             trial.merges[how] = measured, time.monotonic() - began
             first = how == base and not (self.done or self.mending.unseen)
-            self.content |= first and measured.plain.loss < LITTLE
+            self.content |= first and measured.classes and measured.plain.loss < LITTLE
             trial.distilled = self.mending.distilled if how == LAST else trial.distilled
             trial.lacking.pop(how, None)
 
@@ -240,7 +240,8 @@ class Trials:
     def _settled(self, *more: Trial) -> bool:
         """Whether what is taken, of these `more`, too, loses so little that no repair can gain enough."""
         best, how = self._best_of([*self.done, *more])
-        return not self.mending.unseen and how in BASES and best.merges[how][0].plain.loss < MARGIN
+        found = best.merges[how][0]
+        return not self.mending.unseen and how in BASES and found.classes and found.plain.loss < MARGIN
 
     def _beaten(self, how: str) -> str:
         """What changes more of the weights, is tried as often, and won wherever both were; "" for none."""

@@ -245,7 +245,7 @@ class Run:
         total = samples = 0.0
         with torch.no_grad():
             for k, (inputs, targets) in enumerate(batches):
-                size = size_of(targets)
+                size = size_of(targets, inputs)
                 total += size * self._at((k + 0.5) / len(batches), inputs, targets).item()
                 samples += size
         if not samples:
@@ -258,7 +258,7 @@ class Run:
         if isinstance(data, Data):
             data = data.subset(left, self.problem.seed).mixed(self.problem.seed).with_batch_size(BATCH)
         for inputs, targets in checked(data):
-            size = size_of(targets)
+            size = size_of(targets, inputs)
             if size > left:
                 inputs, targets, size = head(inputs, left), head(targets, left), left
             if size > self.line.normed:

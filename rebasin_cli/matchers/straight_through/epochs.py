@@ -27,7 +27,7 @@ def epoch(
     for inputs, targets in (
         train.shuffled(rng, augment=augment) if isinstance(train, Data) else checked(train)
     ):
-        size = size_of(targets)
+        size = size_of(targets, inputs)
         if left is not None and size > left:
             inputs, targets, size = head(inputs, left), head(targets, left), left
         if size >= least:

@@ -9,15 +9,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn import functional as F
 
 from ... import networks
-from ...datasets.batches import checked, describe, head, size_of, to_device
+from ...datasets.batches import checked, head, size_of, to_device
 from ...errors import NetworkError
-from ...networks.evaluation import accuracy, check_logits, name_of
 from ...networks.layout import in_parts
-from ...networks.running import call, fed
-from ...registry import user_code
+from ...networks.running import fed, forward, returned
+from ...networks.scoring import Loss, accuracies, turned
 from ...repair.calibration import MOST, calibrated_loss, rows_of
 from .. import Problem
 from .flat import Flat, prepared
@@ -36,6 +34,7 @@ class Mixture:
 
     def __init__(self, problem: Problem, precision: str, *, turned: bool = True):
         self.problem, self.precision = problem, precision
+        self.scored = Loss.of(problem.loss)
         self.device = torch.device(problem.device)
         self.network = prepared(problem.given_network, self.device)
         self.flat = Flat(self.network, turned=turned)
@@ -74,23 +73,16 @@ class Mixture:
         """The mean loss of a batch, with a gradient; `number` is what an error calls the batch."""
         return self._scored(inputs, targets, number)[0]
 
-    def _scored(self, inputs: Any, targets: Any, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _scored(self, inputs: Any, targets: Any, number: int) -> tuple[torch.Tensor, Any]:
         """The loss, and the outputs."""
         kind, half = self.device.type, self.precision == "bf16"
         with torch.autocast(kind, torch.bfloat16) if half else nullcontext():
             given = fed(self.network, inputs, self.device, wanted=torch.float32)
             # norms need all of a batch, and a gradient keeps what every part leaves
             parts = not (self.normed or torch.is_grad_enabled())
-            run = partial(in_parts, exact=True) if parts else call
+            run = partial(in_parts, exact=True) if parts else returned
             outputs = run(self.network, given, output=self.problem.output)
-        if self.problem.loss is not None:
-            with user_code(f"{name_of(self.problem.loss)} fails"):
-                value = self.problem.loss(outputs, targets)
-            if not isinstance(value, torch.Tensor) or value.ndim:
-                raise NetworkError(f"the loss is {describe(value)}; expected a tensor with one number")
-            return value, outputs
-        check_logits(outputs, targets, number)
-        return F.cross_entropy(outputs.float(), targets), outputs
+        return self.scored(outputs, targets, number), outputs
 
     def passes(self, inputs: Any, size: int) -> float:
         """Multiplications of a forward and a backward pass on such a batch, of so many samples.
@@ -108,7 +100,7 @@ class Mixture:
     def _products(self, inputs: Any) -> float:
         """Of a forward pass."""
         with Counter() as counter, torch.no_grad():
-            call(self.network, fed(self.network, inputs, self.device), output=self.problem.output)
+            forward(self.network, fed(self.network, inputs, self.device))
         total: float = counter.total
         return total
 
@@ -121,20 +113,21 @@ class Mixture:
         kept = Kept()
         with torch.no_grad():
             for inputs, targets in checked(held):
-                size = size_of(targets)
+                size = size_of(targets, inputs)
                 if size <= self.normed and samples:
                     continue
                 targets = to_device(targets, self.device)
                 loss, outputs = self._scored(inputs, targets, number)
                 total_loss += size * loss.item()
                 samples += size
-                if self.problem.loss is None:
-                    right += size * accuracy(outputs, targets)
-                    kept.add(outputs, targets)
+                if not self.scored.own:
+                    logits = turned(outputs, targets)
+                    right += accuracies(logits, targets).nansum().item()
+                    kept.add(logits, targets)
                 if samples >= HELD_OUT:
                     break
         mean = math.inf if math.isnan(total_loss) else total_loss / samples
-        if self.problem.loss is not None:
+        if self.scored.own:
             return Held(mean, math.nan, mean)
         return Held(mean, right / samples, kept.calibrated(mean))
 

@@ -225,7 +225,7 @@ class Run:
         if self.quota is None:  # one permutation a step at least: what is counted may be next to nothing
             queue = self.followers.queue
             least = queue.work / max(1, len(queue.turns))
-            self.quota = max(MATCHING * self.mixture.passes(inputs, size_of(targets)), least)
+            self.quota = max(MATCHING * self.mixture.passes(inputs, size_of(targets, inputs)), least)
         loss = self.mixture.loss(inputs, targets, self.done)
         if not math.isfinite(value := loss.item()):
             raise NetworkError(

@@ -14,7 +14,7 @@ from typing import Any
 from ...errors import UsageError
 from ...registry.results import plain
 from ...runtime.text import clean, once
-from .. import SCHEMA, Report
+from .. import SCHEMA, Report, nested
 from ..format import is_number
 
 FILENAME = "report.json"
@@ -69,7 +69,7 @@ def load(text: str) -> Report:
         raise UsageError(f"the report has schema {schema!r}; this version reads {SCHEMA!r}", hint=NEXT)
     problems: list[str] = []
     try:
-        report: Report = read_as(Report, content, "", problems)
+        report: Report = read_as(Report, nested(content), "", problems)
         if not problems:
             _show(report)
     except ODD as cause:
@@ -156,8 +156,13 @@ def _read_fields(kind: Any, value: dict[str, Any], path: str, problems: list[str
             problems.append(f"{path}.{field.name}: missing".lstrip("."))
     if len(problems) > before:
         return None
-    if "lambdas" in found and len({len(found[key]) for key in ("lambdas", "loss", "accuracy")}) > 1:
-        problems.append(f"{path.lstrip('.')}: lambdas, loss and accuracy differ in length")
+    if (
+        "lambdas" in found
+        and len({len(found["lambdas"]), len(found["loss"]), *map(len, found["metrics"].values())}) > 1
+    ):
+        problems.append(
+            f"{path.lstrip('.')}: lambdas, loss and {' and '.join(found['metrics'])} differ in length"
+        )
     return kind(**found)
 
 

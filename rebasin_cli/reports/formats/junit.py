@@ -15,7 +15,6 @@ FILENAME = "junit.xml"
 HELP = "Write one JUnit case per gate."
 
 CLASSNAME = "rebasin.barrier"
-KEYS = ("loss", "accuracy", "barrier_midpoint", "barrier_chord", "accuracy_midpoint", "accuracy_chord")
 
 
 def render(report: Report) -> str:
@@ -43,9 +42,12 @@ def _properties(report: Report) -> list[tuple[str, str]]:
         ("proof network", str(report.proof.get("network", ""))),
         ("shipped", next((row.name for row in report.rows if row.shipped), "")),
     ]
+    metrics = [metric.key for metric in report.metrics]
+    keys = ["loss", *metrics, "barrier_midpoint", "barrier_chord"]
+    keys += [f"{key}_{which}" for key in metrics for which in ("midpoint", "chord")]
     for row in report.rows:
         for split in splits(report):
-            values = zip(KEYS, figures(row, split), strict=True)
+            values = zip(keys, figures(report, row, split), strict=True)
             found += [(f"{row.name}:{split}:{key}", value) for key, value in values if value != "—"]
     return found
 

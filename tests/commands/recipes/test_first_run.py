@@ -149,7 +149,7 @@ def test_a_stranger_s_recipe_promotes_nothing_and_learns_of_no_file(wrong, tmp_p
 
 
 def measured(loss):
-    curve = Curve((0.0, 0.5, 1.0), (0.3, loss, 0.3), (0.9, 0.8, 0.9), 100)
+    curve = Curve((0.0, 0.5, 1.0), (0.3, loss, 0.3), {"accuracy": (0.9, 0.8, 0.9)}, 100)
     row = Row("aligned", {"test": curve}, {"test": barrier_of(curve)}, shipped=True)
     return Report("0", "", 0, (), {}, {}, {}, {}, (), (row,))
 

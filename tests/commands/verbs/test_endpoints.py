@@ -10,7 +10,7 @@ from rebasin_cli.session.subjects import Data
 
 def judge(model, accuracy, *, count=10_000, classes=10, reference="digits", **options):
     check = endpoints.check_of([model], reference, classes, Data(**options))
-    check({"test": [Scores(1.0, accuracy, count, 0.0)]})
+    check({"test": [Scores(1.0, {"accuracy": accuracy}, count, 0.0)]})
 
 
 def test_endpoints_at_chance_or_below_their_record_stop_the_run(record):

@@ -1,0 +1,392 @@
+"""The loss and the metrics that outputs are scored by: rebasin's own, and what a user brings.
+
+Both are decided once, where the option that names them is opened, and say of themselves what they are
+(`quantity`). A loss gives one number a batch, its mean, or a tensor (N,), one number a sample. A metric gives
+the same, or is an object over the whole set with `update`, `compute` and `reset`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..datasets.batches import describe, part_of
+from ..errors import DataError, NetworkError, UsageError
+from ..registry import user_code
+from ..runtime import devices
+from ..types import ACCURACY, CROSS_ENTROPY, TAKEN, Quantity
+from .returned import leaves_of
+from .running import select
+
+IGNORED = -100  # a target that does not count, as PyTorch's losses have it
+OBJECT = ("update", "compute", "reset")
+CLASSES = {"--loss": "cross-entropy", "--metric": "accuracy"}  # where the user does not say
+CARRIED = "the network's own loss"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """How wrong outputs are: cross-entropy, or a user's `function(outputs, targets)`.
+
+    `carried`: targets went into the network with the inputs, and what it returns carries its loss. `alone`:
+    the function is asked one sample at a time, since it gives nothing but a mean.
+    """
+
+    quantity: Quantity = CROSS_ENTROPY
+    function: Callable[[Any, Any], Any] | None = None
+    carried: bool = False
+    alone: bool = False
+
+    @classmethod
+    def of(cls, given: Loss | Callable[[Any, Any], Any] | None, *, alone: bool = False) -> Loss:
+        """A user's own, None for cross-entropy. Raises UsageError for what says no sense of itself."""
+        if isinstance(given, Loss):
+            return given
+        if given is None:
+            return cls()
+        function = made(given)
+        return cls(quantity_of(function, larger=False), function, alone=alone)
+
+    @property
+    def own(self) -> bool:
+        """Whether it is another one than rebasin's cross-entropy of class numbers."""
+        return self.function is not None or self.carried
+
+    def __call__(self, outputs: Any, targets: Any, number: int = 0, *, checked: bool = False) -> Tensor:
+        """The mean of a batch, with a gradient: what is learnt by. Raises NetworkError.
+
+        `checked`: class numbers were looked at before (under `vmap` nobody can).
+        """
+        if not self.own:
+            logits = turned(outputs, targets) if checked else logits_of(outputs, targets, number)
+            wider = logits.float() if logits.element_size() < 4 else logits  # 16 bits are too few to sum in
+            return F.cross_entropy(wider, targets)
+        value = self._asked(outputs, targets, number)
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            raise NetworkError(
+                f"batch {number}: {self.quantity.name} is {describe(value)}; expected a tensor with one "
+                "number, or one a sample"
+            )
+        return value.mean()
+
+    def values(self, outputs: Any, targets: Any, number: int, count: int) -> Tensor:
+        """Of every sample, float64 (N,), or their mean, float64 ()."""
+        if not self.own:
+            return cross_entropies(outputs, targets)
+        if self.alone:
+            parts = ((part_of(outputs, k, k + 1), part_of(targets, k, k + 1)) for k in range(count))
+            each = [_number(self._asked(*part, number), self.quantity, 1, number) for part in parts]
+            value = torch.stack([one.reshape(()) for one in each])
+        else:
+            value = _number(self._asked(outputs, targets, number), self.quantity, count, number)
+        if value.isnan().any() and finite(outputs):
+            place = int(value.isnan().nonzero()[0]) if value.ndim else None
+            whose = f"sample {place} of batch {number}" if place is not None else f"batch {number}"
+            raise NetworkError(
+                f"{self.quantity.name} is NaN on {whose}, where all outputs are numbers",
+                hint="Let the function give a number for every batch: look for a logarithm or division of 0",
+            )
+        return value
+
+    def _asked(self, outputs: Any, targets: Any, number: int) -> Any:
+        if self.function is None:
+            return own_loss(outputs, number)
+        with user_code(f"{self.quantity.name} fails on batch {number}"):
+            return self.function(outputs, targets)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How good outputs are: accuracy, a user's `function(outputs, targets)`, an object over the `whole` set.
+
+    One that nobody named (`named`) is left out where it means nothing.
+    """
+
+    quantity: Quantity = ACCURACY
+    function: Callable[[Any, Any], Any] | None = None
+    whole: Any = None
+    named: bool = True
+
+    @classmethod
+    def of(cls, given: Metric | Any | None) -> Metric:
+        """A user's own; None for accuracy. Raises UsageError for an object that lacks a method."""
+        if isinstance(given, Metric):
+            return given
+        if given is None:
+            return cls(named=False)
+        found = made(given)
+        if any(callable(getattr(found, name, None)) for name in ("update", "compute")):
+            if lacking := [name for name in OBJECT if not callable(getattr(found, name, None))]:
+                raise UsageError(
+                    f"the metric {name_of(found)} has no {' and no '.join(lacking)}",
+                    hint="An object over the whole set has update(outputs, targets), compute() and reset()",
+                )
+            return cls(quantity_of(found, larger=True), whole=found)
+        return cls(quantity_of(found, larger=True), found)
+
+    @property
+    def own(self) -> bool:
+        return self.function is not None or self.whole is not None
+
+    @property
+    def figures(self) -> tuple[Quantity, ...]:
+        """What it gives: of an object that computes several, what it lists as `figures`."""
+        names = getattr(self.whole, "figures", None)
+        if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
+            return (self.quantity,)
+        return tuple(checked_name(replace(self.quantity, name=name)) for name in names)
+
+    def values(self, outputs: Any, targets: Any, number: int, count: int) -> Tensor | None:
+        """Of every sample, float64 (N,), or their mean, float64 (); None of an object, which keeps them."""
+        name = self.quantity.name
+        if self.whole is not None:
+            with user_code(f"{name} fails in update on batch {number}"):
+                self.whole.update(outputs, targets)
+            return None
+        if self.function is None:
+            return accuracies(outputs, targets)
+        with user_code(f"{name} fails on batch {number}"):
+            value = self.function(outputs, targets)
+        return _number(value, self.quantity, count, number)
+
+    def begin(self) -> None:
+        if self.whole is not None:
+            with user_code(f"{self.quantity.name} fails in reset"):
+                self.whole.reset()
+
+    def end(self) -> dict[Quantity, float]:
+        """What an object computes over all that it was given: one figure, or several, the metric first."""
+        name = self.quantity.name
+        with user_code(f"{name} fails in compute"):
+            found = self.whole.compute()
+            several = found if isinstance(found, Mapping) else {name: found}
+            values = {str(key): float(value) for key, value in several.items() if _one(value)}
+        if len(values) < len(several) or not values:
+            raise NetworkError(
+                f"{name}: compute gives {describe(found)}",
+                hint="Expected a number, or a dictionary of numbers",
+            )
+        if not isinstance(found, Mapping):
+            return {self.quantity: values[name]}
+        told = (replace(self.quantity, name=key) for key in values)
+        return {checked_name(each): value for each, value in zip(told, values.values(), strict=True)}
+
+
+def metrics_of(given: Any) -> tuple[Metric, ...]:
+    """One metric or several, by different names; accuracy, where it means something, where none is given."""
+    several = given if isinstance(given, Sequence) else () if given is None else (given,)
+    found = tuple(map(Metric.of, several)) or (Metric.of(None),)
+    keys = [metric.quantity.key for metric in found]
+    if doubled := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
+        raise UsageError(f"two metrics are called {doubled[0]}", hint="Give one another `name`")
+    return found
+
+
+def made(given: Any) -> Any:
+    """What a user's reference stands for: of a class, or a function without arguments, what it gives."""
+    if not callable(given):
+        return given
+    try:
+        needed = [
+            parameter
+            for parameter in inspect.signature(given).parameters.values()
+            if parameter.default is parameter.empty and parameter.kind not in (_REST, _KEYWORDS)
+        ]
+    except (TypeError, ValueError):  # it does not say
+        return given
+    if isinstance(given, type) or (not needed and inspect.isfunction(given) and not _takes_any(given)):
+        with user_code(f"{name_of(given)} fails", UsageError):
+            return given()
+    return given
+
+
+_REST, _KEYWORDS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+
+
+def _takes_any(given: Callable[..., Any]) -> bool:
+    return any(
+        p.kind in (_REST, p.POSITIONAL_OR_KEYWORD) for p in inspect.signature(given).parameters.values()
+    )
+
+
+def quantity_of(given: Any, *, larger: bool) -> Quantity:
+    """What a user's loss or metric says of itself. Raises UsageError for what cannot be meant."""
+    name, unit, limits = (getattr(given, key, None) for key in ("name", "unit", "range"))
+    better = next(
+        (
+            found
+            for key in ("larger_is_better", "higher_is_better")
+            if isinstance(found := getattr(given, key, None), bool)
+        ),
+        larger,
+    )
+    if larger is False and better:
+        raise UsageError(
+            f"the loss {name_of(given)} says that larger is better",
+            hint="A loss is smaller where outputs are better",
+        )
+    known = limits if isinstance(limits, (tuple, list)) and len(limits) == 2 else (-math.inf, math.inf)
+    try:
+        low, high = map(float, known)
+    except (TypeError, ValueError):
+        low, high = -math.inf, math.inf
+    told = name if isinstance(name, str) and name.strip() else name_of(given)
+    found = Quantity(told.strip(), unit if isinstance(unit, str) else "", better, (low, high))
+    return checked_name(found) if larger else found
+
+
+def checked_name(quantity: Quantity) -> Quantity:
+    """Raise UsageError for a metric whose name means something else in gates and reports."""
+    if not quantity.key or quantity.key in TAKEN or quantity.key[0].isdigit():
+        raise UsageError(
+            f"a metric cannot be called {quantity.name!r}, which means something else in reports",
+            hint="Give the function or object a `name` of its own, such as metric.name = 'iou'",
+        )
+    return quantity
+
+
+def name_of(function: Any) -> str:
+    """What a user's loss or metric is called, for messages."""
+    if isinstance(function, (Loss, Metric)):
+        return function.quantity.name
+    if isinstance(function, functools.partial):
+        return name_of(function.func)
+    name = getattr(function, "__name__", None)
+    return name if isinstance(name, str) else type(function).__name__
+
+
+# ------------------------------------------------------------------------------------ numbers of a user's
+
+
+def _one(value: Any) -> bool:
+    """Whether it is one number."""
+    if isinstance(value, Tensor):
+        return value.numel() == 1
+    return isinstance(value, (int, float)) or (hasattr(value, "__float__") and not hasattr(value, "__len__"))
+
+
+def _number(value: Any, quantity: Quantity, count: int, number: int) -> Tensor:
+    """What a function gave, float64 (N,) or (). Raises NetworkError for anything else."""
+    if not isinstance(value, Tensor):
+        if _one(value):
+            return torch.tensor(float(value), dtype=torch.float64)
+        raise NetworkError(
+            f"batch {number}: {quantity.name} is {describe(value)}",
+            hint="Expected one number, the mean of the batch, or a tensor (N,), one number a sample",
+        )
+    if value.ndim and value.shape != (count,):
+        many = value.ndim > 1 and len(value) == count
+        raise NetworkError(
+            f"batch {number}: {quantity.name} is {describe(value)}, and the batch has {count} samples",
+            hint="Expected one number a sample, (N,): take the mean of the rest, values.flatten(1).mean(1)"
+            if many
+            else "Expected one number, the mean of the batch, or a tensor (N,), one number a sample",
+        )
+    return value.detach().cpu().double()
+
+
+def finite(outputs: Any) -> bool:
+    """Whether all numbers that a network returned are."""
+    tensors = (leaf.tensor for leaf in leaves_of(outputs))
+    return all(bool(t.isfinite().all()) for t in tensors if t is not None and t.is_floating_point())
+
+
+def own_loss(outputs: Any, number: int) -> Tensor:
+    """The `loss` that a network returned, whose targets went in with the inputs. Raises NetworkError."""
+    found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    if not isinstance(found, Tensor):
+        raise NetworkError(
+            f"batch {number}: the network was given its targets, and returns no loss",
+            hint="Name one with --loss file.py:function",
+        )
+    return found
+
+
+# ------------------------------------------------------------------------------------------ class numbers
+
+
+def fit_classes(outputs: Any, targets: Any) -> bool:
+    """Whether outputs are logits and targets their class numbers, as far as shapes tell."""
+    try:
+        logits_of(outputs, targets, 0)
+    except (DataError, NetworkError):
+        return False
+    return True
+
+
+def logits_of(
+    outputs: Any, targets: Any, number: int, lacking: Iterable[str] = ("--loss", "--metric")
+) -> Tensor:
+    """Logits (N, classes, …) of class numbers (N, …), the classes' axis found by the targets' shape.
+
+    They may be in the last axis, as transformers have them. Targets of −100 do not count. `lacking` are those
+    of the two options that the user did not give. Raises DataError or NetworkError where cross-entropy and
+    accuracy mean nothing here.
+    """
+    lacking = list(lacking)
+    measured = " and ".join(CLASSES[option] for option in lacking)
+    own = f"give {' and '.join(f'{option} module:function' for option in lacking)}."
+    if not isinstance(targets, Tensor) or targets.dtype != torch.int64:
+        raise DataError(
+            f"batch {number}: targets are {describe(targets)}; "
+            f"for {measured} expected class numbers, int64 (N,)",
+            hint=f"For other targets {own}",
+        )
+    outputs = turned(outputs, targets)
+    if outputs.ndim < 2 or outputs.shape[:1] + outputs.shape[2:] != targets.shape:
+        raise NetworkError(
+            f"batch {number}: outputs {tuple(outputs.shape)} do not fit targets {tuple(targets.shape)}; "
+            "expected (N, classes) and (N,), or (N, classes, T) and (N, T)",
+            hint=f"Where they are no logits of classes {own}",
+        )
+    known = targets[targets != IGNORED]
+    low, high = map(int, known.aminmax()) if known.numel() else (0, 0)
+    if low < 0 or high >= outputs.shape[1]:
+        raise DataError(
+            f"batch {number}: targets lie in {low}…{high}, but the network knows {outputs.shape[1]} classes",
+            hint="Is this the data set that the network was trained on?",
+        )
+    return outputs
+
+
+def turned(outputs: Any, targets: Tensor) -> Tensor:
+    """Logits with the classes in the second axis; in the last, where shapes fit so and not otherwise."""
+    logits = select(outputs, None)
+    last = logits.ndim > 2 and logits.shape[:-1] == targets.shape
+    return logits.movedim(-1, 1) if last and logits.shape[:1] + logits.shape[2:] != targets.shape else logits
+
+
+def cross_entropies(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Of every sample in nats, float64 (N,); of a sample with many targets the mean of those that count.
+
+    NaN of samples whose targets do not count at all; infinite where the outputs are no numbers.
+    """
+    losses = F.cross_entropy(wide(outputs), targets, reduction="none")
+    return _by_sample(losses.nan_to_num(math.inf, posinf=math.inf), targets)
+
+
+def accuracies(outputs: Tensor, targets: Tensor) -> Tensor:
+    """How often the largest logit is the label's, 0–1, float64 (N,); outputs with NaN are wrong."""
+    right = (outputs.argmax(dim=1) == targets) & ~outputs.isnan().any(dim=1)
+    return _by_sample(right, targets)
+
+
+def _by_sample(values: Tensor, targets: Tensor) -> Tensor:
+    values = values.cpu().double()
+    if values.ndim < 2:
+        return values.masked_fill((targets == IGNORED).cpu(), math.nan)
+    counted = (targets != IGNORED).flatten(1).cpu()
+    return values.flatten(1).masked_fill(~counted, 0.0).sum(1) / counted.sum(1)
+
+
+def wide(outputs: Tensor) -> Tensor:
+    """In float64, where the device has it."""
+    return outputs.double() if devices.has_float64(outputs.device) else outputs.float()
