@@ -158,7 +158,7 @@ class Report:
     spec: dict[str, Any]  # {"name", "sha256", "words", "log10_symmetries", "moved_share"}
     data: dict[str, Any]  # {"name", "normalization", "samples": {"train", "test"}, "full", "scores"}
     match: dict[str, Any]  # {"method", "sweeps", "objective_before", "objective_after", …}
-    proof: dict[str, Any]  # {"status": "proven"|"skipped"|"unavailable", "largest_difference", "reason"}
+    proof: dict[str, Any]  # "status" (proven, skipped, unavailable, unproven), "largest_difference", "reason"
     # {"name", "train": {"loss", metrics by name, "ece", "reliability", "intervals"}, "test": {…}} per model
     endpoints: tuple[dict[str, Any], ...]
     rows: tuple[Row, ...]

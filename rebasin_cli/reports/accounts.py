@@ -177,7 +177,10 @@ def times(alignment: Alignment | None, **more: float) -> dict[str, float]:
     return found | more
 
 
-def describe_proof(proof: Proof | None, reason: str = "") -> dict[str, Any]:
+def describe_proof(proof: Proof | None, reason: str = "", unproven: str = "") -> dict[str, Any]:
+    """`unproven`: what was assumed of a network that nobody gave (`Spec.unproven`)."""
+    if proof is None and unproven:
+        return {"status": "unproven", "reason": unproven}
     if proof is None:
         return {"status": "unavailable", "reason": reason or "no network to prove the spec on"}
     told = {

@@ -24,7 +24,7 @@ from ..networks.running import fed
 from ..reports import accounts
 from ..runtime.ranks import ALONE, Ranks
 from ..spec.fitting import fit
-from ..spec.library import resolve_spec
+from ..spec.library import PLAIN, resolve_spec
 from ..spec.spec import FittedSpec, Spec
 from ..symmetry import permutation, stored
 from ..symmetry.folds import Folds
@@ -136,38 +136,46 @@ def fit_spec(
     with naming([model.path for model in models]):
         try:
             spec = _inferred(models, network, data, say) if loading.spec == "infer" else loading.spec
-            fitted = resolve_spec(spec, models, averaged=averaged)
+            fitted = resolve_spec(spec, models, averaged=averaged, chains=network.net is None)
         except NoSpecFits as error:
             if network.net is None:
-                raise _wants_network(error, models) from None
+                raise _wants_network(error, models, data_reference(models, data) is None) from None
             inferred = _inferred(models, network, data, say, instead=True)
             fitted = resolve_spec(inferred, models, averaged=averaged)
             how = f"no built-in spec fits, so it is inferred from {network.net}"
         for model in models:
             check_tied(model, fitted)
-    if loading.spec is None:
+    if loading.spec is None or fitted.spec.unproven:
         words = len(fitted.words)
         many = "1 permutation" if words == 1 else f"{words} permutations"
+        if fitted.spec.unproven:
+            how = f"unproven: {fitted.spec.unproven}; to prove it: --net file.py:factory"
         say(f"spec: {fitted.spec.name}, {how} ({many})")
     return fitted
 
 
-def _wants_network(error: NoSpecFits, models: Sequence[Checkpoint]) -> NoSpecFits:
-    """The same with the next step: no spec at all for models that are kin, else the network tells it."""
+def _wants_network(error: NoSpecFits, models: Sequence[Checkpoint], shape: bool) -> NoSpecFits:
+    """The same with the next step: no spec at all for models that are kin, else the network tells it.
+
+    `shape`: that of its inputs is needed, too, since no data are named.
+    """
     recorded = {model.metadata.get("rebasin.spec") for model in models} - {None}
     found = [] if recorded else [kinship(models[0], other) for other in models[1:]]
     if found and all(each.verdict == "kin" for each in found):
         files = " ".join(shlex.quote(str(model.path)) for model in models)
         return NoSpecFits(
-            error.message.partition("; the nearest is")[0],
+            error.message.partition("; the nearest is")[0].partition(", and their")[0],
             hint=f"The models are kin (cosine {min(each.cosine for each in found):.2g}), as copies that were "
             "fine-tuned are: average them as they are, which takes no spec: "
             f"rebasin average {files}. To align them all the same, give the network: "
             "--net file.py:factory",
         )
     was = f"They record a spec named {recorded.pop()}, which is not built in. " if len(recorded) == 1 else ""
-    hint = f"{was}Give the network, and the spec is inferred from it: --net file.py:factory; "
+    plain = f"{PLAIN} " if PLAIN in (error.hint or "") else ""
+    hint = f"{was}{plain}Give the network, and the spec is inferred from it: --net file.py:factory; "
     hint += "or write one (docs/specs.md): --spec FILE.yaml"
+    if shape:
+        hint += ". Where it has no example_shape, it needs one of its inputs as well: --input 1x3x224x224"
     if part := next((model.largest_part for model in models if model.parts), None):
         hint = f"Choose one of the parts, such as --key {part}. {hint}"
     return NoSpecFits(error.message, problems=error.problems, hint=hint)

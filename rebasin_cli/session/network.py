@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -68,12 +70,23 @@ def _tell(module: nn.Module, reference: str, say: Callable[[str], None]) -> None
     say(f"network: {type(module).__name__} from {reference}")
 
 
-def none_named(fitted: FittedSpec) -> UsageError:
-    """What to say where a network is needed and nobody names one."""
+FACTORY = "--net file.py:factory"
+
+
+def none_named(fitted: FittedSpec, line: str = "") -> UsageError:
+    """What to say where a network is needed and nobody names one; `line` is what to type."""
     return UsageError(
         f"{fitted.spec.source} names no network, and this needs one",
-        hint="Give yours with --net file.py:factory (a function that returns the torch.nn.Module)",
+        hint=f"Give yours with {FACTORY} (a function that returns the torch.nn.Module)"
+        + (f": {line}" if line else ""),
     )
+
+
+def line_of(command: str, paths: Sequence[Path], *, data: bool) -> str:
+    """What to type so that nothing else is asked for: the network, and `data` where none is named."""
+    files = " ".join(shlex.quote(str(path)) for path in paths)
+    more = " --data NAME" if data else ""
+    return f"rebasin {command} {files} {FACTORY}{more}"
 
 
 def origin(

@@ -28,7 +28,7 @@ from . import doubts, method_options, samples
 from .inputs import inputs_of
 from .listener import SILENT, Listener
 from .models import fit_spec, looked_through, open_models, read_permutation, with_groups
-from .network import find_network, given_network, none_named
+from .network import find_network, given_network, line_of, none_named
 from .samples import HeldOut, Splits
 from .subjects import Search, Subjects
 
@@ -172,7 +172,8 @@ class Session:
     def need_network(self) -> nn.Module:
         """The network. Raises UsageError where nobody names one."""
         if self.network is None:
-            raise none_named(self.fitted)
+            wants = not self.has_data and self.command not in ("align", "merge", "canon")
+            raise none_named(self.fitted, line_of(self.command, self.paths, data=wants))
         return self.network
 
     def forget_network(self) -> None:

@@ -31,9 +31,9 @@ class Loading:
 
     spec: str | None = option(
         None,
-        "Built-in spec, YAML file, or infer (from --net); if left out, found from the tensors, "
-        "or else inferred.",
-        metavar="NAME|FILE|infer",
+        "Built-in spec, YAML file, infer (from --net), or chain (plain layers in a row); if left out, found, "
+        "else inferred.",
+        metavar="NAME|FILE",
         kind="spec",
         role=MAY_READ,
     )

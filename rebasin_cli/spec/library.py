@@ -14,6 +14,7 @@ from ..errors import NoSpecFits, SpecError, UsageError, unknown
 from ..registry import entry_points, references, user_code
 from ..runtime import files
 from ..types import Shapes, Tensors
+from . import chain
 from .fitting import fit
 from .parsing import LARGEST, parse, refers_to
 from .spec import FittedSpec, Spec
@@ -113,10 +114,12 @@ def load(reference: str) -> Spec:
     """The spec that a user named: a built-in name or a path to a YAML file."""
     if reference.endswith((".yaml", ".yml")) or "/" in reference:
         return read(Path(reference))
-    if reference == "infer":
+    if reference in ("infer", "chain"):
         raise UsageError(
             "this takes a spec that is written down",
-            hint="Write one with: rebasin spec infer --net REF -o FILE",
+            hint="Write one with: rebasin spec infer --net REF -o FILE"
+            if reference == "infer"
+            else "A chain is read off a checkpoint: rebasin spec show chain FILE",
         )
     known = names()
     if reference not in known:
@@ -169,16 +172,23 @@ def _lacks(spec: Spec, shapes: Shapes) -> int:
     return sum(not (line.family or line.optional or line.name in shapes) for line in spec.entries)
 
 
+PLAIN = "If they are one plain chain, and nothing goes around a layer, say so: --spec chain."
+
+
 def resolve_spec(
-    spec: str | Path | Spec | FittedSpec | None, models: Sequence[Tensors], *, averaged: bool = False
+    spec: str | Path | Spec | FittedSpec | None,
+    models: Sequence[Tensors],
+    *,
+    averaged: bool = False,
+    chains: bool = True,
 ) -> FittedSpec:
     """The spec fitted to the first model, after a look whether all models have the same tensors.
 
     Where the models are to be `averaged`, families of tensors that cannot be are refused, sooner than that no
-    spec fits them (`averages.together`).
+    spec fits them (`averages.together`). Without a spec that fits, `chains` are read off shapes.
     """
     try:
-        fitted = _resolved(spec, models)
+        fitted = _resolved(spec, models, chains)
     except SpecError:
         if averaged:
             products_of(models)
@@ -188,7 +198,9 @@ def resolve_spec(
     return fitted
 
 
-def _resolved(spec: str | Path | Spec | FittedSpec | None, models: Sequence[Tensors]) -> FittedSpec:
+def _resolved(
+    spec: str | Path | Spec | FittedSpec | None, models: Sequence[Tensors], chains: bool
+) -> FittedSpec:
     shapes = {name: shape for name, (_, shape) in plan_of(models[0]).items()}
     problems = [
         f"{name}  is {_show(shapes.get(name))} in model 1, {_show(other.get(name))} in model {k}"
@@ -202,8 +214,38 @@ def _resolved(spec: str | Path | Spec | FittedSpec | None, models: Sequence[Tens
     if isinstance(spec, FittedSpec):
         return spec if spec.shapes == shapes else fit(spec.spec, shapes)
     if spec is None:
-        return find(shapes)
+        return _found(shapes) if chains else find(shapes)
+    if spec == chain.NAME:
+        try:
+            return chain.read(shapes, plain=True)
+        except chain.NoChain as why:
+            raise SpecError(
+                "these tensors are not read as a plain chain of layers",
+                problems=why.problems,
+                hint="Give the network, and the spec is inferred from it and proven: --net file.py:factory",
+            ) from None
     return fit(spec if isinstance(spec, Spec) else load(str(spec)), shapes)
+
+
+def _found(shapes: Shapes) -> FittedSpec:
+    """A built-in spec, or else the chain that the shapes tell. Raises NoSpecFits, of two chains by name."""
+    try:
+        return find(shapes)
+    except NoSpecFits as error:
+        try:
+            return chain.read(shapes)
+        except chain.NoChain as why:
+            if not why.asks:
+                raise error from None
+            doubts = why.problems
+        with suppress(chain.NoChain):
+            chain.read(shapes, plain=True)
+            raise NoSpecFits(
+                f"{error.message.partition('; the nearest')[0]}, and their shapes have two readings",
+                problems=doubts,
+                hint=f"{PLAIN} {error.hint}",
+            ) from None
+        raise
 
 
 def _show(shape: tuple[int, ...] | None) -> str:

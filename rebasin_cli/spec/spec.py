@@ -65,6 +65,7 @@ class Spec:
     `groups` are those of words that have more than permutations.
     `sizes` are those that no axis tells: words, or families of words where they have `{i}` slots.
     `within` says of starred words what they lie within, where no axis does.
+    `unproven` is what was only assumed of the network, where the spec was read off tensors alone.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Spec:
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
     within: Mapping[str, str] = field(default_factory=dict, hash=False)
     groups: Mapping[str, str] = field(default_factory=dict, hash=False)
+    unproven: str = ""
 
 
 @dataclass(frozen=True)

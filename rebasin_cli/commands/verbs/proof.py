@@ -38,7 +38,7 @@ def _account(session: Session) -> dict[str, Any]:
     if not session.moved:
         return {"status": "skipped", "reason": "nothing was permuted"}
     if (network := session.network) is None:
-        return accounts.describe_proof(None)
+        return accounts.describe_proof(None, unproven=session.fitted.spec.unproven)
     inputs = proof_inputs(network, session.asked.network, session.asked.data, session.splits)
     proof = prove_spec(network, session.fitted, inputs=inputs, seed=session.seed, **session.outputs)
     account = accounts.describe_proof(

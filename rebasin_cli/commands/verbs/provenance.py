@@ -139,6 +139,8 @@ def _outputs(proof: Mapping[str, Any]) -> dict[str, str]:
 
 
 def status(proof: Mapping[str, Any]) -> str:
+    if proof["status"] == "unproven":
+        return f"unproven: {proof['reason']}"
     return str(proof["status"]) + " (assumed network)" * bool(proof.get("assumed"))
 
 

@@ -14,7 +14,7 @@ from ...errors import SpecError, UsageError
 from ...registry import user_code
 from ...session.models import naming
 from ...session.network import parse_shape
-from ...spec import library
+from ...spec import chain, library
 from ...spec.fitting import fit
 from ...spec.spec import FittedSpec
 from ...types import Shapes
@@ -40,6 +40,8 @@ def fit_named(
 
     Raises UsageError where neither is there, SpecError where it does not fit.
     """
+    if name == chain.NAME and checkpoint is not None:
+        return library.resolve_spec(name, [open_checkpoint(checkpoint, key=key, unsafe_load=unsafe_load)])
     spec = library.load(name)
     if checkpoint is not None:
         shapes = open_checkpoint(checkpoint, key=key, unsafe_load=unsafe_load).shapes
