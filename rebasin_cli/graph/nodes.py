@@ -44,3 +44,15 @@ def listed(node: fx.Node, at: int = 0) -> tuple[Any, ...]:
     if not isinstance(found := node.args[at], (tuple, list)):
         raise TypeError(f"argument {at} of {node} is no list: {found}")
     return tuple(found)
+
+
+def arguments(node: fx.Node) -> dict[str, Any]:
+    """A call's arguments by name, defaults included."""
+    return by_name(schema_of(node), node.args, node.kwargs)
+
+
+def by_name(schema: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Arguments by the names and with the defaults of an operation's schema."""
+    found = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    found |= {a.name: value for a, value in zip(schema.arguments, args, strict=False)}
+    return found | dict(kwargs)

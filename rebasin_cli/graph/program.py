@@ -37,6 +37,11 @@ class Program:
         return self.graph_module.graph
 
 
+def placeholders(program: Program) -> list[fx.Node]:
+    """Its placeholders, in the order of `inputs`."""
+    return [node for node in program.graph.nodes if node.op == "placeholder"]
+
+
 def exported(program: torch.export.ExportedProgram, returned: Any) -> Program:
     """What PyTorch's exporter made of a network that `returned` this, as tensors in a row."""
     signature = program.graph_signature

@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
-from ...graph.nodes import schema_of
+from ...graph.nodes import by_name, schema_of
 from ...graph.operations import operation_of
 from ...graph.program import Program
 from ...graph.tracing import needed_for, outputs_of
@@ -169,7 +169,7 @@ def _call(walk: Walk, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
 def _applied(walk: Walk, node: fx.Node, name: str, args: Any, kwargs: Any, read: list[Value]) -> Any:
     """What the operation's rule says; None where it has none, or the rule does not understand the case."""
     meta: Any = node.meta.get("val")
-    arguments = _named(schema_of(node), args, kwargs)
+    arguments = by_name(schema_of(node), args, kwargs)
     rule = walk.rule(node.target, name) or rule_of(node.target, name)
     if rule is not None and not any(value.role for value in read):
         stacked = stacking.apply(walk, rule, name, arguments, _is_pointwise(node.target, name))
@@ -239,13 +239,6 @@ def rule_of(target: Any, name: str) -> rules.Rule | None:
 def _is_pointwise(target: Any, name: str) -> bool:
     """Whether each entry of the result is made of one entry of each operand."""
     return rule_of(target, name) is shaping.pointwise
-
-
-def _named(schema: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Arguments by the names and with the defaults of the operation's schema."""
-    found = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
-    found |= {a.name: value for a, value in zip(schema.arguments, args, strict=False)}
-    return found | dict(kwargs)
 
 
 def _fits(result: Any, meta: Any) -> bool:

@@ -15,15 +15,15 @@ Tatro et al. 2020, section 2.2 and appendix D, arXiv:2009.02439.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import fx, nn
 
 from ...errors import NetworkError, SpecError
-from ...graph.nodes import name_of, operand
+from ...graph.nodes import name_of, operand, operation
 from ...graph.program import Program
 from ...graph.tracing import export
 from ...inference.rules.following import follow
@@ -33,29 +33,8 @@ from ...spec.spec import FittedSpec
 from ...symmetry.lists import without_lists
 from .showing import Graph, Place
 
-READERS = frozenset({
-    "linear", "mm", "bmm", "matmul", "mv", "dot", "addmm", "baddbmm", "addbmm", "addmv", "convolution",
-    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-    "scaled_dot_product_attention",
-})  # fmt: skip
-ADDING = frozenset({"add", "sub", "rsub"})
-SCALING = frozenset({"mul", "div"})
-# Pointwise, and yet no activation: they let a unit through as it is, or scaled, or hidden at some places
-PLAIN = ADDING | SCALING | {
-    "neg", "clone", "_to_copy", "to", "alias", "detach", "contiguous", "positive", "copy", "where",
-    "masked_fill", "dropout", "lift_fresh_copy", "nan_to_num",
-}  # fmt: skip
-CURVED = frozenset({
-    "_prelu_kernel", "softplus", "hardswish", "hardtanh", "leaky_relu", "elu", "gelu", "hardsigmoid", "mish",
-    "silu", "celu", "log_sigmoid", "clamp",
-})  # pointwise activations that torch does not tag as such  # fmt: skip
-# What only moves entries about, or pools them
-MOVING = (
-    "view", "reshape", "_unsafe_view", "permute", "transpose", "t", "flatten", "unflatten", "clone",
-    "contiguous", "expand", "unsqueeze", "squeeze", "slice", "split", "split_with_sizes", "chunk", "getitem",
-    "cat", "select", "unbind", "alias", "detach", "dropout", "_to_copy", "repeat", "constant_pad_nd", "roll",
-    "mean", "amax", "sum", "pool", "upsample", "pad",
-)  # fmt: skip
+# Entry by entry, and yet no activation: they let a unit through as it is, or scaled, or hidden at some places
+PLAIN = ("plain", "adding", "scaling", "same", "cast", "dropout")
 
 
 @dataclass(frozen=True)
@@ -143,7 +122,7 @@ class _Graph(Graph):
 
     def _reads(self, node: fx.Node, word: str) -> bool:
         """Whether an operation multiplies with the units: its weights, or other data, have them too."""
-        if name_of(node) not in READERS or _depthwise(node) or not self.sources(node, word):
+        if not operation(node).reads_units or _depthwise(node) or not self.sources(node, word):
             return False
         return sum(word in self.shown.get(n, ()) for n in node.all_input_nodes) > 1
 
@@ -177,11 +156,12 @@ class _Graph(Graph):
 
     def _before(self, node: fx.Node, word: str) -> list[fx.Node]:
         """What an activation reads: of a gate, what its sides were made from, point by point."""
-        gate, found, left = name_of(node) in PLAIN, [], list(reversed(self.sources(node, word)))
+        gate, found, left = operation(node).kind in PLAIN, [], list(reversed(self.sources(node, word)))
         while left:
             source = left.pop()
             inner = self.sources(source, word)
-            onwards = self._bends(source, word) or (gate and name_of(source) in PLAIN - {"clone"})
+            plain = operation(source).kind in PLAIN and name_of(source) != "clone"
+            onwards = self._bends(source, word) or (gate and plain)
             if onwards and inner and not self._adds(source, word):
                 left += reversed(inner)
             elif source not in found:
@@ -189,27 +169,23 @@ class _Graph(Graph):
         return found
 
     def _adds(self, node: fx.Node, word: str) -> bool:
-        return name_of(node) in ADDING and len(self.sources(node, word)) > 1
+        return operation(node).kind == "adding" and len(self.sources(node, word)) > 1
 
     def _bends(self, node: fx.Node, word: str) -> bool:
         """Whether it is an activation: a curve, point by point, or a product of two values of one unit."""
-        name, sources = name_of(node), self.sources(node, word)
-        if not sources or node.op != "call_function":
-            return False
-        if name in SCALING:
-            return len(sources) > 1 or list(node.args[:2]) == sources * 2
-        pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
-        return name in CURVED or (pointwise and name not in PLAIN)
+        kind, sources = operation(node).kind, self.sources(node, word)
+        if kind == "scaling":
+            return len(sources) > 1 or (bool(sources) and list(node.args[:2]) == sources * 2)
+        return kind == "activation" and bool(sources)
 
 
 def _depthwise(node: fx.Node) -> bool:
     """Whether every channel is convolved by itself."""
-    if "conv" not in name_of(node):
+    if operation(node).kind != "convolution":
         return False
     values, weight = (operand(node, k).meta["val"].shape for k in (0, 1))
     return bool(weight[1] == 1 and weight[0] == values[-len(weight) + 1] > 1)
 
 
 def _moves(node: fx.Node) -> bool:
-    name = name_of(node)
-    return name in MOVING or any(part in name for part in ("pool", "upsample", "pad"))
+    return operation(node).moves or node.target is operator.getitem

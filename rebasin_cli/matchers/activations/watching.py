@@ -13,16 +13,14 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.export.graph_signature import InputKind
-from torch.utils import _pytree as pytree
 
 from ...datasets.batches import tensors_in
 from ...errors import NetworkError
-from ...graph.program import Program
+from ...graph.interpreter import Folded, given
+from ...graph.program import Program, placeholders
 from ...graph.tracing import needed_for
 from ...runtime.threads import ALONE, Beside
 from ...types import Tensors
-from .running import Run
 from .showing import Place
 from .sites import Sites
 
@@ -43,16 +41,17 @@ def watch(
     wanted: dict[fx.Node, list[tuple[Place, Any]]] = {}
     for place, moments in places:
         wanted.setdefault(place.node, []).append((place, moments))
-    graph, needed = sites.program.graph, needed_for(list(wanted))
-    own = [node for node in graph.nodes if node in needed]
-    runs = [Run(sites.program.graph_module, own, wanted) for _ in models]
-    for run, model in zip(runs, models, strict=True):
-        run.env |= dict(_given(sites.program, model, inputs, needed, device))
+    needed = needed_for(list(wanted))
+    own = [node for node in sites.program.graph.nodes if node in needed]
+    runs = [
+        Folded(sites.program, _given(sites.program, model, inputs, needed, device), own, wanted)
+        for model in models
+    ]
     nodes: list[fx.Node] = []
     for node in own:
         nodes.append(node)
         if node in wanted:
-            shown = threads.each(partial(_advanced, nodes, needed), runs)
+            shown = threads.each(partial(_advanced, nodes), runs)
             held = sum(value.nbytes for value in tensors_in(shown))
             for place, moments in wanted[node]:
                 threads.later(_added, place, moments, shown, held=held)
@@ -60,18 +59,10 @@ def watch(
     threads.settle()
 
 
-def _advanced(nodes: Iterable[fx.Node], needed: set[fx.Node], run: Run) -> Any:
-    """The value of the last of these nodes; others are let go when nobody needs them any more."""
+def _advanced(nodes: Iterable[fx.Node], run: Folded) -> Any:
+    """The value of the last of these nodes."""
     with torch.no_grad():
-        for node in nodes:
-            if node.op != "placeholder":
-                run.env[node] = run.run_node(node)
-            value = run.env[node]
-            for gone in run.user_to_last_uses.get(node, ()):
-                run.env.pop(gone, None)
-            if not node.users.keys() & needed:
-                run.env.pop(node, None)
-    return value
+        return run.compute(nodes)
 
 
 def _added(place: Place, moments: Any, shown: Iterable[Any]) -> None:
@@ -86,14 +77,11 @@ def _given(
     device: str | torch.device,
 ) -> Iterator[tuple[fx.Node, Any]]:
     """The values of the graph's placeholders, tensors in the types that the network has."""
-    leaves = iter(pytree.tree_leaves(inputs))
-    nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
-    for node, spec in zip(nodes, program.inputs, strict=True):
-        if spec.kind == InputKind.USER_INPUT:
-            yield node, next(leaves)
-        elif node in needed:
-            name = spec.target or ""
-            tensor = model[name] if name in model else program.constants.get(name)
-            if tensor is None:
-                raise NetworkError(f"the network needs {spec.target}, which no checkpoint has")
-            yield node, tensor.to(device=device, dtype=node.meta["val"].dtype)
+    own = {node: spec.target for node, spec in zip(placeholders(program), program.inputs, strict=True)}
+    for node, value in given(program, model, inputs, needed):
+        if (name := own[node]) is None:
+            yield node, value
+            continue
+        if name not in model and name not in program.constants:
+            raise NetworkError(f"the network needs {name}, which no checkpoint has")
+        yield node, value.to(device=device, dtype=node.meta["val"].dtype)

@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch import nn
 
+from rebasin_cli.graph import interpreter
+from rebasin_cli.graph.interpreter import Folded, foldable, given
+from rebasin_cli.graph.program import exported
 from rebasin_cli.graph.tracing import export
 from rebasin_cli.matchers import Problem, am
-from rebasin_cli.matchers.activations import running, watching
-from rebasin_cli.matchers.activations.running import Run, foldable
+from rebasin_cli.matchers.activations import watching
 from rebasin_cli.matchers.activations.similarities import similarities
 from rebasin_cli.nets import build
 from rebasin_cli.networks.layout import takes_last
@@ -41,15 +43,13 @@ def randomised(network):
 @pytest.mark.parametrize("twice", [False, True])
 def test_folded_norms_give_what_the_network_gives(twice, affine):
     network, x = randomised(Block(twice, affine)), torch.rand(5, 3, 8, 8)
-    program = torch.export.export(network, (x,))
-    nodes = list(program.graph_module.graph.nodes)
+    program = exported(torch.export.export(network, (x,)), ())
+    nodes = list(program.graph.nodes)
     folded = foldable(nodes, ())
     assert [node.name for node in folded] == ["conv2d"] + ["conv2d_1"] * (not twice)
-    inputs = program.graph_signature.inputs_to_parameters | program.graph_signature.inputs_to_buffers
-    own = [program.state_dict[inputs[node.name]] for node in nodes if node.name in inputs]
     with torch.no_grad():
-        given = Run(program.graph_module, nodes, ()).run(*own, x)
-        torch.testing.assert_close(given[0], network(x))
+        run = Folded(program, given(program, network.state_dict(), ((x,), {})), nodes)
+        torch.testing.assert_close(run.compute(nodes), network(x))
 
 
 def test_what_is_looked_at_is_not_folded():
@@ -80,20 +80,19 @@ class Rectified(nn.Module):
 
 def test_a_relu_writes_over_what_is_its_own_alone(monkeypatch):
     network, x = randomised(Rectified()), torch.randn(5, 3, 8, 8)
-    program = torch.export.export(network, (x,))
-    nodes = list(program.graph_module.graph.nodes)
-    over = [node.args[0].name for node in nodes if running.overwrites(node, ())]
+    program = exported(torch.export.export(network, (x,)), ())
+    nodes = list(program.graph.nodes)
+    over = [node.args[0].name for node in nodes if interpreter.overwrites(node, ())]
     assert over == ["conv2d", "add_2"]
     shown = next(node for node in nodes if node.name == "conv2d")
-    assert [node.args[0].name for node in nodes if running.overwrites(node, {shown})] == ["add_2"]
-    inputs = program.graph_signature.inputs_to_parameters
-    own = [program.state_dict[inputs[node.name]] for node in nodes if node.name in inputs]
+    assert [node.args[0].name for node in nodes if interpreter.overwrites(node, {shown})] == ["add_2"]
     before, over, relu_ = x.clone(), [], torch.relu_
     monkeypatch.setattr(torch, "relu_", lambda value: over.append(value.data_ptr()) or relu_(value))
     with torch.no_grad():
-        given = Run(program.graph_module, nodes, ()).run(*own, x)
+        run = Folded(program, given(program, network.state_dict(), ((x,), {})), nodes)
+        made = run.compute(nodes)
         assert len(over) == 2
-        assert torch.equal(given[0], network(x)) and torch.equal(x, before)
+        assert torch.equal(made, network(x)) and torch.equal(x, before)
 
 
 def test_a_relu_behind_a_folded_norm_writes_over_the_convolution_unless_somebody_looks_at_the_norm():
@@ -101,14 +100,14 @@ def test_a_relu_behind_a_folded_norm_writes_over_the_convolution_unless_somebody
     network, x = randomised(Block()), torch.rand(5, 3, 8, 8)
     nodes = list(export(network, (x,), {}).graph.nodes)
     relu = next(node for node in nodes if "relu" in node.name)
-    assert running.overwrites(relu, ())
+    assert interpreter.overwrites(relu, ())
     read, between = relu.args[0], []
     while "conv" not in read.name:
         between.append(read)
         read = read.args[0]
     assert between
     for node in between:
-        assert not running.overwrites(relu, {node})
+        assert not interpreter.overwrites(relu, {node})
 
 
 @pytest.mark.parametrize("at", ["post", "pre"])
@@ -126,17 +125,17 @@ def test_similarities_are_those_of_the_graph_as_it_is(monkeypatch, at):
     fitted = resolve_spec(None, [models[0]])
     data = [(torch.rand(30, 3, 8, 8), torch.zeros(30, dtype=torch.int64)) for _ in range(3)]
     problem = Problem(fitted, tuple(models), network=network, data=data)
-    count, real = [], running.Run._both
+    count, real = [], interpreter.Folded._both
 
     def both(self, convolution, norm):
         count.append(norm)
         return real(self, convolution, norm)
 
-    monkeypatch.setattr(running.Run, "_both", both)
+    monkeypatch.setattr(interpreter.Folded, "_both", both)
     quick = similarities(problem, am.Options(at=at))[at]
     assert len(count) >= 2 * 3 * 15  # models, batches, layers
-    monkeypatch.setattr(running, "foldable", lambda nodes, shown: {})
-    monkeypatch.setattr(running, "overwrites", lambda node, shown: False)
+    monkeypatch.setattr(interpreter, "foldable", lambda nodes, shown: {})
+    monkeypatch.setattr(interpreter, "overwrites", lambda node, shown: False)
     del count[:]
     plain = similarities(problem, am.Options(at=at))[at]
     assert not count
