@@ -42,7 +42,7 @@ class Run(fx.Interpreter):
 
     def __init__(self, program: Program, values: Iterable[tuple[fx.Node, Any]]):
         super().__init__(program.graph_module, garbage_collect_values=False)
-        self.env = dict(values)
+        self.program, self.env = program, dict(values)
 
     def each(self, nodes: Iterable[fx.Node]) -> Iterator[tuple[fx.Node, Any]]:
         """These nodes in their order, each with its value, which may be replaced in `env`."""

@@ -9,17 +9,17 @@ from torch import fx
 from .operations import Operation, operation_of
 
 
-def name_of(node: fx.Node) -> str:
+def name_of(node: Any) -> str:
     """The operation's name without `aten::` and its overload, "addmm"; a function's own; "" of no call."""
-    if node.op != "call_function":
+    if not isinstance(node, fx.Node) or node.op != "call_function":
         return ""
     schema = schema_of(node)
     return getattr(node.target, "__name__", "") if schema is None else schema.name.removeprefix("aten::")
 
 
-def operation(node: fx.Node) -> Operation:
+def operation(node: Any) -> Operation:
     """What the operation is; OTHER where nobody knows, and of what is no call."""
-    return operation_of(node.target, name_of(node))
+    return operation_of(getattr(node, "target", None), name_of(node))
 
 
 def schema_of(node: fx.Node) -> Any:

@@ -9,7 +9,7 @@ import linecache
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -180,12 +180,12 @@ def _returned(program: Program) -> list[fx.Node]:
     ]
 
 
-def needed_for(nodes: list[fx.Node]) -> set[fx.Node]:
-    """These nodes and all that they are computed from."""
+def needed_for(nodes: list[fx.Node], known: Container[fx.Node] = ()) -> set[fx.Node]:
+    """These nodes and all that they are computed from, but for what is `known`."""
     found, left = set(), list(nodes)
     while left:
         node = left.pop()
-        if node not in found:
+        if node not in found and node not in known:
             found.add(node)
             left += node.all_input_nodes
     return found

@@ -129,11 +129,15 @@ def fold(
 
     The other four tensors are the norm's, (out,) each. Computed in float64, given in the weight's type.
     """
-    factor = (variance.double() + eps).rsqrt()
-    if scale is not None:
-        factor = factor * scale.detach().double()
+    factor = scale_of(scale, variance, eps)
     moved = ((0.0 if bias is None else bias.detach().double()) - mean.double()) * factor
     if shift is not None:
         moved = moved + shift.detach().double()
     scaled = weight.detach().double() * factor.reshape(-1, *[1] * (weight.ndim - 1))
     return scaled.to(weight.dtype), moved.to(weight.dtype)
+
+
+def scale_of(gain: Tensor | None, variance: Tensor, eps: float) -> Tensor:
+    """(channels,), float64: what a norm with running statistics multiplies by."""
+    factor = (variance.double() + eps).rsqrt()
+    return factor if gain is None else factor * gain.detach().double()

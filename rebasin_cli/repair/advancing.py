@@ -11,38 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx
 from torch.export.graph_signature import InputKind
 
-from ..datasets.batches import checked, map_tensors, tensors_in
+from ..datasets.batches import checked, tensors_in
 from ..errors import NetworkError
+from ..graph.interpreter import Run
+from ..graph.program import placeholders
 from ..graph.tracing import needed_for
 from ..networks.running import fed
 from ..types import Tensors
-from .producers import Producers, find
-
-
-class Graphs:
-    """The network's graph for every shape of inputs, since graphs fix it."""
-
-    def __init__(self, network: nn.Module, known: dict[Any, Producers]):
-        self.network, self.known = network, known
-
-    def of(self, inputs: Any) -> Producers:
-        key = repr(map_tensors(_Shape, inputs))
-        if key not in self.known:
-            self.known[key] = find(self.network, inputs)
-        return self.known[key]
-
-
-class _Shape:
-    """What a graph fixes of a tensor."""
-
-    def __init__(self, tensor: Tensor):
-        self.text = f"{tensor.dtype} {tuple(tensor.shape)}"
-
-    def __repr__(self) -> str:
-        return self.text
+from .producers import Graphs, Producers
 
 
 @dataclass(frozen=True)
@@ -101,7 +80,7 @@ class Advancing:
         for inputs, _ in checked(self.data):
             inputs = fed(self.graphs.network, inputs, self.device)
             graph = self.graphs.of(inputs)
-            batch = _Batch(graph, [graph.arguments(model, inputs) for model in self.models])
+            batch = _Batch(graph, self.models, inputs)
             some = some or batch
             if list(batch.nodes) != list(some.nodes):
                 raise NetworkError("the network has other layers for inputs of another shape")
@@ -111,28 +90,22 @@ class Advancing:
 class _Batch:
     """One batch of inputs, and what the models have made of it so far."""
 
-    def __init__(self, graph: Producers, arguments: Sequence[Sequence[Any]]):
-        program = graph.program
-        self.nodes = {node.name: node for node in program.graph.nodes}
+    def __init__(self, graph: Producers, models: Sequence[Tensors], inputs: Any):
+        self.nodes = {node.name: node for node in graph.program.graph.nodes}
         self.order = list(self.nodes.values())
         self.place = 0
-        self.own = fx.Interpreter(program.graph_module, garbage_collect_values=False)
-        given = [node for node in self.order if node.op == "placeholder"]
-        specs = program.inputs
-        self.fixed = {n for n, s in zip(given, specs, strict=True) if s.kind != InputKind.USER_INPUT}
-        self.runs = [dict(zip(given, values, strict=True)) for values in arguments]
-        last: dict[fx.Node, int] = {}
-        for k, node in enumerate(self.order):
-            last |= dict.fromkeys(node.all_input_nodes, k)
-        self.last = last
+        self.runs = [graph.run(model, inputs) for model in models]
+        kinds = zip(placeholders(graph.program), graph.program.inputs, strict=True)
+        self.fixed = {node for node, spec in kinds if spec.kind != InputKind.USER_INPUT}
+        self.last = {read: k for k, node in enumerate(self.order) for read in node.all_input_nodes}
 
     def advance(self, here: str) -> None:
         """Compute all before this node, and forget what nothing from there on reads."""
         there = self.order.index(self.nodes[here])
         for run in self.runs:
-            self._run(run, self.order[self.place : there])
-            for node in [n for n in run if self.last.get(n, -1) < there and n not in self.fixed]:
-                del run[node]
+            run.compute(self.order[self.place : there])
+            for node in [n for n in run.env if self.last.get(n, -1) < there and n not in self.fixed]:
+                del run.env[node]
         self.place = max(self.place, there)
 
     def show(self, wanted: Collection[str]) -> Seen:
@@ -141,17 +114,10 @@ class _Batch:
         ahead = [node for node in self.order[self.place :] if node in needed]
         found = []
         for run in self.runs:
-            values = dict(run)
-            self._run(values, ahead)
-            found.append({node.name: values[node] for node in nodes})
+            further = Run(run.program, run.env.items())
+            further.compute(ahead)
+            found.append({node.name: further.env[node] for node in nodes})
         return Seen(self.nodes, found)
-
-    def _run(self, values: dict[fx.Node, Any], nodes: Iterable[fx.Node]) -> None:
-        self.own.env = values
-        with torch.no_grad():
-            for node in nodes:
-                if node.op not in ("placeholder", "output"):
-                    values[node] = self.own.run_node(node)
 
     @property
     def bytes(self) -> int:
@@ -159,7 +125,7 @@ class _Batch:
         return sum(
             tensor.nbytes
             for run in self.runs
-            for node, value in run.items()
+            for node, value in run.env.items()
             if node not in self.fixed
             for tensor in tensors_in(value)
         )

@@ -17,18 +17,13 @@ from torch import Tensor, fx, nn
 from .. import networks
 from ..checkpoints.tensors import over
 from ..errors import NetworkError, UsageError
+from ..graph.nodes import arguments, name_of, operation
+from ..graph.program import placeholders
 from ..graph.tracing import measured
 from ..networks.evaluation import evaluate
 from ..runtime.text import many
 from .calibration import COLDEST, HOTTEST, fit_temperature
-from .producers import Producers, Site, find, named, operation
-
-PASSING = {  # operations of one value that a division of it may be moved across
-    "view", "reshape", "_unsafe_view", "flatten", "permute", "transpose", "squeeze", "unsqueeze", "select",
-    "slice", "clone", "alias", "detach", "contiguous", "_to_copy", "dropout", "mean", "avg_pool1d",
-    "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
-    "_adaptive_avg_pool2d", "_adaptive_avg_pool3d",
-}  # fmt: skip
+from .producers import Producers, Site, find
 
 
 @dataclass(frozen=True)
@@ -76,14 +71,14 @@ def logits_layer(network: nn.Module, inputs: Any, output: str | int | None = Non
     if len(returned) != 1:
         raise _refused(f"the network returns {len(returned)} tensors (choose the logits with --output)")
     node = returned.pop()
-    while operation(node) in PASSING and len(node.all_input_nodes) == 1:
+    while operation(node).linear and len(node.all_input_nodes) == 1:  # a division commutes with it
         node = node.all_input_nodes[0]
     site = next((site for site in graph.sites.values() if site.node == node.name), None)
     if site is None or site.norm:
         raise _refused(_why_not(graph, node))
     if not site.output:
         raise _refused(f"what {site.name} gives is read again by the network")
-    if site.bias is None and named(node).get("bias") is not None:
+    if site.bias is None and arguments(node).get("bias") is not None:
         raise _refused(f"the bias of {site.name} is not its alone")
     return site
 
@@ -120,18 +115,14 @@ def bake(
 
 def _why_not(graph: Producers, node: fx.Node) -> str:
     """Why this operation, the last one on the way to the logits, has no weights of its own to divide."""
-    weights = {n.name: s.target for n, s in _placeholders(graph) if s.target is not None}
+    pairs = zip(placeholders(graph.program), graph.program.inputs, strict=True)
+    weights = {n.name: s.target for n, s in pairs if s.target is not None}
     left = dict(graph.left)
     for value in node.all_input_nodes:
         name = weights.get(value.name, "").removesuffix(".weight")
         if name in left:
             return f"{name} gives them, and {left[name]}"
-    return f"the last operation on the way to them is {operation(node) or node.name}"
-
-
-def _placeholders(graph: Producers) -> Iterable[tuple[fx.Node, Any]]:
-    nodes = (node for node in graph.program.graph.nodes if node.op == "placeholder")
-    return zip(nodes, graph.program.inputs, strict=True)
+    return f"the last operation on the way to them is {name_of(node) or node.name}"
 
 
 def _refused(*why: str) -> UsageError:

@@ -23,10 +23,11 @@ from .. import networks
 from ..averages.mixing import average
 from ..datasets.batches import checked
 from ..errors import NetworkError, UsageError, unknown
+from ..graph.nodes import listed
 from ..networks.running import evaluating, fed, forward
 from ..types import Batches
 from .batchnorm import reset
-from .moments import Measured, Moments, Run, along
+from .moments import Measured, Moments, extras
 from .producers import Producers, Site, find
 
 MATCHES = ("repair", "rescale", "reshift")
@@ -254,9 +255,11 @@ def _install(
         if (module := _biasless(network, graph.sites[weight])) is not None:
             module.bias = nn.Parameter(bias, requires_grad=False)
     inputs = next(fed(network, inputs, measured.device) for inputs, _ in checked(measured.batches))
-    extra = {graph.sites[w].node: along(graph.sites[w], b) for w, b in added.items()}
-    run = Run(graph.program.graph_module, {}, extra, lambda *_: None)
-    wanted = run.run(*graph.arguments(network.state_dict(), inputs))
+    extra, run = extras(graph, added), graph.run(network.state_dict(), inputs)
+    for node, value in run.each(graph.program.graph.nodes):
+        if node.name in extra:
+            run.env[node] = value + extra[node.name]
+    wanted = [run.env.get(node) for node in listed(graph.program.graph.output_node())]
     ours = [x for x in pytree.tree_leaves(forward(network, inputs)) if isinstance(x, Tensor)]
     theirs = [x for x in wanted if isinstance(x, Tensor)][-len(ours) :]
     if not all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(ours, theirs, strict=True)):

@@ -13,16 +13,14 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind
-from torch.utils import _pytree as pytree
 
+from ..datasets.batches import map_tensors
 from ..errors import NetworkError
-from ..graph.nodes import schema_of
+from ..graph.interpreter import Run, given
+from ..graph.nodes import arguments, name_of, operation
 from ..graph.program import Program
 from ..graph.tracing import export, line_of
 from ..networks.running import check_runs
-
-NORMS = ("layer_norm", "group_norm", "instance_norm", "batch_norm")
-PRODUCTS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "scaled_dot_product_attention")
 
 
 @dataclass(frozen=True)
@@ -72,18 +70,9 @@ class Producers:
     others: tuple[str, ...]
     uneven: str
 
-    def arguments(self, state: Mapping[str, torch.Tensor], inputs: Any) -> list[Any]:
-        """What the graph's placeholders take, for these parameters and inputs."""
-        leaves = iter(pytree.tree_leaves(arguments_of(inputs)))
-        own = dict(self.program.buffers) | dict(self.program.constants)
-        return [
-            next(leaves)
-            if spec.kind == InputKind.USER_INPUT
-            else state[name]
-            if (name := spec.target or "") in state
-            else own.get(name)
-            for spec in self.program.inputs
-        ]
+    def run(self, state: Mapping[str, torch.Tensor], inputs: Any) -> Run:
+        """A run of the graph on these parameters and inputs, that has not begun."""
+        return Run(self.program, given(self.program, state, arguments_of(inputs)))
 
 
 def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -107,6 +96,29 @@ def find(network: nn.Module, inputs: Any) -> Producers:
     return _read(program, shared_in(network))
 
 
+class Graphs:
+    """The network's graph for every shape of inputs, since graphs fix it."""
+
+    def __init__(self, network: nn.Module, known: dict[Any, Producers]):
+        self.network, self.known = network, known
+
+    def of(self, inputs: Any) -> Producers:
+        key = repr(map_tensors(_Shape, inputs))
+        if key not in self.known:
+            self.known[key] = find(self.network, inputs)
+        return self.known[key]
+
+
+class _Shape:
+    """What a graph fixes of a tensor."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self.text = f"{tensor.dtype} {tuple(tensor.shape)}"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 def shared_in(network: nn.Module) -> set[str]:
     """Tensors that are not alone in their memory."""
     by: dict[Any, list[str]] = {}
@@ -126,18 +138,19 @@ def _read(program: Program, shared: set[str]) -> Producers:
     read: set[str] = set()
     feeding = _feeding(nodes)
     for node in nodes:
-        name = operation(node)
-        if not (produces(name) or name in NORMS):
+        known = operation(node)
+        normed = known.norm and isinstance(node.meta["val"], torch.Tensor)
+        if not (known.layer or normed):
             continue
-        given = named(node)
-        weight: Any = given.get("weight")
-        bias: Any = given.get("bias")
+        its = arguments(node)
+        weight: Any = its.get("weight")
+        bias: Any = its.get("bias")
         owned = {parameters[value] for value in (weight, bias) if value in parameters}
-        if name in NORMS:
-            directly = given["input"] in found or produces(operation(given["input"]))
+        if normed:
+            directly = its["input"] in found or operation(its["input"]).layer
             if weight not in parameters or not directly:
                 continue
-        read |= owned if produces(name) else set()
+        read |= owned if known.layer else set()
         label = parameters.get(weight, "")
         if weight not in parameters:
             for told in sources(weight, parameters):
@@ -146,7 +159,7 @@ def _read(program: Program, shared: set[str]) -> Producers:
             left[label] = "its weight is used more than once"
         elif label in shared:
             left[label] = "its weight shares memory with another tensor"
-        elif name == "layer_norm" and len(given["normalized_shape"]) > 1:
+        elif len(its.get("normalized_shape", ())) > 1:
             left[label] = "the norm has no parameter a channel"
         else:
             alone = bias in parameters and len(bias.users) == 1 and parameters[bias] not in shared
@@ -154,9 +167,9 @@ def _read(program: Program, shared: set[str]) -> Producers:
                 label,
                 parameters[bias] if alone else None,
                 node.name,
-                _channel(name, node),
-                given.get("groups", 1) if "transpose" in name else 0,
-                norm=name in NORMS,
+                channel_of(node),
+                its.get("groups", 1) if known.transposed else 0,
+                norm=normed,
                 output=node not in feeding,
             )
     for node, target in parameters.items():
@@ -164,7 +177,7 @@ def _read(program: Program, shared: set[str]) -> Producers:
         idle = not node.users and target in shared  # another name of what is told of already
         if value.ndim > 1 and value.is_floating_point() and target not in left and not idle:
             if target not in {site.weight for site in found.values()}:
-                users = sorted({operation(user) for user in node.users})
+                users = sorted({name_of(user) for user in node.users})
                 left[target] = f"{', '.join(users) or 'nothing'} reads it, no linear layer or convolution"
     others = tuple(target for node, target in parameters.items() if target not in read)
     found, uneven = _placed(nodes, found, inputs)
@@ -172,40 +185,19 @@ def _read(program: Program, shared: set[str]) -> Producers:
     return Producers(program, {site.weight: site for site in found.values()}, places, others, uneven)
 
 
-def operation(node: Any) -> str:
-    """`conv2d` for aten.conv2d.default; "" for anything that is no call."""
-    if not isinstance(node, fx.Node) or node.op != "call_function":
-        return ""
-    schema = schema_of(node)
-    return schema.name.removeprefix("aten::") if schema else getattr(node.target, "__name__", "")
-
-
-def named(node: fx.Node) -> dict[str, Any]:
-    """A call's arguments by name, defaults included."""
-    schema = schema_of(node)
-    found = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
-    return found | {a.name: v for a, v in zip(schema.arguments, node.args, strict=False)} | dict(node.kwargs)
-
-
-def produces(name: str) -> bool:
-    return name == "linear" or name.startswith(("conv1d", "conv2d", "conv3d", "conv_transpose"))
-
-
-def _channel(name: str, node: fx.Node) -> int:
-    """The channels' axis of the node's value, from the end."""
-    if name in ("linear", "layer_norm"):
-        return -1
-    if name in NORMS:
-        axis: int = 1 - node.meta["val"].ndim
-        return axis
-    return -int(name.removesuffix("d")[-1]) - 1
+def channel_of(node: fx.Node) -> int:
+    """The channels' axis of a layer's or a norm's value, from the end."""
+    known, rank = operation(node), node.meta["val"].ndim
+    if known.norm:
+        return -1 if known.kind == "layer_norm" else 1 - rank
+    return -(known.space or 0) - 1
 
 
 def _feeding(nodes: list[fx.Node]) -> set[fx.Node]:
     """What some product of matrices or convolution is computed from; the rest is the output."""
     found: set[fx.Node] = set()
     for node in reversed(nodes):
-        if any(u in found or produces(operation(u)) or operation(u) in PRODUCTS for u in node.users):
+        if any(u in found or operation(u).reads_units for u in node.users):
             found.add(node)
     return found
 
@@ -235,8 +227,8 @@ def _placed(
         if node.op == "placeholder":
             depths[node] = {0} if node in given else set()
         if len(depths[node]) > 1 and not uneven:
-            uneven = line_of(node) or operation(node)
-        if produces(operation(node)):
+            uneven = line_of(node) or name_of(node)
+        if operation(node).layer:
             depths[node] = {depth + 1 for depth in depths[node]}
         if node in found:
             follows = (found[user] for user in node.users if user in found)

@@ -21,18 +21,17 @@ from torch import Tensor, nn
 from ..averages.mixing import average
 from ..datasets.batches import checked, tensors_in
 from ..errors import CheckpointError
+from ..networks.folding import scale_of
 from ..networks.running import evaluating, fed
 from ..runtime.threads import WAITING, Beside, beside
 from ..types import Batches
-from .advancing import Advancing, Graphs
+from .advancing import Advancing
 from .channels import Repaired
-from .effects import undo
-from .layers import Layer, Norm, layers_of
+from .layers import Layer, Norm, layers_of, undo
 from .least_squares import Sums, change
 from .options import RIDGE, check_ridge
-from .producers import Producers, named, shared_in
-from .scales import SCALES, channels, normalised
-from .unfolding import matrix, outputs, rows, weight_of
+from .producers import Graphs, Producers, shared_in
+from .unfolding import channels, matrix, normalised, outputs, rows, weight_of
 
 MEMORY = 1 << 30  # bytes of values that may be kept between layers
 LARGEST = 1 << 31  # bytes of a layer's Gram matrices; what is larger stays as averaged
@@ -158,29 +157,28 @@ def _seen(
     for seen in moving.at(layer.uses[0].output, wanted):
         for use in layer.uses:
             back = [seen.nodes[name] for name in reversed(use.moves)]
-            x, call = seen.values[0][use.input], named(seen.nodes[use.output])
+            x, node = seen.values[0][use.input], seen.nodes[use.output]
             values = [undo(back, values[use.target]) for values in seen.values]
-            for part, here, *there in _pieces(layer.kind, kernel, [x, *values]):
+            for part, here, *there in _pieces(layer, kernel, [x, *values]):
                 pairs = zip(shares, there, strict=True)
                 lacking = sum(share * value.double() for share, value in pairs) - here
-                if layer.kind in SCALES:
-                    node = seen.nodes[use.output]
+                if layer.kind == "scale":
                     given, lacks = normalised(node, part), channels(node, lacking)
                 elif layer.kind == "norm":
                     given, lacks = (v.movedim(1, 0).flatten(1)[..., None] for v in (part, lacking))
                 else:
-                    given = rows(layer.kind, call, part, kernel)
-                    lacks = outputs(layer.kind, lacking, len(kernel), layer.groups)
+                    given = rows(node, part, kernel)
+                    lacks = outputs(lacking, len(kernel), layer.groups)
                 threads.later(sums.add, given, lacks, held=given.nbytes + lacks.nbytes)
     threads.settle()
     return sums
 
 
-def _pieces(kind: str, kernel: Sequence[int], values: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
+def _pieces(layer: Layer, kernel: Sequence[int], values: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
     """A layer's inputs and its outputs, a few samples at a time: rows of a convolution are many."""
-    if kind == "linear":
+    if not layer.single and not kernel:
         values = [value.reshape(-1, value.shape[-1]) for value in values]
-    elif kind not in ("norm", *SCALES) and values[0].ndim == len(kernel) + 1:
+    elif not layer.single and values[0].ndim == len(kernel) + 1:
         values = [value[None] for value in values]
     sample = max(value[:1].numel() for value in values) * math.prod(kernel)
     step = max(1, PIECE // max(1, sample))
@@ -195,15 +193,15 @@ def _write(layer: Layer, sums: Sums, ridge: float, own: Mapping[str, Tensor]) ->
             _write_alone(layer.norm, found, sums, own)
         return
     weight = own[layer.weight]
-    if layer.kind in SCALES:
+    if layer.kind == "scale":
         _write_scale(weight, layer.bias, found, own)
         return
-    before = matrix(layer.kind, weight, layer.groups).double()
+    before = matrix(weight, layer.groups, layer.transposed).double()
     moved, added = found[:, : layer.columns], found[:, layer.columns :].flatten()
     norm = layer.norm
     if norm is None:
         if not _still(found, before):
-            weight.copy_(weight_of(layer.kind, before + moved, weight))
+            weight.copy_(weight_of(before + moved, weight, layer.transposed))
             if layer.bias is not None:
                 own[layer.bias].add_(added.to(own[layer.bias]))
         return
@@ -217,7 +215,7 @@ def _write(layer: Layer, sums: Sums, ridge: float, own: Mapping[str, Tensor]) ->
     usual = torch.where(usual > 0, usual, 1.0)
     new = torch.where(scale.abs() > FAINT * usual, scale, usual)  # what scales by nothing hides its weights
     fitted = (before * by + moved) / new.reshape(by.shape)
-    weight.copy_(weight_of(layer.kind, fitted, weight))
+    weight.copy_(weight_of(fitted, weight, layer.transposed))
     means, squares = sums.gram[:, -1:, :-1] / sums.count, sums.gram[:, :-1, :-1] / sums.count
     mean = (means @ fitted).flatten()
     square = (fitted * (squares @ fitted)).sum(-2).flatten()
@@ -246,8 +244,7 @@ def _write_scale(scale: Tensor, bias: str | None, found: Tensor, own: Mapping[st
 def _affine(norm: Norm, own: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """What the norm multiplies by and adds, as it stands."""
     mean, variance = own[norm.mean].double(), own[norm.variance].double()
-    scale = (variance + norm.eps).rsqrt()
-    scale = scale * own[norm.weight].double() if norm.weight else scale
+    scale = scale_of(own[norm.weight] if norm.weight else None, variance, norm.eps)
     shift = own[norm.bias].double() if norm.bias else torch.zeros_like(scale)
     return scale, shift - scale * mean
 

@@ -1,5 +1,8 @@
 """Linear layers and convolutions of any kind as products of matrices: their inputs in rows, their weights.
 
+What multiplies every channel by a number of its own in the end, such as LayerNorm, is a product of one number
+for each channel.
+
 A row holds all inputs of one place of the output; groups are apart. `rows(…) @ matrix(…)` is what the
 operation computes, without its bias: (groups, places, inputs) × (groups, inputs, outputs).
 """
@@ -7,22 +10,24 @@ operation computes, without its bias: (groups, places, inputs) × (groups, input
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, fx
 from torch.nn import functional as F
 
+from ..graph.nodes import arguments, name_of, operation
 
-def rows(kind: str, call: Mapping[str, Any], x: Tensor, kernel: Sequence[int]) -> Tensor:
-    """(groups, places, inputs): what one use of a layer reads; `call` holds its arguments by name."""
-    if kind == "linear":
+
+def rows(node: fx.Node, x: Tensor, kernel: Sequence[int]) -> Tensor:
+    """(groups, places, inputs): what one use of a layer reads; its weight has this `kernel`."""
+    if not kernel:  # a linear layer
         return x.reshape(1, -1, x.shape[-1])
-    space = len(kernel)
+    space, call = len(kernel), arguments(node)
     if x.ndim == space + 1:  # a single sample, without an axis for the batch
         x = x[None]
     stride, dilation = (_each(call.get(name, 1), space) for name in ("stride", "dilation"))
-    if "transpose" in kind:
+    if operation(node).transposed:
         x = _spread(x, stride)
         more = _each(call.get("output_padding", 0), space)
         reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
@@ -42,9 +47,9 @@ def rows(kind: str, call: Mapping[str, Any], x: Tensor, kernel: Sequence[int]) -
     return x.reshape(groups, -1, math.prod(x.shape[2 + space :]))
 
 
-def outputs(kind: str, value: Tensor, space: int, groups: int) -> Tensor:
+def outputs(value: Tensor, space: int, groups: int) -> Tensor:
     """(groups, places, outputs): what a layer gives, in the places of `rows`."""
-    if kind == "linear":
+    if not space:
         return value.reshape(1, -1, value.shape[-1])
     if value.ndim == space + 1:
         value = value[None]
@@ -52,19 +57,19 @@ def outputs(kind: str, value: Tensor, space: int, groups: int) -> Tensor:
     return value.reshape(groups, -1, value.shape[-1])
 
 
-def matrix(kind: str, weight: Tensor, groups: int) -> Tensor:
+def matrix(weight: Tensor, groups: int, transposed: bool) -> Tensor:
     """(groups, inputs, outputs): a weight by the rows that it multiplies."""
-    if "transpose" in kind:
+    if transposed:
         parts = weight.unflatten(0, (groups, -1)).flip(list(range(3, weight.ndim + 1)))
         rows: Tensor = parts.movedim(2, -1).reshape(groups, -1, weight.shape[1])
         return rows
     return weight.reshape(groups, weight.shape[0] // groups, -1).mT
 
 
-def weight_of(kind: str, found: Tensor, like: Tensor) -> Tensor:
+def weight_of(found: Tensor, like: Tensor, transposed: bool) -> Tensor:
     """The weight, in its own shape, that `matrix` gives; the inverse."""
     groups, _, width = found.shape
-    if "transpose" in kind:
+    if transposed:
         parts = found.reshape(groups, like.shape[0] // groups, *like.shape[2:], width).movedim(-1, 2)
         return parts.flip(list(range(3, like.ndim + 1))).reshape(like.shape)
     return found.mT.reshape(like.shape)
@@ -93,3 +98,34 @@ def _spread(x: Tensor, stride: Sequence[int]) -> Tensor:
     places: tuple[Any, ...] = (..., *(slice(None, None, step) for step in stride))
     wide[places] = x
     return wide
+
+
+def scales(node: fx.Node) -> bool:
+    """Whether it may multiply every channel by a number of its own in the end: RMSNorm is a product."""
+    plain = isinstance(node.meta.get("val"), Tensor)
+    return name_of(node) == "mul" or (operation(node).kind in ("layer_norm", "group_norm") and plain)
+
+
+def factors(node: fx.Node) -> tuple[Any, Any]:
+    """Of a product the parameter, and the values that it multiplies; None where there are no two such."""
+    both = [arguments(node)[name] for name in ("self", "other")]
+    if not all(isinstance(one, fx.Node) for one in both):
+        return None, None
+    return tuple(sorted(both, key=lambda one: one.op != "placeholder"))
+
+
+def normalised(node: fx.Node, value: Tensor) -> Tensor:
+    """(channels, rows, 1): what an operation that `scales` multiplies, in float64."""
+    if not operation(node).norm:
+        return channels(node, value.double())
+    norm: Any = node.target
+    plain = {"input": value.double(), "weight": None, "bias": None}
+    return channels(node, norm(**arguments(node) | plain))
+
+
+def channels(node: fx.Node, value: Tensor) -> Tensor:
+    """(channels, rows, 1): the values of an operation that `scales`, or of what it reads."""
+    if operation(node).kind == "group_norm":
+        return value.movedim(1, 0).flatten(1)[..., None]
+    inner = len(arguments(node).get("normalized_shape", (0,)))
+    return value.flatten(value.ndim - inner).flatten(0, -2).mT[..., None]

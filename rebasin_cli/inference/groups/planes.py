@@ -10,17 +10,17 @@ unit of a head depends on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind
-from torch.utils._pytree import tree_leaves
 
+from ...graph.interpreter import Run, given
 from ...graph.nodes import name_of, operand
 from ...graph.program import Program
+from ...graph.tracing import needed_for
 from ...spec.groups import PLANES
 from .sides import Linear, Sides
 
@@ -104,8 +104,10 @@ class _Runs:
         inputs = program.inputs
         self.parameters = {spec.arg.name for spec in inputs if spec.kind is InputKind.PARAMETER}
         self.layers: dict[fx.Node, Linear] = {layer.node: layer for layer in walk.layers}
-        self.given = dict(_given(module, program))
-        self.values: dict[fx.Node, Any] = {}
+        state = {**dict(module.named_parameters()), **module.state_dict(keep_vars=True)}
+        values = given(program, state, program.examples)
+        self.values = {n: v.detach().cpu() if isinstance(v, torch.Tensor) else v for n, v in values}
+        self.program = program
         self.after: set[fx.Node] = set()  # what a linear layer's output goes into
         for node in program.graph.nodes:
             if node in self.layers or any(other in self.after for other in node.all_input_nodes):
@@ -159,20 +161,14 @@ class _Runs:
             left += [other for other in node.all_input_nodes if other not in seen]
         return False
 
-    def _run(self, node: fx.Node, given: dict[fx.Node, Any]) -> Any:
-        """The node's value; `given` has the linear layer's output, and takes what follows from it."""
-        values = given if node in self.after else self.values
-        if node in values:
-            return values[node]
-        if node.op == "placeholder":
-            found = self.given[node.name]
-        else:
-            reads: Any = (node.args, node.kwargs)
-            args, kwargs = fx.node.map_arg(reads, lambda n: self._run(n, given))
-            operation: Any = node.target
-            found = operation(*args, **kwargs)
-        values[node] = found
-        return found
+    def _run(self, node: fx.Node, instead: dict[fx.Node, Any]) -> Any:
+        """The value, with these instead of a linear layer's output; what follows from that is not kept."""
+        run = Run(self.program, {**self.values, **instead}.items())
+        needed = needed_for([node], run.env)
+        for made, value in run.each(n for n in self.program.graph.nodes if n in needed):
+            if made not in self.after:
+                self.values[made] = value
+        return run.env[node]
 
     @staticmethod
     def _touched(y: torch.Tensor, x: torch.Tensor, unit: int) -> list[int]:
@@ -189,20 +185,6 @@ class _Runs:
         if torch.allclose(3 * one, three, rtol=1e-4, atol=1e-5):
             return 1
         return 0 if torch.allclose(one, three, rtol=1e-2, atol=1e-2) else None  # up to the norm's epsilon
-
-
-def _given(module: nn.Module, program: Program) -> Iterator[tuple[str, Any]]:
-    """The graph's inputs by name, those of the example among them."""
-    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    state |= module.state_dict(keep_vars=True) | dict(program.constants)
-    args, kwargs = program.examples
-    users = iter(tree_leaves((args, kwargs)))
-    for spec in program.inputs:
-        if spec.kind is InputKind.USER_INPUT:
-            yield getattr(spec.arg, "name", ""), next(users, None)
-        elif hasattr(spec.arg, "name"):
-            value = state.get(spec.target or "")
-            yield spec.arg.name, value.detach().cpu() if isinstance(value, torch.Tensor) else value
 
 
 def _read(depends: list[list[int]], places: tuple[tuple[str, int], ...]) -> Rows | None:

@@ -17,7 +17,6 @@ from ...networks.recording import Recording
 from ...networks.running import fed
 from ...networks.state import duplicate
 from ...repair import Outcome, Repairs
-from ...repair.advancing import Graphs
 from ...repair.choosing import MARGIN, SURE, Measured, better, measure
 from ...repair.costs import TRACING, distillation_passes, refit_products, repair_passes
 from ...repair.options import (
@@ -29,6 +28,7 @@ from ...repair.options import (
     STEP,
     epochs_of,
 )
+from ...repair.producers import Graphs
 from ...runtime.seeds import derive
 from ...symmetry.permutation import permuted
 from ...types import Permutations
