@@ -38,11 +38,20 @@ def given(
 
 
 class Run(fx.Interpreter):
-    """One run: `env` has the values so far, by node. Whether slopes are kept is the caller's to say."""
+    """One run: `env` has the values so far, by node. Whether slopes are kept is the caller's to say.
 
-    def __init__(self, program: Program, values: Iterable[tuple[fx.Node, Any]]):
+    Where it is said which `nodes` will run, values are let go when none of these is left to read them.
+    """
+
+    def __init__(
+        self, program: Program, values: Iterable[tuple[fx.Node, Any]], nodes: Iterable[fx.Node] = ()
+    ):
         super().__init__(program.graph_module, garbage_collect_values=False)
         self.program, self.env = program, dict(values)
+        self.gone: dict[fx.Node, list[fx.Node]] = {}
+        last = {read: node for node in nodes for read in (node, *node.all_input_nodes)}
+        for read, reader in last.items():
+            self.gone.setdefault(reader, []).append(read)
 
     def each(self, nodes: Iterable[fx.Node]) -> Iterator[tuple[fx.Node, Any]]:
         """These nodes in their order, each with its value, which may be replaced in `env`."""
@@ -51,6 +60,8 @@ class Run(fx.Interpreter):
                 self.env[node] = self.run_node(node)
             if node.op != "output":
                 yield node, self.env[node]
+            for gone in self.gone.get(node, ()):
+                self.env.pop(gone, None)
 
     def compute(self, nodes: Iterable[fx.Node]) -> Any:
         """The value of the last of these nodes."""
@@ -61,11 +72,11 @@ class Run(fx.Interpreter):
 
 
 class Folded(Run):
-    """`nodes` will run; values are let go when none of them is left to read them.
+    """A run of these `nodes` with norms folded into the convolutions before them.
 
-    Norms are folded into the convolutions before them, as `networks.folding` does it for modules; here the
-    graph says what reads a convolution. A ReLU whose input nothing else reads is done in place, which saves
-    fetching new memory. Values that are `shown` are as they would be without.
+    As `networks.folding` does it for modules; here the graph says what reads a convolution. A ReLU whose
+    input nothing else reads is done in place, which saves fetching new memory. Values that are `shown` are as
+    they would be without.
     """
 
     def __init__(
@@ -75,20 +86,10 @@ class Folded(Run):
         nodes: Collection[fx.Node],
         shown: Collection[fx.Node] = (),
     ):
-        super().__init__(program, values)
+        super().__init__(program, values, nodes)
         self.folded = foldable(nodes, shown)
         self.norms = {norm: convolution for convolution, norm in self.folded.items()}
         self.over = {node for node in nodes if overwrites(node, shown)}
-        last = {read: node for node in nodes for read in (node, *node.all_input_nodes)}
-        self.gone: dict[fx.Node, list[fx.Node]] = {}
-        for read, node in last.items():
-            self.gone.setdefault(node, []).append(read)
-
-    def each(self, nodes: Iterable[fx.Node]) -> Iterator[tuple[fx.Node, Any]]:
-        for node, value in super().each(nodes):
-            yield node, value
-            for gone in self.gone.get(node, ()):
-                self.env.pop(gone, None)
 
     def run_node(self, n: fx.Node) -> Any:
         if n in self.folded:

@@ -67,10 +67,10 @@ class Measured:
                 raise NetworkError("the network has other layers for inputs of another shape")
             shown = {graph.sites[weight].node: graph.sites[weight] for weight in found}
             extra = extras(graph, added)
-            nodes = graph.program.graph.nodes
-            needed = needed_for([node for node in nodes if node.name in shown])
-            run = graph.run(state, inputs)
-            for node, value in run.each(node for node in nodes if node in needed):
+            needed = needed_for([node for node in graph.program.graph.nodes if node.name in shown])
+            nodes = [node for node in graph.program.graph.nodes if node in needed]
+            run = graph.run(state, inputs, nodes)
+            for node, value in run.each(nodes):
                 if node.name in extra:
                     value = run.env[node] = value + extra[node.name]
                 if (site := shown.get(node.name)) is not None:

@@ -6,7 +6,7 @@ module may run twice. Here a parameter is an input of the graph, and what it doe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,9 +70,9 @@ class Producers:
     others: tuple[str, ...]
     uneven: str
 
-    def run(self, state: Mapping[str, torch.Tensor], inputs: Any) -> Run:
-        """A run of the graph on these parameters and inputs, that has not begun."""
-        return Run(self.program, given(self.program, state, arguments_of(inputs)))
+    def run(self, state: Mapping[str, torch.Tensor], inputs: Any, nodes: Iterable[fx.Node] = ()) -> Run:
+        """A run of the graph on these parameters and inputs, that has not begun; `nodes` as of `Run`."""
+        return Run(self.program, given(self.program, state, arguments_of(inputs)), nodes)
 
 
 def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
