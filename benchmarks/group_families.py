@@ -37,7 +37,7 @@ from torch.nn import functional as F
 from rebasin_cli.errors import RebasinError
 from rebasin_cli.inference.inferring import infer
 from rebasin_cli.inference.text.writing import Inferred
-from rebasin_cli.matchers.descent.group_search import search
+from rebasin_cli.matchers import Problem, wm
 from rebasin_cli.networks.returned import Kept
 from rebasin_cli.networks.running import fed
 from rebasin_cli.networks.state import fresh, own_state
@@ -189,9 +189,9 @@ class Subject:
         floor = self.distance(self.canonical(dict(back)).tensors)
         form = self.canonical(moved)
         began = time.perf_counter()
-        found = search(self.form.tensors, form.tensors, self.found.fitted)
+        found = wm.match(Problem(self.found.fitted, (self.form.tensors, form.tensors)))
         seconds = time.perf_counter() - began
-        return self.distance(moved_by(form, self.found.fitted, found.element)), floor, seconds
+        return self.distance(moved_by(form, self.found.fitted, found.elements[0])), floor, seconds
 
     def distance(self, tensors: Any) -> float:
         """Relative, of all tensors that are permuted or turned, each counted alike."""

@@ -7,8 +7,7 @@ key; B is A moved by a random element, with noise of 0.05 of each tensor's devia
 tensors come back to three times the noise. With --pairs: the midpoint's accuracy on 2,000 test samples. Of
 several searches that of the best objective is kept, the first one among them:
 
-    other sweeps    the same start, other random orders of words in later sweeps
-    other order     the first sweep goes through the words in an order of its own
+    other orders    the same start, other random orders of words
     random start    from a random element of all groups, as they are balanced
     kick            from the best so far, heads of one block and all within them moved at random
 
@@ -24,13 +23,13 @@ from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from _rows import environment, line
 
-from rebasin_cli.matchers.descent.group_search import Found, _Run, search, units_of
-from rebasin_cli.matchers.descent.restarts import drawn as drawn_balanced
+from rebasin_cli.matchers import MatchResult, Problem, State, wm
+from rebasin_cli.matchers.descent.starts import drawn as drawn_balanced
+from rebasin_cli.matchers.descent.turned import groups
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.spec import FittedSpec
 from rebasin_cli.symmetry import elements as acts
@@ -38,49 +37,51 @@ from rebasin_cli.symmetry.elements import Elements
 from rebasin_cli.symmetry.form import Canonical, canonical, moved_by
 
 NOISE = 0.05
-HOWS = ("other sweeps", "other order", "random start", "kick")
+HOWS = ("other orders", "random start", "kick")
 
 
 def kicked(fitted: FittedSpec, best: Elements, rng: torch.Generator, k: int) -> Elements:
-    inner = [unit for unit in units_of(fitted) if unit.starred]
+    inner = [group for group in groups(fitted).values() if group.starred]
     words, drawn, still = inner[k % len(inner)].words, drawn_balanced(fitted, rng), acts.identity(fitted)
     perms = still.permutations | {w: drawn.permutations[w] for w in words}
     maps = still.maps | {w: drawn.maps[w] for w in words if w in drawn.maps}
     return acts.compose(best, Elements(perms, maps), fitted)
 
 
+def search(
+    a: Canonical, b: Canonical, fitted: FittedSpec, seed: int = 0, start: Elements | None = None
+) -> MatchResult:
+    begin = None if start is None else State((start,))
+    problem = Problem(fitted, (a.tensors, b.tensors), seed, start=begin)
+    return wm.match(problem, wm.Options(effort="fast"))
+
+
 def searches(
-    a: Canonical, b: Canonical, fitted: FittedSpec, how: str, first: Found, starts: int
-) -> Iterator[Found]:
+    a: Canonical, b: Canonical, fitted: FittedSpec, how: str, first: MatchResult, starts: int
+) -> Iterator[MatchResult]:
     """The first search, then the others one by one."""
-    best, share = first, _Run._share
+    best = first
     yield first
     for k in range(1, starts + 1):
-        rng = generator(k, f"restart {how}")
-        given: dict[str, Any] = {"seed": k}
+        rng, start = generator(k, f"restart {how}"), None
         if how == "random start":
-            given |= {"start": drawn_balanced(fitted, rng), "begun": 1}
+            start = drawn_balanced(fitted, rng)
         if how == "kick":
-            given |= {"start": kicked(fitted, best.element, rng, k), "begun": 1}
-
-        def other(run: _Run, *args: Any, rng: torch.Generator = rng) -> float:
-            return share(run, *args) * float(torch.rand((), generator=rng))
-
-        with mock.patch.object(_Run, "_share", other if how == "other order" else share):
-            found = search(a.tensors, b.tensors, fitted, **given)
-        best = max(best, found, key=lambda each: each.after)
+            start = kicked(fitted, best.elements[0], rng, k)
+        found = search(a, b, fitted, k, start)
+        best = max(best, found, key=lambda each: each.objective_after)
         yield found
 
 
 def kept(
     a: Canonical, b: Canonical, fitted: FittedSpec, how: str, starts: int
-) -> tuple[list[Found], Found, tuple[float, float]]:
+) -> tuple[list[MatchResult], MatchResult, tuple[float, float]]:
     """All searches, that of the best objective, and seconds."""
     began = time.process_time()
-    first = search(a.tensors, b.tensors, fitted)
+    first = search(a, b, fitted)
     once = time.process_time() - began
     found = list(searches(a, b, fitted, how, first, starts))
-    return found, max(found, key=lambda each: each.after), (once, time.process_time() - began)
+    return found, max(found, key=lambda each: each.objective_after), (once, time.process_time() - began)
 
 
 def planted(make: Callable[[], Any], seed: int) -> tuple[Canonical, Canonical, FittedSpec]:
@@ -98,8 +99,8 @@ def planted(make: Callable[[], Any], seed: int) -> tuple[Canonical, Canonical, F
     return a, canonical(b, fitted, found.folds), fitted
 
 
-def right(a: Canonical, b: Canonical, fitted: FittedSpec, found: Found) -> bool:
-    moved = moved_by(b, fitted, found.element)
+def right(a: Canonical, b: Canonical, fitted: FittedSpec, found: MatchResult) -> bool:
+    moved = moved_by(b, fitted, found.elements[0])
     return all((t - moved[name]).norm() <= 3 * NOISE * t.norm().clamp_min(1) for name, t in a.tensors.items())
 
 
@@ -129,14 +130,14 @@ def midpoints(data: str, pairs: list[str], starts: int) -> None:
         pair = Grouped(files, data, 2_000)
         (a, b), fitted, some = pair.forms, pair.found.fitted, pair.test.subset(2_000, 0)
 
-        def accuracy(found: Found, a=a, b=b, fitted=fitted, pair=pair, some=some) -> float:
-            moved = moved_by(b, fitted, found.element)
+        def accuracy(found: MatchResult, a=a, b=b, fitted=fitted, pair=pair, some=some) -> float:
+            moved = moved_by(b, fitted, found.elements[0])
             middle = {n: ((t + moved[n]) / 2).to(pair.models[0][n].dtype) for n, t in a.tensors.items()}
             return score(*pair.logits(middle, some))[1]
 
         for how in HOWS:
             found, best, seconds = kept(a, b, fitted, how, starts)
-            objectives = ", ".join(f"{each.after:.2f}" for each in found)
+            objectives = ", ".join(f"{each.objective_after:.2f}" for each in found)
             each = ", ".join(f"{accuracy(one):.3f}" for one in found)
             times = " → ".join(f"{s:.1f}" for s in seconds)
             line(date.today(), pair.name, how, objectives, each, f"{accuracy(best):.3f}", times)

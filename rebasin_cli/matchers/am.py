@@ -24,7 +24,6 @@ from .accounts import Begun, Certificate, Constrained
 from .activations.looking import Seen, judged, nearest, seen
 from .activations.options import Looking
 from .activations.similarities import Assigned, best, similarities
-from .descent import restarts as grouped
 
 NEEDS = frozenset({"network", "data"})
 MANY = False
@@ -81,12 +80,11 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
 def _grouped(problem: Problem, options: Options) -> MatchResult:
     """The same for words with groups, whose maps are found with their orders."""
     if options.then == "wm" and problem.start is not None:  # the weights' search was interrupted
-        return replace(grouped.match(problem, wm.Options().max_sweeps), account=Begun("am"))
+        return replace(wm.match(problem), account=Begun("am"))
     parts = seen(problem, options)
     if options.then == "wm":
-        return replace(
-            grouped.match(problem, wm.Options().max_sweeps, nearest(problem, parts)), account=Begun("am")
-        )
+        begin = State((nearest(problem, parts),))
+        return replace(wm.match(replace(problem, start=begin)), account=Begun("am"))
     return by_sight(problem, parts)
 
 

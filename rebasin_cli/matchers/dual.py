@@ -35,14 +35,12 @@ from .activations import mixes
 from .activations.evidence import Evidence
 from .activations.looking import seen
 from .activations.similarities import above_chance, assigned, similarities
-from .descent import restarts as grouped
 from .descent.options import Effort
 from .descent.pair import Pair
 
 NEEDS = frozenset({"network", "data"})
 MANY = False
 GROUPS = True
-ORDERS_ONLY = frozenset({"effort", "memory"})  # a search with groups has no use for them
 BYTES_A_PARAMETER = 8  # as am
 USUAL = 0.5
 DECLARES = frozenset({"identity", "planted"})  # its objective never falls, either, but is not that of wm
@@ -136,7 +134,8 @@ def _mixed(problem: Problem, options: Options, both: Evidence, mix: float) -> Ma
     """The search for one share of activations."""
     tensors, words = both.shares(mix)
     shares = tensors | {_named(word): share for word, share in words.items()}
-    return grouped.match(_with(problem, both.matrices), options.max_sweeps, both.nearest, shares)
+    given = _with(problem, both.matrices)
+    return wm.match(replace(given, start=given.start or State((both.nearest,))), options.descent(), shares)
 
 
 def _activations(problem: Problem, options: Options) -> tuple[dict[str, torch.Tensor], float]:

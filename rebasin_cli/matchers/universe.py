@@ -1,28 +1,33 @@
 """Universe: match many models at once through a space of their own, by Frank-Wolfe.
 
 Model i has for every word a permutation P_i into the universe, and Σ over pairs ⟨P_i θ_i, P_j θ_j⟩ is
-maximised over all of them together, so that going round from model to model is the identity by
-construction. The permutations are relaxed to doubly stochastic matrices: the gradient says by how much each
-pair of units is worth joining, one assignment a model and word (heads and their units together) finds the
-best corner, and all models move towards theirs by the share that is best. At the end the matrices are rounded
-to permutations, from which rounds of MergeMany go on until nothing improves: Frank-Wolfe alone is left where
-it gains little, since its last steps take longer than they are worth (`ascent=False` has the method as
-published).
+maximised over all of them together, so that going round from model to model is the identity by construction.
+The permutations are relaxed to doubly stochastic matrices: the gradient says by how much each pair of units
+is worth joining, one assignment a model and word (heads and their units together) finds the best corner, and
+all models move towards theirs by the share that is best. At the end the matrices are rounded to elements,
+from which rounds of MergeMany go on until nothing improves: Frank-Wolfe alone is left where it gains little,
+since its last steps take longer than they are worth (`ascent=False` has the method as published).
+
+The objective has many optima close to each other, and where this search ends is not always the best of them.
+So each model in turn is the first that the others join, too, with rounds from there. All of this takes the
+models in the order of their norms, which elements do not change, and knows nothing of who is named first.
+Last comes all that MergeMany does, in the order of names. What ends highest is taken, and of equals the
+first: never lower than MergeMany, for some n + 3 times its time, and another result for other orders of names
+only where that last search alone found more. With groups it may depend on the frames that models come in,
+where Frank-Wolfe begins.
 
 The merge in the universe is the mean of all P_i θ_i; carried back by P_1ᵀ it computes the same, and that is
 what the mean of the results is, which are turned so that the first model keeps the identity.
 
-With groups the mixtures are of their elements, and further searches follow: `descent/group_universe.py`.
-
 Crisostomi, Fumero, Baieri, Bernard, Rodolà 2024, "C²M³: Cycle-Consistent Multi-Model Merging",
-arXiv:2405.17897, section 3.
+arXiv:2405.17897, section 3. Not theirs: hulls of other groups, the rounds, the other starts.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 from numpy.polynomial import Polynomial
@@ -34,30 +39,31 @@ from ..symmetry import assignment, permutation
 from ..symmetry.assignment import Solution
 from ..symmetry.elements import Elements
 from ..types import Permutations
-from . import MatchResult, Problem, State
-from .descent import group_universe as grouped
-from .descent import starred
+from . import MatchResult, Problem, State, merge_many
+from .descent import starred, turned
 from .descent.assignments import THREADED
 from .descent.line import best_share, limit_of, on_the_way, settled
-from .descent.many import objective_of, relative, round_of
+from .descent.many import Many
 from .descent.mixed import Mixed
-from .descent.options import Sweeps, Tolerance
+from .descent.mixtures import Mixtures
+from .descent.options import Effort, Tolerance
+from .descent.rounds import Rounds, Start, turns
+from .merge_many import starts
 
 NEEDS: frozenset[str] = frozenset()
 MANY = True
 GROUPS = True
-ORDERS_ONLY = frozenset({"tolerance"})  # a search with groups has no use for it
 DECLARES = frozenset({"identity", "planted"})
 
 Sets = Sequence[Permutations]
 
 
 @dataclass(frozen=True)
-class Options(Tolerance, Sweeps):
+class Options(Tolerance, Effort):
     """Frank-Wolfe ends when two steps gain less than `gain`, a share of Σ over pairs ‖θ_i‖·‖θ_j‖.
 
-    `ascent`: rounds of MergeMany follow; `tolerance` is that of the weight matching inside. `max_sweeps`
-    counts the steps and the rounds.
+    `ascent`: rounds of MergeMany follow; `tolerance` and `memory` are those of the weight matching inside.
+    `max_sweeps` counts the steps and the rounds. `effort`: fast leaves out all starts but the mixtures.
     """
 
     gain: float = option(1e-3, "Stop mixing when two steps gain less than this share of the norms.", min=0)
@@ -73,37 +79,76 @@ def memory(models: int, parameters: int, options: Options) -> dict[str, int]:
 
 
 def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)
-    """Permutations for every model but the first, so that all lie in one basin; with groups, elements.
+    """The element of every model but the first, so that all lie in one basin.
 
     The objective of Frank-Wolfe never falls from step to step; rounding may lower it, and the rounds after
-    it never do. Raises UsageError for fewer than two models.
+    it never do. A sweep is a step of Frank-Wolfe or a round. Raises UsageError for fewer than two models.
     """
     problem = problem.stacked
-    models, words = problem.models, problem.fitted.words
-    if len(models) < 2:
+    if len(problem.models) < 2:
         raise UsageError("universe needs at least two models")
-    if problem.groups:
-        return grouped.match(problem, options.gain, options.ascent, options.max_sweeps)
-    before = objective_of(problem, [permutation.identity(words)] * len(models))
-    start = problem.start
-    if start is None or "sweeps mixed" not in start.notes:
-        history, solves = mix(problem, options, before)
-        current = [*rounded(history, problem.fitted)]
-        mixed, settled = len(history.steps), history.settled(options)
+    order = by_norm(problem)
+    there = replace(problem, models=tuple(problem.models[k] for k in order))
+    many = Many(there, "universe", options.tolerance, options.memory)
+    begun, start = [Start(many, order, stay=True)], problem.start
+    if options.effort != "fast":
+        begun += [Start(many, order, joining) for joining in turns(len(order))[: len(order)]]
+        same = {field.name: getattr(options, field.name) for field in fields(merge_many.Options)}
+        begun += starts(problem, merge_many.Options(**same))
+    search, mixed = Rounds(problem, begun), True
+    if start is not None and "start" in start.notes:
+        search.resume(start)
     else:
-        current, solves = list(start.permutations), 0
-        mixed, settled = int(start.notes["sweeps mixed"]), True
-    sweep = mixed if start is None else max(mixed, start.sweep)
-    moved = settled and options.ascent
-    while moved and sweep < options.max_sweeps:
-        solved, moved = round_of(problem, current, sweep - mixed, options.tolerance, "universe")
-        sweep, solves = sweep + 1, solves + solved
-        notes = {"sweeps mixed": float(mixed)}
-        problem.report(State(tuple(map(Elements, current)), sweep, objective_of(problem, current), notes))
-    after = objective_of(problem, current)
-    return MatchResult(
-        tuple(map(Elements, relative(current))), before, after, sweep, solves, settled and not moved
-    )
+        many.current, steps, mixed = (mix_elements if turned.groups(problem.fitted) else mix)(
+            many, options, start
+        )
+        search.sweep = search.begun = steps
+    ended = mixed and (search.run(options.max_sweeps) if options.ascent else True)
+    return search.result(ended)
+
+
+def by_norm(problem: Problem) -> tuple[int, ...]:
+    """The models' numbers, those with small weights first."""
+    still = problem.fitted.statistics
+    names = [n for n in sorted(problem.fitted.tensors) if n not in still]
+    norms = [sum(float(model[n].double().square().sum()) for n in names) for model in problem.models]
+    return tuple(sorted(range(len(norms)), key=norms.__getitem__))
+
+
+def mix_elements(many: Many, options: Options, start: State | None) -> tuple[list[Elements], int, bool]:
+    """Frank-Wolfe; how the mixtures are rounded, the steps, and whether it came to its end."""
+    mixtures = Mixtures(many.models, many.fitted, many.shares)
+    objectives, steps, limit = [mixtures.objective()], [], many.limit()
+    if start is not None and "steps" in start.tensors:
+        objectives, steps = start.tensors["objectives"].tolist(), start.tensors["steps"].tolist()
+        mixtures.current = [
+            {place: start.tensors[_name(k, *place)] for place in by} for k, by in enumerate(mixtures.current)
+        ]
+    while not (done := settled(objectives, steps, options.gain * limit)) and len(steps) < options.max_sweeps:
+        elements = [mixtures.nearest(gradient) for gradient in mixtures.gradients()]
+        corners = [mixtures.dense(element) for element in elements]
+        line = mixtures.line(corners)
+        share = best_share(line)
+        mixtures.step(corners, share)
+        objectives.append(float(line(share)))
+        steps.append(share)
+        many.problem.report(_mixing(mixtures, elements, objectives, steps))
+    many.solves += mixtures.solves
+    return [mixtures.nearest(matrices) for matrices in mixtures.current], len(steps), done
+
+
+def _mixing(
+    mixtures: Mixtures, corners: Sequence[Elements], objectives: list[float], steps: list[float]
+) -> State:
+    """The last corners, and in `tensors` the mixtures themselves."""
+    tensors = {_name(k, *place): m for k, by in enumerate(mixtures.current) for place, m in by.items()}
+    tensors["steps"] = torch.tensor(steps, dtype=torch.float64)
+    tensors["objectives"] = torch.tensor(objectives, dtype=torch.float64)
+    return State(tuple(corners), len(steps), objectives[-1], tensors=tensors)
+
+
+def _name(k: int, word: str, only: bool) -> str:
+    return f"{'ordered' if only else 'mixed'} {k} {word}"
 
 
 # --------------------------------------------------------------------------------------------- Frank-Wolfe
@@ -156,13 +201,14 @@ class History:
         )
 
 
-def mix(problem: Problem, options: Options, objective: float) -> tuple[History, int]:
-    """Frank-Wolfe from where every unit stays where it is; the way it went, and the assignments solved."""
+def mix(many: Many, options: Options, start: State | None) -> tuple[list[Elements], int, bool]:
+    """As `mix_elements`, where all words are only ordered."""
+    problem = replace(many.problem, models=tuple(many.models))
     search = Search(problem)
     with search.models[0].computing():
-        history = History(len(search.models), search.limit(), (objective,))
-        if problem.start is not None and "steps" in problem.start.tensors:
-            history = history.resumed(problem.start.tensors, search.words)
+        history = History(len(search.models), search.limit(), (many.objective(),))
+        if start is not None and "steps" in start.tensors:
+            history = history.resumed(start.tensors, search.words)
             for corners, alpha in zip(history.corners, history.steps, strict=True):
                 search.step(corners, alpha)
         while not history.settled(options) and len(history.steps) < options.max_sweeps:
@@ -172,7 +218,9 @@ def mix(problem: Problem, options: Options, objective: float) -> tuple[History, 
             search.step(corners, alpha)
             history = history.after(corners, alpha, float(line(alpha)))
             problem.report(history.state())
-    return history, search.solves
+    many.solves += search.solves
+    found = [Elements(perms) for perms in rounded(history, problem.fitted)]
+    return found, len(history.steps), history.settled(options)
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """Weight matching: align the second model to the first by comparing weights alone.
 
-Hold all permutations but one, sum the inner products of matching slices into a similarity of shape
-(n, n), reference unit × model unit, and solve one linear assignment; go round until nothing improves.
+Hold all words but one, sum the inner products of matching slices into a similarity of shape (n, n), reference
+unit × model unit, and take the element that is best by it: for permutations one linear assignment, for other
+groups the nearest one of theirs. Go round until nothing improves.
 The first sweep goes from what cannot move to the inside, later ones in random order. The objective never
 falls; the optimum is local and depends on the seed, which orders the layers.
 
@@ -13,31 +14,31 @@ Ainsworth et al. 2022, section 3.2 and Algorithm 1, arXiv:2209.04836.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from ..errors import UsageError
 from ..registry import PLAIN, option
-from ..runtime.seeds import generator
+from ..runtime.seeds import derive, generator
+from ..spec.spec import FittedSpec
 from ..symmetry import index_maps, permutation
 from ..symmetry.elements import Elements
-from ..types import Permutations
+from ..types import Permutations, Tensors
 from . import MatchResult, Problem, State
-from .descent import group_bound
-from .descent import restarts as grouped
+from .descent.baked import paired, same
 from .descent.bound import upper_bound
 from .descent.descent import DOUBT, Descent
 from .descent.exact import enumerate_all
-from .descent.options import ATTEMPTS, Effort, Tolerance
+from .descent.options import ATTEMPTS, TURNING, Effort, Tolerance
 from .descent.pair import Pair
 from .descent.soft import fits, soft_start
+from .descent.starts import drawn, ordered
 
 NEEDS: frozenset[str] = frozenset()
 MANY = False
 GROUPS = True
-ORDERS_ONLY = frozenset({"tolerance", "effort", "memory"})  # options that a search with groups has no use for
 DECLARES = frozenset({"identity", "planted", "monotone"})
 
 KICK = 0.1  # the share of every word's units that a kick moves
@@ -54,22 +55,25 @@ SOFT_MEMORY = 1 << 30  # bytes that a soft start may take
 @dataclass(frozen=True)
 class Options(Tolerance, Effort):
     """Those of `Effort` and `Tolerance`, and `bound`: also find a number that no permutation's objective
-    exceeds, for about two sweeps' time. `restarts` are of searches with groups.
+    exceeds, for about two sweeps' time.
     """
 
     bound: bool = option(
         False, "Also find what no permutation's objective exceeds, and the gap.", effect="nothing", role=PLAIN
     )
-    restarts: int = option(
-        0, "With --groups all: search again from so many random elements; the best objective wins.", min=0
-    )
+    restarts: int = option(0, "Search again from so many random elements; the best objective wins.", min=0)
 
 
-def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)
-    """Permutations for the one model beside the reference.
+def match(
+    problem: Problem,
+    options: Options = Options(),  # noqa: B008 (frozen)
+    shares: Mapping[str, float | None] | None = None,
+) -> MatchResult:
+    """The element of the one model beside the reference; with groups both are in canonical form.
 
-    Exact where all permutations together are fewer than a million. Raises UsageError unless there are
-    exactly two models. KeyboardInterrupt passes through; the last State reported is where `problem.start`
+    Exact where all permutations together are fewer than a million. `shares` are factors of tensors in the
+    objective of a search with groups, where they are not its own (`Baked`). Raises UsageError unless there
+    are exactly two models. KeyboardInterrupt passes through; the last State reported is where `problem.start`
     may go on.
     """
     problem = problem.stacked
@@ -78,33 +82,23 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
             f"wm matches two models, not {len(problem.models)}",
             hint="For many models: rebasin merge --method merge-many, which matches them all",
         )
-    if problem.groups:
-        found = grouped.match(problem, options.max_sweeps, restarts=options.restarts)
-        if options.bound:
-            most = group_bound.upper_bound(*problem.models, problem.fitted)
-            found = replace(found, upper_bound=most)
-        return found
-    if options.restarts:
-        raise UsageError(
-            "--restarts has no effect on a search for permutations, which kicks them by itself",
-            hint="Leave it out, or search with --groups all",
-        )
     reference, model = problem.models
-    pair = Pair(reference, model, problem.fitted, device=problem.device, ranks=problem.ranks)
+    how = {"device": problem.device, "ranks": problem.ranks}
+    pair = paired(reference, model, problem.fitted, shares, **how)
     with pair.computing():
         pair.read_ahead()
         still = permutation.identity(pair.words)
         before = pair.objective(still)
-        if options.max_sweeps > 0 and (exact := enumerate_all(pair)) is not None:
+        if options.max_sweeps > 0 and not pair.turned and (exact := enumerate_all(pair)) is not None:
             after = pair.objective(exact)
             problem.report(State((Elements(exact),), 1, after))
             return MatchResult((Elements(exact),), before, after, 1, 0, True, after)
         search = Search(problem, pair, options, before)
         converged = search.run()
-        best, solves = search.best, search.descent.solves
-        after = best.objective if search.summed else pair.objective(best.permutations[0])
+        best, solves = search.best.elements[0], search.descent.solves
+        after = search.best.objective if search.summed else pair.objective(search.descent.stand(best))
         bound = max(after, upper_bound(pair, after * CLOSE)) if options.bound else None
-    return MatchResult(best.elements, before, after, search.sweeps, solves, converged, bound)
+    return MatchResult((best,), before, after, search.sweeps, solves, converged, bound)
 
 
 @dataclass
@@ -145,24 +139,27 @@ class Progress:
 class Search:
     """Attempts one after the other; the best state so far is what is reported and kept.
 
-    The first descends from where the search starts. Others begin near the best: after a soft start, or
-    after a kick that exchanges a few units. Most leave small gains where they are; a polish takes what the
-    best state has of them. Each depends on the best state at its beginning and on its own number alone: that
-    state is kept until it ends, so an interrupted one is begun anew.
+    The first descends from where the search starts. Others begin near the best: after a soft start, or after
+    a kick that exchanges a few units; or anywhere: a restart from a random element, and where words take more
+    than an order, the order that is found without it. Most leave small gains where they are; a polish takes
+    what the best state has of them. Each depends on the best state at its beginning and on its own number
+    alone: that state is kept until it ends, so an interrupted one is begun anew.
     """
 
     def __init__(self, problem: Problem, pair: Pair, options: Options, before: float):
         self.problem, self.pair, self.options = problem, pair, options
         self.descent = Descent(pair, options.tolerance, options.memory)
         self.summed = True  # the best objective was summed over the tensors, and not from gains
-        self.kinds = ATTEMPTS[options.effort]
+        turning = bool(self.descent.turning)
+        planned = (TURNING if turning else ATTEMPTS)[options.effort]
+        self.planned, self.kinds = len(planned), (*planned, *("restart",) * options.restarts)
         self.wide = max(pair.words.values(), default=0) >= WIDE
-        self.rough = ROUGH if self.wide or options.effort == "fast" else FINER
+        self.rough = 0.0 if turning else ROUGH if self.wide or options.effort == "fast" else FINER
         start = problem.start
         if start is None:
             self.best = State((Elements(permutation.identity(pair.words)),), 0, before)
         else:
-            self.best = replace(start, objective=pair.objective(start.permutations[0]))
+            self.best = replace(start, objective=pair.objective(pair.stand(start.elements[0])))
         self.progress = Progress.of(self.best, self.descent.words)
         begun = self.progress.begun
         self.sweeps = self.best.sweep if begun is None else begun  # of what is begun anew none count
@@ -171,7 +168,7 @@ class Search:
     def run(self) -> bool:
         """All attempts; False where the sweeps were used up before."""
         while (attempt := self.progress.attempt) < len(self.kinds):
-            best, kind = dict(self.best.permutations[0]), self.kinds[attempt]
+            best, kind = self.descent.stand(self.best.elements[0]), self.kinds[attempt]
             if kind == "descent":
                 stale = self.progress.stale or None
                 done = self.settle(best, self.rough, anew=self.problem.start is None, stale=stale)
@@ -179,6 +176,9 @@ class Search:
                 done = self.settle(best, 0.0, stale=self.small)
             elif kind in ("kick", "fine kick"):
                 done = self.settle(best, self.rough if kind == "kick" else 0.0, kick=True)
+            elif kind in ("restart", "ordered"):
+                begin = self._drawn(attempt) if kind == "restart" else ordered(self.pair, self._orders)
+                done = self.settle(self.descent.stand(begin), 0.0)
             elif fits(self.pair.words, max(self.options.memory or 0, SOFT_MEMORY)):
                 done = self.settle(soft_start(self.pair, best, self.descent.single), self.rough)
             else:
@@ -188,6 +188,15 @@ class Search:
             if self.progress.attempt == attempt:  # there was nothing to sweep
                 self._end(attempt)
         return True
+
+    def _drawn(self, attempt: int) -> Elements:
+        seed = derive(self.problem.seed, f"groups restart {attempt - self.planned + 1}")
+        return drawn(self.problem.fitted, generator(seed, "element"))
+
+    def _orders(self, models: tuple[Tensors, ...], fitted: FittedSpec) -> Permutations:
+        """What permutations alone find."""
+        problem = replace(self.problem, models=models, fitted=fitted, start=None, progress=None)
+        return match(problem, Options(max_sweeps=self.options.max_sweeps, effort="fast")).permutations[0]
 
     def _end(self, attempt: int) -> None:
         """Note what comes next."""
@@ -211,7 +220,7 @@ class Search:
         descent.tolerance = max(tolerance, self.options.tolerance)
         descent.small = set(self.small) if attempt == 0 else set()
         now, summed = self.best.objective, self.summed
-        if not all(torch.equal(current[w], self.best.permutations[0][w]) for w in current):
+        if not same(self.pair.element(current), self.best.elements[0]):
             now, summed = self.pair.objective(current), True
         if kick:
             rng = generator(self.problem.seed, f"wm kick {attempt}")
@@ -225,15 +234,18 @@ class Search:
             order = descent.order(self.problem.seed, f"wm sweep {attempt} {sweep}")
             if anew and sweep == 0:
                 first = descent.outward(order, current)
-                if (reached := self.pair.objective(first)) >= now:
+                if (reached := self.pair.objective(first)) >= now or descent.turning:
                     current, now, summed = first, reached, True
                 descent.proving = now > NEAR * self.pair.limit()
-            elif gained := descent.sweep(order, current, stale):
-                now, summed = now + gained, False
+            else:
+                if gained := descent.sweep(order, current, stale):
+                    now, summed = now + gained, False
+                if descent.enough(gained):
+                    stale.clear()
             sweep += 1
             self.sweeps += 1
             if now >= found[0].objective:
-                better = State((Elements(dict(current)),), objective=now)
+                better = State((self.pair.element(current),), objective=now)
                 found = better, set(descent.small), summed
             if attempt == 0 or not stale:
                 self.best, self.small, self.summed = found
@@ -252,18 +264,18 @@ class Search:
         limit, best = self.pair.limit(), self.best.objective
         if attempt == 0:
             self.progress.descent = best
-        if self.options.effort != "normal":
+        if self.options.effort != "normal" or self.descent.turning or attempt >= self.planned:
             return attempt + 1
         if attempt == 0:  # the first sweep left next to nothing: the last polish is all
             little = LITTLE * self.pair.reach(self.pair.atoms)
             first = -limit if self.progress.first is None else self.progress.first
             if best - first < little or best > NEAR * limit:
-                return len(self.kinds) - 1
+                return self.planned - 1
         descent = math.inf if self.progress.descent is None else self.progress.descent
         if self.wide and attempt == 1 and best > descent + DOUBT * limit:
             return self.kinds.index("polish")
         if attempt == self.kinds.index("polish") and not self.wide:
-            return len(self.kinds)
+            return self.planned
         return attempt + 1
 
 

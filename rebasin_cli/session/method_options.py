@@ -34,7 +34,7 @@ def check_method(search: Search, *, or_none: bool = False) -> None:
     if search.groups != GROUPS[0] and search.method == "none":
         raise UsageError("--groups all is for a search, and --method none makes none")
     if search.groups != GROUPS[0] and search.method in matchers.registry.names():
-        can_find_groups(search.method, options=search.options, polish=search.polish is not None)
+        can_find_groups(search.method, polish=search.polish is not None)
     if search.polish is not None:
         polish_of(search.polish, search.method)
         if search.method == "none":

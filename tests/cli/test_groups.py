@@ -269,10 +269,24 @@ def test_verify_finds_that_a_turned_model_is_the_same(models, done, run):
     assert other.code == 1 and other.json()["reason"] == "the outputs differ"
 
 
-@pytest.mark.parametrize("option", [("--tolerance", 5), ("--effort", "high")])
-def test_options_that_a_search_with_groups_ignores_are_refused(models, refused, option):
-    line = ("merge", *models, *NET, "--groups", "all", *option, "-o", "x.safetensors")
-    refused(2, *line, says=f"{option[0]} has no effect on a search with --groups all")
+def test_effort_and_tolerance_act_on_elements_too(models, done):
+    line = (
+        "align",
+        "c.safetensors",
+        models[1],
+        *NET,
+        "--groups",
+        "all",
+        "--json",
+        "-o",
+        "e.safetensors",
+        "--force",
+    )
+    heights = [
+        done(*line, "--effort", effort, "--tolerance", 1e-9).json()["objective"]["after"]
+        for effort in ("fast", "normal", "high")
+    ]
+    assert heights == sorted(heights)
 
 
 def test_a_bound_is_of_elements_where_words_have_groups(models, done):

@@ -18,7 +18,8 @@ from ...spec.groups import MATRICES
 from ...symmetry import assignment, permutation, projection
 from ...symmetry.elements import Elements
 from .. import Problem
-from ..descent.units import Unit, units_of
+from ..descent import turned
+from ..descent.starred import Group
 from . import unseen
 from .moments import Moments
 from .observing import Sums, observed
@@ -53,7 +54,7 @@ def nearest(problem: Problem, parts: Sequence[Seen]) -> Elements:
         perms |= part.perms
         maps |= part.maps
     found = Elements(permutation.carried(perms, fitted.within), maps)
-    hidden = unseen.words(units_of(fitted), fitted)
+    hidden = unseen.words(turned.groups(fitted).values(), fitted)
     return unseen.by_weights(problem, found, hidden) if hidden else found
 
 
@@ -64,7 +65,7 @@ def seen(problem: Problem, options: Looking) -> list[Seen]:
     """
     fitted = problem.fitted
     *_, (_, sums) = observed(problem, options, sides=sides_of(options))
-    units = units_of(fitted)
+    units = turned.groups(fitted).values()
     whole, hidden = {word for unit in units for word in unit.words}, unseen.words(units, fitted)
     similar = compared(sums, options)
     ordered = {side: {w: m for w, m in its.items() if w not in whole} for side, its in similar.items()}
@@ -94,7 +95,7 @@ def normed(moments: Moments) -> torch.Tensor:
 
 
 def _nearest(
-    unit: Unit, seen: dict[str, torch.Tensor], problem: Problem
+    unit: Group, seen: dict[str, torch.Tensor], problem: Problem
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], float]:
     """Orders, maps and what they are worth."""
     fitted = problem.fitted

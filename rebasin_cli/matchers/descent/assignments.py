@@ -48,6 +48,13 @@ class Assignments:
         self.solves += len(words)
         return solutions
 
+    def forget(self, words: Iterable[str]) -> None:
+        """No proof of these words holds any more; their duals are still a start."""
+        words = list(words)
+        self.similarities.forget(words)
+        for word in words:
+            self.bases.pop(word, None)
+
     def proven(self, word: str, current: Permutations) -> bool:
         """Whether the last solution is known to be still the best: its matrix would only have grown."""
         pair, solution, basis = self.pair, self.solutions.get(word), self.bases.get(word)

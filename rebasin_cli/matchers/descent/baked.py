@@ -8,31 +8,35 @@ from typing import Any
 
 import torch
 
-from ...spec.atoms import Atom
 from ...spec.groups import MATRICES
 from ...spec.notation import Word, leaves_of, words_of
 from ...spec.spec import FittedSpec
 from ...symmetry import acting, permutation
 from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
-from ...types import Tensors
+from ...types import Permutations, Tensors
+from . import turned
 from .blocks import wide
 from .pair import Pair
 
-
-class Whole(Pair):
-    """A pair of whose words some are compared as they are: no mean is taken off their units."""
-
-    def __init__(self, *args: Any, whole: Collection[str], **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        self._whole = frozenset(whole)
-
-    def _has_offset(self, atom: Atom, dim: int) -> bool:
-        return atom.words[dim] not in self._whole and super()._has_offset(atom, dim)
+Kept = tuple[dict[str, torch.Tensor], Elements]
 
 
-class Baked:
-    """`pair` compares the reference with the model as `element` made it: elements of the words in `whole`.
+def paired(
+    reference: Tensors,
+    model: Tensors,
+    fitted: FittedSpec,
+    shares: Mapping[str, float | None] | None = None,
+    **how: Any,
+) -> Pair:
+    """The pair of two models, in canonical form where words have groups; `shares` as in `Baked`."""
+    if fitted.groups:
+        return Baked(reference, model, fitted, shares)
+    return Pair(reference, model, fitted, **how)
+
+
+class Baked(Pair):
+    """The reference, and the model as `baked` made it: an element of the words in `turned`.
 
     Both models are in canonical form. Tensors that a rotated word only orders are constant there, and no
     evidence. Where some word takes matrices, all others count alike: their inner products are divided by both
@@ -45,13 +49,11 @@ class Baked:
         reference: Tensors,
         model: Tensors,
         fitted: FittedSpec,
-        whole: Collection[str],
-        shares: Mapping[str, float] | None = None,
-        **how: Any,
+        shares: Mapping[str, float | None] | None = None,
+        whole: Collection[str] = (),
     ):
-        self.fitted = fitted
         dtype = wide([reference, model], list(fitted.tensors))
-        self.tensors: dict[str, torch.Tensor] = {}
+        self.given, self.tensors = model, dict[str, torch.Tensor]()
         shared: dict[str, torch.Tensor] = {}
         alike = shares is None and counted_alike(fitted)
         for name in fitted.tensors:  # each is read once: it may be made when it is asked for
@@ -59,12 +61,31 @@ class Baked:
             share = share_of(a, b) if alike else (shares or {}).get(name)
             self.tensors[name], shared[name] = b, a if share is None else _own(a, dtype) * share
         seen = replace(fitted, statistics=fitted.statistics | constant(fitted))
-        self.pair = Whole(shared, self.tensors, seen, whole=whole, **how)
-        self.element = acts.identity(fitted)
+        self.turning = turned.groups(fitted)
+        self.turned = {word for group in self.turning.values() for word in group.words}
+        super().__init__(shared, self.tensors, seen, whole={*self.turned, *whole})
+        self.fitted, self.baked = fitted, acts.identity(fitted)
         self.places = {
             word: [n for n, axes in fitted.tensors.items() if any(word in words_of(a) for a in axes)]
             for word in fitted.words
         }
+
+    def element(self, current: Permutations) -> Elements:
+        perms = {w: self.baked.permutations[w] if w in self.turned else p for w, p in current.items()}
+        return Elements(perms, dict(self.baked.maps))
+
+    def stand(self, element: Elements) -> dict[str, torch.Tensor]:
+        still = permutation.identity(self.fitted.words)
+        current = {w: still[w] if w in self.turned else perm for w, perm in element.permutations.items()}
+        if same(element, self.element(current)):
+            return current
+        if self.baked.maps or not permutation.is_identity(self.baked.permutations):
+            for name, tensor in self.tensors.items():
+                tensor.copy_(self.given[name])
+            self.baked = acts.identity(self.fitted)
+        own = {word: perm for word, perm in element.permutations.items() if word in self.turned}
+        self.bake(own, element.maps)
+        return current
 
     def bake(self, perms: Mapping[str, torch.Tensor], maps: Mapping[str, torch.Tensor]) -> None:
         """Let an element of some words act; the others stay."""
@@ -75,19 +96,27 @@ class Baked:
             axes = self.fitted.tensors[name]
             moved = permutation.permute(self.tensors[name], axes, done.permutations, self.fitted.within)
             self.tensors[name].copy_(acting.act(moved, axes, self.fitted, both))
-        self.element = acts.compose(self.element, done, self.fitted)
-        self.pair.refresh()
+        self.baked = acts.compose(self.baked, done, self.fitted)
+        self.refresh()
 
-    def kept(self, words: Collection[str]) -> tuple[dict[str, torch.Tensor], Elements]:
+    def kept(self, words: Collection[str]) -> Kept:
         """What `restore` needs to undo an element of these words."""
         names = {name for word in words for name in self.places[word]}
-        return {name: self.tensors[name].clone() for name in names}, self.element
+        return {name: self.tensors[name].clone() for name in names}, self.baked
 
-    def restore(self, kept: tuple[dict[str, torch.Tensor], Elements]) -> None:
+    def restore(self, kept: Kept) -> None:
         for name, tensor in kept[0].items():
             self.tensors[name].copy_(tensor)
-        self.element = kept[1]
-        self.pair.refresh()
+        self.baked = kept[1]
+        self.refresh()
+
+
+def same(one: Elements, other: Elements) -> bool:
+    return one.maps.keys() == other.maps.keys() and all(
+        torch.equal(mine[word], theirs[word])
+        for mine, theirs in ((one.permutations, other.permutations), (one.maps, other.maps))
+        for word in mine
+    )
 
 
 def counted_alike(fitted: FittedSpec) -> bool:

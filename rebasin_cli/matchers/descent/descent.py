@@ -1,10 +1,14 @@
-"""Coordinate descent over the permutations of one pair, one linear assignment a step.
+"""Coordinate descent over the elements of one pair: a step finds the best of one word, all others held.
 
 A permutation whose neighbours did not change since its last solve is not solved again, nor one that is
 proven to stay the best. Its similarity is changed only where neighbours moved, its assignment starts from the
 last one's duals, and words that do not touch are solved at the same time. A word on two axes of a tensor has
 a quadratic objective: its assignment is solved on the gradient, and taken only if the true objective rises.
-Starred words are solved together with what they lie within (`starred`).
+Starred words are solved together with what they lie within (`starred`). Elements beyond orders (`turned`) are
+multiplied into the model, which makes the matrices of all words beside them anew.
+
+Coordinate descent as in Ainsworth et al. 2022, Algorithm 1; the rotation of one word is an orthogonal
+Procrustes problem, Schönemann 1966.
 """
 
 from __future__ import annotations
@@ -19,15 +23,19 @@ from ...runtime.seeds import generator
 from ...spec.atoms import Atom
 from ...symmetry import assignment
 from ...symmetry.assignment import Solution
+from ...symmetry.elements import Elements
 from ...types import Permutations
-from . import sampling, starred
+from . import sampling, starred, turned
 from .assignments import Assignments
+from .baked import Baked
 from .pair import Pair
 from .proof import margins_left, proven
 from .similarity import Basis, Similarities
 
 DAMPING = (0.5, 0.25)  # steps towards the assignment that are tried where the whole one would lose
 DOUBT = 1e-6  # a gain below this share of the norms of the units that move may be round-off
+TURN = 1e-9  # of ‖A‖·‖B‖: a step that turns units and gains less is rounding
+ENOUGH = 1e-7  # of ‖A‖·‖B‖: where some words turn, a sweep that gains less is the last
 
 
 class Descent:
@@ -40,12 +48,16 @@ class Descent:
     def __init__(self, pair: Pair, tolerance: float, memory: int | None = None):
         self.pair, self.tolerance = pair, tolerance
         self.small: set[str] = set()  # words whose last solve gained something, but too little
-        self.groups = starred.groups(pair.within)
+        self.baked = pair if isinstance(pair, Baked) and pair.turning else None
+        self.turning = {} if self.baked is None else self.baked.turning
+        self.groups = starred.groups(pair.within) | self.turning
         members = {name: group.words for name, group in self.groups.items()}
         coupled = {word for words in members.values() for word in words}
         self.members = {word: (word,) for word in pair.words if word not in coupled} | members
         self.words = sorted(
-            name for name, words in self.members.items() if any(pair.words[word] > 1 for word in words)
+            name
+            for name, words in self.members.items()
+            if name in self.turning or any(pair.words[word] > 1 for word in words)
         )
         self.single = [word for word in self.words if word not in self.groups]
         leader = {word: name for name, words in self.members.items() for word in words}
@@ -56,6 +68,7 @@ class Descent:
         self.similarities = Similarities(pair, memory)
         self.assignments = Assignments(pair, self.similarities)
         self._reaches: dict[tuple[str, ...], float] = {}
+        self._limit: float | None = None
         self.proving = False  # whether proofs are tried before solves: they succeed where models nearly match
         self.sampling = True  # whether the first sweep looks at a part of the columns: no longer if in vain
 
@@ -63,6 +76,19 @@ class Descent:
     def solves(self) -> int:
         """How many assignments were solved, those of coupled words together as one."""
         return self.assignments.solves
+
+    @property
+    def limit(self) -> float:
+        """‖A‖·‖B‖, which no step changes."""
+        if self._limit is None:
+            self._limit = self.pair.limit()
+        return self._limit
+
+    def stand(self, element: Elements) -> dict[str, torch.Tensor]:
+        """Go to an element; the permutations of words that are only ordered."""
+        if self.baked is not None:
+            self.assignments.forget(self.pair.words)
+        return self.pair.stand(element)
 
     def order(self, seed: int, name: str) -> list[str]:
         """The words in a random order of their own for every seed and name."""
@@ -101,6 +127,9 @@ class Descent:
     def _first(self, name: str, known: set[str], found: dict[str, torch.Tensor]) -> None:
         """Match a word, or coupled ones, on what is known alone; `found` changes in place."""
         pair = self.pair
+        if name in self.turning:
+            self._turned(name, found, known)
+            return
         if (group := self.groups.get(name)) is not None:
             changes, gained = starred.step(pair, self.similarities, group, found, known)
             if gained > self._least(*group.words):
@@ -124,7 +153,7 @@ class Descent:
         while waiting:
             together = self._apart(waiting)
             waiting = [word for word in waiting if word not in together.keys()]
-            coupled = [word for word in together if word in self.groups]
+            coupled = [word for word in together if word in self.groups and word not in self.turning]
             single = [word for word in together if word not in self.groups]
             steps = [(word, gain, {word: perm}) for word, gain, perm in self._improved(single, current)]
             for word, gain, changes in [*steps, *self._coupled(coupled, current)]:
@@ -135,7 +164,33 @@ class Descent:
                     stale |= self.neighbours[word] & moving
                     if any(self.pair.double[w] for w in changes):
                         stale.add(word)  # its own gradient has moved
+            for word in (word for word in together if word in self.turning):
+                stale.discard(word)
+                if gain := self._turned(word, current, None):
+                    gained += gain
+                    stale |= (self.neighbours[word] | {word}) & moving
         return gained
+
+    def _turned(self, name: str, current: Permutations, known: set[str] | None) -> float:
+        """Multiply the best element of words that take more than an order into the model; what that gains."""
+        pair, group = self.baked, self.turning[name]
+        if pair is None:
+            raise LookupError(f"{name} is only ordered")
+        self.assignments.solves += len(group.words)
+        change = turned.step(pair, pair.fitted, group, current, known)
+        gain, least = change.gain, max(self._least(*group.words), TURN * self.limit)
+        if gain <= least:
+            return 0.0
+        kept, before = None, 0.0
+        if known is None and starred.quadratic(pair, group):  # what it is worth depends on itself
+            kept, before = pair.kept(group.words), pair.objective(current)
+        pair.bake(change.perms, change.maps)
+        if kept is not None and (gain := pair.objective(current) - before) <= 0:
+            pair.restore(kept)
+            return 0.0
+        beside = [name, *self.neighbours[name]]
+        self.assignments.forget(word for leader in beside for word in self.members[leader])
+        return gain
 
     def move(self, word: str, perm: torch.Tensor, current: dict[str, torch.Tensor]) -> float:
         """Give a word this permutation, for better or worse; what the objective gains."""
@@ -146,12 +201,19 @@ class Descent:
         current[word] = perm
         return gain
 
-    def settle(self, current: dict[str, torch.Tensor], seed: int, *, max_sweeps: int = 100) -> None:
-        """Sweep in random orders until nothing improves; `current` changes in place."""
-        stale, sweep = set(self.words), 0
+    def settle(self, current: dict[str, torch.Tensor], seed: int, *, max_sweeps: int = 100) -> float:
+        """Sweep in random orders until nothing improves; `current` changes in place. What is gained."""
+        stale, sweep, total = set(self.words), 0, 0.0
         while stale and sweep < max_sweeps:
-            self.sweep(self.order(seed, f"sweep {sweep}"), current, stale)
-            sweep += 1
+            gained = self.sweep(self.order(seed, f"sweep {sweep}"), current, stale)
+            sweep, total = sweep + 1, total + gained
+            if self.enough(gained):
+                stale.clear()
+        return total
+
+    def enough(self, gained: float) -> bool:
+        """Whether what turns has settled: rotations come nearer and nearer, and never end."""
+        return bool(self.turning) and gained <= ENOUGH * self.limit
 
     def _apart(self, waiting: Sequence[str]) -> dict[str, None]:
         """The first word, and those after it that touch none before them, in their order."""

@@ -1,74 +1,135 @@
-"""What methods for many models at once share: their objective, rounds of MergeMany, the way back.
+"""Many models at once: how each of them stands, their objective, rounds in which each joins the others.
 
-The objective is Σ over pairs of models of ⟨π_i θ_i, π_j θ_j⟩, over the tensors that are evidence and move.
+The objective is Σ over pairs of models of ⟨g_i θ_i, g_j θ_j⟩, over the tensors that are evidence and that
+some word permutes. Where words take matrices each tensor's is divided by the models' mean square norm, which
+no element of the search changes: no round makes it fall.
+
+Rounds as in Ainsworth et al. 2022, Algorithm 3; with rotations generalised Procrustes analysis, Gower 1975.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
 
 import torch
 
 from ...runtime.seeds import derive, generator
 from ...spec.atoms import atoms
 from ...spec.spec import FittedSpec
-from ...symmetry import permutation
-from ...symmetry.permutation import permuted
-from ...types import Permutations
+from ...symmetry import elements as acts
+from ...symmetry.elements import Elements
+from ...types import Tensors
 from .. import Problem
+from .baked import constant, counted_alike, paired, same
 from .blocks import wide
-from .descent import Descent
-from .pair import Pair
+from .descent import ENOUGH, Descent
+from .line import limit_of
+
+
+class Many:
+    """The models of a problem, and the element by which each of them stands; `solves` were made so far.
+
+    A gain below `tolerance` × ‖A‖·‖B‖ counts as none. With groups the models are in canonical form.
+    """
+
+    def __init__(self, problem: Problem, method: str, tolerance: float, memory: int | None = None):
+        self.problem, self.fitted, self.method = problem, problem.fitted, method
+        self.tolerance, self.memory = tolerance, memory
+        self.orders = method  # the name of the random orders that rounds go in
+        self.models = problem.models
+        if self.fitted.groups:  # each is read once: it may be made when it is asked for
+            self.models = tuple({name: m[name] for name in self.fitted.tensors} for m in self.models)
+        self.evidence = evidence_of(self.fitted)
+        if self.fitted.groups:  # integers are no evidence of a map
+            self.evidence = [n for n in self.evidence if self.models[0][n].is_floating_point()]
+        self.dtype = wide(self.models, self.evidence)
+        self.shares = {name: self._share(name) for name in self.evidence}
+        self.current = [acts.identity(self.fitted) for _ in self.models]
+        self.solves = 0
+
+    def _share(self, name: str) -> float:
+        if not counted_alike(self.fitted):
+            return 1.0  # as of two models
+        squares = [float(model[name].double().square().sum()) for model in self.models]
+        return len(squares) / sum(squares) if sum(squares) > 0 else 0.0
+
+    def standing(self, k: int) -> Tensors:
+        return acts.acted(self.models[k], self.fitted, self.current[k])
+
+    def mean(self, some: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Of these models as they stand, in memory, and never rounded to a half.
+
+        What is no evidence is left out or, with groups, the first one's.
+        """
+        standing = [self.standing(k) for k in some]
+        found = {
+            name: reduce(torch.add, (model[name].to(self.dtype) for model in standing)) / len(some)
+            for name in self.evidence
+        }
+        rest = (n for n in self.fitted.tensors if n not in found) if self.fitted.groups else ()
+        return found | {name: standing[0][name] for name in rest}
+
+    def objective(self) -> float:
+        total, running = 0.0, dict[str, torch.Tensor]()
+        for k in range(len(self.models)):
+            standing = self.standing(k)
+            for name, share in self.shares.items():
+                tensor = standing[name].double()
+                if name in running:
+                    total += share * float((running[name] * tensor).sum())
+                running[name] = running[name] + tensor if name in running else tensor
+        return total
+
+    def limit(self) -> float:
+        """Σ over pairs ‖θ_i‖·‖θ_j‖: no objective is larger."""
+        squares = [
+            math.fsum(s * float(model[n].double().square().sum()) for n, s in self.shares.items())
+            for model in self.models
+        ]
+        return limit_of([math.sqrt(square) for square in squares])
+
+    def join(self, order: Sequence[int]) -> bool:
+        """Let each model in turn stand as near as it can to the mean of those before it; the first stays."""
+        self.current[order[0]] = acts.identity(self.fitted)
+        for k in range(1, len(order)):
+            self._match(order[k], order[:k], None, f"join {order[k]}")
+        return len(order) > 2
+
+    def round(self, number: int) -> bool:
+        """Match each model, in random order, to the mean of the others; whether one moved."""
+        rng = generator(self.problem.seed, f"{self.orders} sweep {number}")
+        order = torch.randperm(len(self.models), generator=rng).tolist()
+        return any(
+            [
+                self._match(k, [j for j in range(len(order)) if j != k], self.current[k], f"{number} {k}")
+                for k in order
+            ]
+        )
+
+    def _match(self, k: int, others: Sequence[int], start: Elements | None, name: str) -> bool:
+        """Match a model to the mean of others, from where it stands, or from what cannot move."""
+        seed = derive(self.problem.seed, f"{self.orders} {name}")
+        shares = self.shares if counted_alike(self.fitted) else None
+        pair = paired(self.mean(others), self.models[k], self.fitted, shares, device=self.problem.device)
+        with pair.computing():
+            descent = Descent(pair, self.tolerance, self.memory)
+            current = descent.stand(start or acts.identity(self.fitted))
+            if start is None:
+                current = descent.outward(descent.words, current)
+            gained = descent.settle(current, seed)
+            found = pair.element(current)
+            little = ENOUGH * descent.limit if descent.turning else 0.0
+        self.solves += descent.solves
+        if start is not None and (same(found, start) or gained <= little):
+            return False
+        self.current[k] = found
+        return True
 
 
 def evidence_of(fitted: FittedSpec) -> list[str]:
     """The names of the tensors that tell units apart."""
-    return list(dict.fromkeys(atom.tensor for atom in atoms(fitted) if any(atom.words)))
-
-
-def objective_of(problem: Problem, current: Sequence[Permutations]) -> float:
-    """Σ over models of ⟨π_k θ_k, Σ of the π_j θ_j before it⟩: the inner products of all pairs."""
-    total, fitted = 0.0, problem.fitted
-    first = permuted(problem.models[0], fitted, current[0])
-    running: dict[str, torch.Tensor] = {name: first[name].double() for name in evidence_of(fitted)}
-    for model, perm in zip(problem.models[1:], current[1:], strict=True):
-        pair = Pair(running, model, fitted)
-        with pair.computing():
-            total += pair.objective(perm)
-        moved = permuted(model, fitted, perm)
-        running = {name: running[name] + moved[name].double() for name in running}
-    return total
-
-
-def round_of(
-    problem: Problem, current: list[Permutations], number: int, tolerance: float, method: str
-) -> tuple[int, bool]:
-    """One round of MergeMany: each model, in random order, is matched to the mean of the others.
-
-    `current` changes in place, and the objective never falls. How many assignments were solved, and whether
-    a model moved. `method` and `number` name the round's own order.
-    """
-    models, fitted = problem.models, problem.fitted
-    words, evidence = fitted.words, evidence_of(fitted)
-    dtype = wide(models, evidence)
-    solves, moved = 0, False
-    order = torch.randperm(len(models), generator=generator(problem.seed, f"{method} sweep {number}"))
-    for k in order.tolist():
-        others = [permuted(models[j], fitted, current[j]) for j in range(len(models)) if j != k]
-        # in memory: it is read once for every word that touches a tensor; never rounded to a half
-        mean = {name: sum(other[name].to(dtype) for other in others) / len(others) for name in evidence}
-        pair = Pair(mean, models[k], fitted, device=problem.device)
-        found = dict(current[k])
-        with pair.computing():
-            descent = Descent(pair, tolerance)
-            descent.settle(found, derive(problem.seed, f"{method} {number} {k}"))
-        solves += descent.solves
-        if any(not torch.equal(found[word], current[k][word]) for word in words):
-            current[k], moved = found, True
-    return solves, moved
-
-
-def relative(current: Sequence[Permutations]) -> tuple[dict[str, torch.Tensor], ...]:
-    """The permutations of all models but the first, as seen from the first."""
-    back = permutation.invert(current[0])
-    return tuple(permutation.compose(perm, back) for perm in current[1:])
+    seen = replace(fitted, statistics=fitted.statistics | constant(fitted))
+    return list(dict.fromkeys(atom.tensor for atom in atoms(seen) if any(atom.words)))

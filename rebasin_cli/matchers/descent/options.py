@@ -12,6 +12,11 @@ ATTEMPTS = {
     "normal": ("descent", "kick", "kick", "polish", "fine kick", "polish"),
     "high": ("descent", "soft", *("kick",) * 16, "polish"),
 }
+TURNING = {  # where words take more than an order
+    "fast": ("descent",),
+    "normal": ("descent", "ordered"),
+    "high": ("descent", "ordered", *("restart",) * 4),
+}
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,9 @@ class Sweeps:
 class Effort(Sweeps):
     """`effort`: fast leaves gains below 3e-4 of ‖A‖·‖B‖ where they are; normal kicks a search that is not
     done after its first sweeps, twice; wide words a second time if the first gains nothing, and once more in
-    the end; high tries a soft start and more kicks.
+    the end; high tries a soft start and more kicks. Where words
+    take more than an order: fast one descent, normal another one from what permutations find, high four more
+    from random elements.
 
     `memory`: bytes of similarity matrices that are kept between solves, beyond the one worked on; 64 MB
     and one of the largest by default.

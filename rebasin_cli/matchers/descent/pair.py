@@ -8,7 +8,7 @@ so) over slabs of bounded size.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 
 from ...checkpoints.tensors import in_memory
 from ...spec.atoms import Atom
+from ...symmetry.elements import Elements
 from ...types import Permutations
 from .blocks import SLAB, Slab, first, is_matrix
 from .values import FEW, Values
@@ -32,14 +33,25 @@ class Pair(Values):
     own share of the atoms, and every method that computes must be called by all of them alike.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    turned: Collection[str] = frozenset()  # words that take more than an order
+
+    def __init__(self, *args: Any, whole: Collection[str] = (), **kwargs: Any):
         super().__init__(*args, **kwargs)
+        self.whole = frozenset(whole)  # words compared as they are: no mean is taken off their units
         self._offsets: dict[tuple[Atom, int], bool] = {}
         self._ready: dict[tuple[Atom, int], tuple[torch.Tensor, torch.Tensor, list[str | None]]] = {}
 
     def refresh(self) -> None:
         self._ready = {}
         super().refresh()
+
+    def element(self, current: Permutations) -> Elements:
+        """The element by which the model stands, words that take more than an order as they are baked."""
+        return Elements(dict(current))
+
+    def stand(self, element: Elements) -> dict[str, torch.Tensor]:
+        """Let the model stand by an element; the permutations of what is only ordered."""
+        return dict(element.permutations)
 
     def zeros(self, word: str) -> torch.Tensor:
         return torch.zeros(self.words[word], self.words[word], dtype=self.dtype, device=self.device)
@@ -264,6 +276,8 @@ class Pair(Values):
         return (a - a.mean(dim=0), b - b.mean(dim=0)) if self._has_offset(atom, dim) else (a, b)
 
     def _has_offset(self, atom: Atom, dim: int) -> bool:
+        if atom.words[dim] in self.whole:
+            return False
         if (atom, dim) not in self._offsets:
             tensor = self._wide(self._views(atom)[0])
             common, whole = torch.linalg.vector_norm(tensor.sum(dim=dim)).item(), self._norms(atom)[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -80,6 +80,12 @@ class Similarities:
         if word in self._keeps:
             self._kept[word] = matrix
         return matrix
+
+    def forget(self, words: Iterable[str]) -> None:
+        """Make these words' matrices anew: tensors have other values now."""
+        for word in words:
+            self.bases.pop(word, None)
+            self._kept.pop(word, None)
 
     def _update(self, matrix: torch.Tensor, basis: Basis, word: str, permutations: Permutations) -> None:
         pair, before = self.pair, {**permutations, **basis.at}

@@ -67,7 +67,9 @@ def step(
 
     With `known`, only tensors speak whose other words are among these.
     """
-    spoken = {word: _atoms(pair, word, known) for word in group.words}
+    spoken = {
+        word: pair.single[word] if known is None else pair.resting_on(word, known) for word in group.words
+    }
     inner = {
         word: [atom for atom in atoms if len({*atom.words} & {*group.words}) > 1]
         for word, atoms in spoken.items()
@@ -119,10 +121,6 @@ def gain(pair: Pair, current: Permutations, changes: Permutations) -> float:
             total += pair.gain(word, state, perm)
             state[word] = perm
     return total
-
-
-def _atoms(pair: Pair, word: str, known: Collection[str] | None) -> list[Atom]:
-    return pair.single[word] if known is None else pair.resting_on(word, known)
 
 
 def together(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -114,8 +114,7 @@ def align(
     if network is not None and prove:
         proof = prove_spec(network, fitted, inputs=inputs, seed=seed, output=output, not_kept=not_kept)
     if fitted.groups:
-        said = [f.name for f in fields(options) if getattr(options, f.name) != f.default]
-        check_groups(method, options=said, polish=polish is not None, many=len(models) > 2, ranks=ranks.size)
+        check_groups(method, polish=polish is not None, many=len(models) > 2, ranks=ranks.size)
     forms = [canonical(model, fitted, folds) for model in models]
     made = bool(module.NEEDS) and any(form.changed for form in forms)
     problem = Problem(
@@ -223,12 +222,11 @@ def check_needs(
 def check_groups(
     method: str,
     *,
-    options: Collection[str] = (),
     polish: bool = False,
     many: bool = False,
     ranks: int = 1,
 ) -> None:
-    """Raise UsageError where a search with groups is not possible, or has no use for these options."""
+    """Raise UsageError where a search with groups is not possible."""
     able = [name for name in registry.names() if getattr(registry.get(name), "GROUPS", False)]
     if method not in able:
         raise UsageError(
@@ -240,11 +238,6 @@ def check_groups(
             raise UsageError(
                 f"--groups all finds more than permutations, and {what}", hint="Leave one of them out"
             )
-    if unused := sorted({*options} & getattr(registry.get(method), "ORDERS_ONLY", frozenset())):
-        raise UsageError(
-            f"--{unused[0].replace('_', '-')} has no effect on a search with --groups all",
-            hint="Leave one of them out",
-        )
     if many and not registry.get(method).MANY:
         together = [name for name in able if registry.get(name).MANY]
         raise UsageError(

@@ -13,7 +13,6 @@ from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
 from ...symmetry.projection import project
 from ...types import Tensors
-from ..descent.baked import Whole
 from ..descent.pair import Pair
 from .projection import Projection
 
@@ -36,7 +35,7 @@ class Ordered(Projection):
         self.signs = {word: torch.ones(fitted.words[word], dtype=torch.float64) for word in signed - twice}
 
     def _paired(self, moving: Tensors, standing: Tensors, fitted: FittedSpec, device: str) -> Pair:
-        return Whole(moving, standing, fitted, whole=_signed(fitted), device=device)
+        return Pair(moving, standing, fitted, whole=_signed(fitted), device=device)
 
     @property
     def element(self) -> Elements:

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from rebasin_cli.matchers import Problem, wm
 from rebasin_cli.matchers.descent.baked import Baked
-from rebasin_cli.matchers.descent.group_bound import upper_bound
-from rebasin_cli.matchers.descent.group_search import search
+from rebasin_cli.matchers.descent.bound import upper_bound as bound_of
 from rebasin_cli.matchers.portfolio.align import align
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
@@ -21,9 +21,19 @@ def forms(make):
 
 
 def objective(a, b, fitted):
-    pair = Baked(a, b, fitted, {*fitted.words}).pair
+    pair = Baked(a, b, fitted)
     with pair.computing():
         return pair.objective(permutation.identity(pair.words))
+
+
+def upper_bound(a, b, fitted):
+    pair = Baked(a, b, fitted)
+    with pair.computing():
+        return bound_of(pair)
+
+
+def reached(a, b, fitted):
+    return wm.match(Problem(fitted, (a, b))).objective_after
 
 
 def orthogonal(fitted, seed):
@@ -47,15 +57,15 @@ def test_no_element_reaches_more_than_the_bound(make):
         moved = dict(acts.acted(b, fitted, orthogonal(fitted, seed)))
         assert objective(a, moved, fitted) <= most
     assert upper_bound(a, moved, fitted) == pytest.approx(most, abs=1e-6)  # of all that B could be
-    assert search(a, b, fitted).after <= most < Baked(a, b, fitted, {*fitted.words}).pair.limit()
+    assert reached(a, b, fitted) <= most < Baked(a, b, fitted).limit()
 
 
 @pytest.mark.parametrize("make", NETS)
 def test_the_bound_is_reached_where_an_element_was_planted(make):
     fitted, a, _ = forms(make)
     b = dict(acts.acted(a, fitted, orthogonal(fitted, 3)))
-    found = search(a, b, fitted)
-    assert found.after <= upper_bound(a, b, fitted) == pytest.approx(found.after, abs=2e-5)
+    found = reached(a, b, fitted)
+    assert found <= upper_bound(a, b, fitted) == pytest.approx(found, abs=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +79,7 @@ def test_the_bound_is_the_best_there_is_where_one_word_moves_alone(axes, group, 
     fitted = fit(parse(text, name="one"), {"x": (8, 5), "y": (8, 3)})
     rng = torch.Generator().manual_seed(0)
     a, b = ({n: torch.randn(s, generator=rng).double() for n, s in fitted.shapes.items()} for _ in range(2))
-    assert search(a, b, fitted).after == pytest.approx(upper_bound(a, b, fitted), abs=1e-9)
+    assert reached(a, b, fitted) == pytest.approx(upper_bound(a, b, fitted), abs=1e-9)
 
 
 @pytest.mark.parametrize("make", [Gated, Transformer])

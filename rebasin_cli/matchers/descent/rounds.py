@@ -1,0 +1,122 @@
+"""Rounds of many models from several starts, one after the other; the best of where they end is kept.
+
+Where rounds end depends on where they begin. Models that are near to each other begin as they stand; of
+others the mean says nothing at first, so each joins the mean of those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ...symmetry import elements as acts
+from ...symmetry.elements import Elements
+from .. import MatchResult, Problem, State
+from .many import Many
+
+SAME = 1e-9  # of the limit: objectives that are no farther apart are one, and the first is taken
+ENDED = "ended "  # how names of a kept state's tensors begin that are of the best start so far
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where rounds of some models begin: as they stand (`stay`: as a search before left them), or each joins
+    those before it in the order of `joining`. `order` has the models' numbers in the problem."""
+
+    many: Many
+    order: tuple[int, ...]
+    joining: tuple[int, ...] = ()
+    stay: bool = False
+
+    def round(self, number: int) -> bool:
+        """One round, the `number`-th of this start; whether a model moved."""
+        if self.joining:
+            self.many.orders = f"{self.many.method} joined {self.joining}"  # each start has luck of its own
+            return self.many.round(number) if number else self.many.join(self.joining)
+        self.many.orders = self.many.method
+        if number == 0 and not self.stay:
+            self.many.current = [acts.identity(self.many.fitted) for _ in self.many.models]
+        return self.many.round(number)
+
+    def elements(self) -> list[Elements]:
+        """In the problem's order."""
+        return [self.many.current[self.order.index(k)] for k in range(len(self.order))]
+
+
+def turns(count: int) -> list[tuple[int, ...]]:
+    """The orders in which models join: upwards from each of them, and then downwards."""
+    up = [(*range(k, count), *range(k)) for k in range(count)]
+    return up + [order[:1] + order[:0:-1] for order in up if count > 2]
+
+
+class Rounds:
+    """`number` is the start at work, which began after `begun` sweeps of the search; `best` the objective and
+    the elements of the best so far, in the problem's order of models."""
+
+    def __init__(self, problem: Problem, starts: Sequence[Start], sweep: int = 0):
+        self.problem, self.starts = problem, starts
+        self.number, self.sweep, self.begun = 0, sweep, sweep
+        self.before = starts[0].many.objective()
+        self.limit = starts[0].many.limit()
+        still = [acts.identity(problem.fitted) for _ in problem.models]
+        self.ended: tuple[float, list[Elements]] = self.before, still
+
+    @property
+    def best(self) -> tuple[float, list[Elements]]:
+        if self.number < len(self.starts):
+            at = self.starts[self.number]
+            if (now := at.many.objective()) > self.ended[0] + SAME * self.limit:
+                return now, at.elements()
+        return self.ended
+
+    @property
+    def solves(self) -> int:
+        return sum(many.solves for many in {id(start.many): start.many for start in self.starts}.values())
+
+    def run(self, max_sweeps: int) -> bool:
+        """Rounds of all starts; False where one of them used up its sweeps."""
+        while self.number < len(self.starts) and self.sweep - self.begun < max_sweeps:
+            start = self.starts[self.number]
+            moved = start.round(self.sweep - self.begun)
+            self.sweep += 1
+            self.ended = self.ended if moved else self.best
+            if not moved:
+                self.number, self.begun = self.number + 1, self.sweep
+            self.problem.report(self.state(start))
+        return self.number == len(self.starts)
+
+    def state(self, start: Start) -> State:
+        """Where the models stand, and in `tensors` the best start that ended, too."""
+        notes = {"start": float(self.number), "begun": float(self.begun), "ended": self.ended[0]}
+        tensors = {
+            f"{ENDED}{k} {name}": tensor
+            for k, element in enumerate(self.ended[1])
+            for name, tensor in acts.tensors_of(element).items()
+        }
+        return State(tuple(start.many.current), self.sweep, self.best[0], notes, tensors)
+
+    def resume(self, state: State) -> None:
+        """Go on from a kept state, or from models that stand somewhere."""
+        self.sweep = state.sweep
+        if "start" not in state.notes:
+            first = self.starts[0]
+            first.many.current = [state.elements[k] for k in first.order]
+            self.starts = [replace(first, joining=(), stay=True)]
+            return
+        self.number, self.begun = int(state.notes["start"]), int(state.notes["begun"])
+        if self.number < len(self.starts):
+            self.starts[self.number].many.current = list(state.elements)
+        elements = []
+        for k in range(len(state.elements)):
+            name = f"{ENDED}{k} "
+            tensors = {n.removeprefix(name): t for n, t in state.tensors.items() if n.startswith(name)}
+            elements.append(acts.of_tensors(tensors))
+        self.ended = state.notes["ended"], elements
+
+    def result(self, converged: bool) -> MatchResult:
+        """The elements of all models but the first, as seen from the first."""
+        after, best = self.best
+        fitted = self.problem.fitted
+        back = acts.invert(best[0], fitted)
+        found = [acts.compose(element, back, fitted) for element in best[1:]]
+        return MatchResult(tuple(found), self.before, after, self.sweep, self.solves, converged)

@@ -1,0 +1,54 @@
+"""Where a descent begins: at random, or where permutations alone end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ...spec.groups import MATRICES, PLANES
+from ...spec.spec import FittedSpec
+from ...symmetry import elements as acts
+from ...symmetry import index_maps
+from ...symmetry.elements import Elements
+from ...types import Permutations, Tensors
+from .baked import Baked
+from .pair import Pair
+
+BALANCED = {"GL": "O", "monomial": "signed", "scaled": "permutation"}  # what a balance leaves of a group
+
+Orders = Callable[[tuple[Tensors, ...], FittedSpec], Permutations]
+
+
+def drawn(fitted: FittedSpec, rng: torch.Generator) -> Elements:
+    """A random element that leaves a canonical form's balances as they are."""
+    kinds = {word: fitted.groups.get(word, "permutation") for word in fitted.words}
+    found = acts.random(fitted, rng, of={word: BALANCED.get(kind, kind) for word, kind in kinds.items()})
+    maps = {w: m / m.norm(dim=-2, keepdim=True) if kinds[w] in PLANES else m for w, m in found.maps.items()}
+    return Elements(found.permutations, maps)
+
+
+def ordered(pair: Pair, orders: Orders) -> Elements:
+    """What a search for permutations finds of a pair, as an element of its words' groups."""
+    if not isinstance(pair, Baked):
+        raise LookupError("all words are only ordered")
+    fitted = pair.fitted
+    given = {name: pair.given[name] for name in fitted.tensors}
+    found = orders((pair.reference, given), fitted.ordered)
+    perms = {word: found.get(word, torch.arange(size)) for word, size in fitted.words.items()}
+    maps: dict[str, torch.Tensor] = {}
+    for word, kind in fitted.groups.items():
+        if kind not in MATRICES or kind in PLANES:
+            continue
+        block, perm = fitted.within.get(word), perms[word]
+        if block is None:
+            maps[word] = torch.eye(len(perm), dtype=torch.float64)[perm]
+            perms[word] = torch.arange(len(perm))
+        else:
+            outer, inner = index_maps.split(perm, block)
+            maps[word] = torch.eye(block.size, dtype=torch.float64)[inner]
+            perms[word] = index_maps.join(outer, torch.arange(block.size).expand(block.count, -1))
+    for word, block in fitted.within.items():
+        if word not in found and block.word is not None:  # turned in heads that move
+            perms[word] = index_maps.join(perms[block.word], torch.arange(block.size).expand(block.count, -1))
+    return Elements(perms, maps)
