@@ -10,7 +10,7 @@ Tatro et al. 2020, Optimizing mode connectivity via neuron alignment, equation 5
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,17 +19,15 @@ import torch
 
 from ...averages.mixing import interpolate
 from ...checkpoints.tensors import replaced
-from ...datasets import Data
-from ...datasets.batches import size_of, to_device
-from ...errors import DataError, NetworkError, UsageError, unknown
+from ...datasets.batches import to_device
+from ...errors import NetworkError, UsageError, unknown
 from ...matchers import Problem, State
-from ...matchers.straight_through.epochs import epoch
 from ...matchers.straight_through.mixture import Mixture
 from ...networks.attacks import Attack, Attacker
 from ...runtime.seeds import generator, uniform
-from ...runtime.signals import Held, holding
 from ...symmetry.elements import Elements
 from ...types import Permutations
+from ..loop import Learner, Passes, learn
 from ..schedules import cosine, halving
 from ..training_recipe import has_convolutions
 from .curve import check_kind, shares
@@ -94,11 +92,11 @@ def train(problem: Problem, permutations: Permutations, options: Training) -> Tr
     return Search(problem, permutations, options).run()
 
 
-class Search:
+class Search(Learner):
     """A training on its way: ends, control points and their momenta as rows of numbers.
 
     Of a network of a millisecond a step, what is done beside its passes counts. So control points are
-    moved as whole rows, and signals held back by handlers that are put in place once.
+    moved as whole rows.
     """
 
     def __init__(self, problem: Problem, permutations: Permutations, options: Training):
@@ -109,39 +107,27 @@ class Search:
         self.kept = problem.fitted.ignored & self.mixture.flat.shapes.keys()
         convolutional = has_convolutions(self.mixture.network)
         self.rate = options.learning_rate or RATES[convolutional]
-        self.augment = convolutional if options.augment is None else options.augment
-        self.done, self.length = 0, _length(problem.data, options.limit)
+        augment = convolutional if options.augment is None else options.augment
+        data, least = problem.given_data, self.mixture.normed + 1
+        self.passes = Passes(data, problem.seed, options.epochs, options.limit, least, augment)
+        self.last: tuple[Any, Any] | None = None
         self.losses: list[float] = []
         self.attacker = Attacker(Attack.parse(options.attack), problem.data) if options.attack else None
         if problem.start is not None:
             self._go_on(problem.start)
 
     def run(self) -> Trained:
-        number = 0
-        with holding() as held:
-            for turn in range(self.options.epochs):
-                total = samples = 0.0
-                first = number
-                for inputs, targets in self._epoch(turn):
-                    number += 1
-                    if number <= self.done:  # before the interruption; only the order has to be drawn anew
-                        continue
-                    size = size_of(targets, inputs)
-                    total += size * self.step(inputs, targets, turn, held)
-                    samples += size
-                if number == first:
-                    raise self._empty()
-                if samples:
-                    self.losses.append(total / samples)
-        self._check_end(inputs, targets)
+        learn(self, self.passes)
+        self._check_end()
         rows = [self.mixture.flat.views(row) for row in self.controls]
         controls = tuple(
             {n: view.detach().cpu().clone() for n, view in row.items() if n not in self.kept} for row in rows
         )
         return Trained(controls, self.done, tuple(self.losses))
 
-    def _check_end(self, inputs: Any, targets: Any) -> None:
+    def _check_end(self) -> None:
         """Raise NetworkError where the last step, whose loss nobody has seen, broke the curve."""
+        inputs, targets = self.last or next(self.passes.batches(0))
         self.mixture.mix(shares(self.options.kind, 0.5, len(self.mixture.rows)))
         with torch.no_grad():
             loss = self.mixture.loss(inputs, to_device(targets, self.mixture.device), self.done).item()
@@ -151,59 +137,45 @@ class Search:
                 hint="Try a smaller --lr",
             )
 
-    def _empty(self) -> DataError:
-        if self.mixture.normed and self.length:
-            few = "the data holds no batch of two samples or more, which the network's norms need"
-            return DataError(few, hint="Give more samples: --limit 2 at least")
-        return DataError("the data holds no samples", hint="Is the loader one that was read before?")
+    def within(self, epoch: int) -> AbstractContextManager[None]:
+        share, options = epoch / self.options.epochs, self.options
+        shape = {"halving": halving, "cosine": cosine}.get(options.schedule)
+        self.now = self.rate * (shape(share) if shape else 1.0)
+        return nullcontext()
 
-    def _epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
-        rng, least = generator(self.problem.seed, f"order of epoch {number}"), self.mixture.normed + 1
-        limit = self.options.limit
-        assert self.problem.data is not None  # as was checked when it began
-        return epoch(self.problem.data, rng, limit=limit, least=least, augment=self.augment)
-
-    def step(self, inputs: Any, targets: Any, turn: int, held: Held) -> float:
-        """One point of the curve, its gradient, and the control points moved; the loss there."""
-        t = uniform(self.problem.seed, f"point {self.done}")
-        weights = shares(self.options.kind, t, len(self.mixture.rows))
-        self.mixture.mix(weights)
+    def loss(self, inputs: Any, targets: Any) -> torch.Tensor:
+        """At one point of the curve."""
+        self.last = inputs, targets
+        self.t = uniform(self.problem.seed, f"point {self.done}")
+        self.weights = shares(self.options.kind, self.t, len(self.mixture.rows))
+        self.mixture.mix(self.weights)
         targets = to_device(targets, self.mixture.device)
         if self.attacker is not None:
             inputs = to_device(inputs, self.mixture.device)
             rng = generator(self.problem.seed, f"attack {self.done}")
             inputs = self.attacker(inputs, targets, partial(self.mixture.loss, number=self.done), rng)
-        loss = self.mixture.loss(inputs, targets, self.done)
-        if not math.isfinite(value := loss.item()):
-            raise NetworkError(
-                f"the loss is {value} at step {self.done + 1}, t = {t:.3f}", hint="Try a smaller --lr"
-            )
-        loss.backward()
+        return self.mixture.loss(inputs, targets, self.done)
+
+    def move(self) -> None:
+        """The control points, by their shares of the gradient."""
         if self.options.weight_decay:
             self.mixture.add_decay(self.options.weight_decay)
-        gradient, rate = self.mixture.gradient(), self._rate(turn)
+        gradient = self.mixture.gradient()
         if self.kept:
             views = self.mixture.flat.views(gradient)
             for name in self.kept:
                 views[name].zero_()
-        with held:  # nothing may be left half-done
-            for control, momentum, weight in zip(self.controls, self.momenta, weights[1:-1], strict=True):
-                _descend(control, momentum, gradient, weight, rate)
-            self.done += 1
-            self._report(value, t)
-        return value
+        for control, momentum, weight in zip(self.controls, self.momenta, self.weights[1:-1], strict=True):
+            _descend(control, momentum, gradient, weight, self.now)
 
-    def _rate(self, turn: int) -> float:
-        share, options = turn / self.options.epochs, self.options
-        shape = {"halving": halving, "cosine": cosine}.get(options.schedule)
-        return self.rate * (shape(share) if shape else 1.0)
+    def ended(self, epoch: int, mean: float) -> None:
+        if not math.isnan(mean):
+            self.losses.append(mean)
 
-    def _report(self, loss: float, t: float) -> None:
+    def tell(self, loss: float) -> None:
         if self.problem.progress is None:
             return
-        notes = {"loss": loss, "t": t}
-        if self.length is not None:
-            notes["steps"] = float(self.length * self.options.epochs)
+        notes = {"loss": loss, "t": self.t, **self.passes.notes}
         tensors = {f"control.{k}": row for k, row in enumerate(self.controls)}
         tensors |= {f"momentum.{k}": row for k, row in enumerate(self.momenta)}
         self.problem.report(State((Elements(self.permutations),), self.done, -loss, notes, tensors))
@@ -232,10 +204,3 @@ def _with_controls(problem: Problem, bends: int) -> Problem:
     b = replaced(b, {name: a[name] for name in problem.fitted.ignored})
     between = [interpolate(a, b, k / (bends + 1)) for k in range(1, bends + 1)]
     return replace(problem, models=(a, *between, b))
-
-
-def _length(data: Any, limit: int | None) -> int | None:
-    """Steps of an epoch, where they are known before."""
-    if not isinstance(data, Data):
-        return None
-    return len(data) if limit is None else math.ceil(min(limit, data.samples) / data.batch_size)

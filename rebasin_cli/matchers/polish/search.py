@@ -19,12 +19,12 @@ from ...datasets import Data
 from ...datasets.batches import checked, head, size_of
 from ...datasets.held_out import held_out
 from ...errors import UsageError
+from ...learning.loop import a_pass
 from ...runtime.seeds import derive, generator
 from ...symmetry import permutation
 from ...types import Permutations, Tensors
 from .. import Problem
 from ..accounts import Polish
-from ..straight_through.epochs import epoch
 from . import swaps
 from .length import Length
 from .midpoint import Midpoint
@@ -149,7 +149,7 @@ class _Run:
         turn = 0
         while True:
             rng, none = generator(self.problem.seed, f"polishing, order of epoch {turn}"), True
-            for number, (inputs, targets) in enumerate(epoch(data, rng, least=2)):
+            for number, (inputs, targets) in enumerate(a_pass(data, rng, least=2)):
                 none = False
                 yield self.midpoint.batch(head(inputs, self.samples), head(targets, self.samples), number)
             if none:

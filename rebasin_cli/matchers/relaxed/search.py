@@ -21,10 +21,10 @@ from torch import Tensor
 from ...checkpoints.tensors import replaced
 from ...datasets import Data
 from ...datasets.batches import checked, head, size_of, to_device
-from ...errors import CheckpointError, DataError, NetworkError, UsageError
+from ...errors import CheckpointError, UsageError
+from ...learning.loop import Learner, Passes, learn
 from ...learning.training_recipe import has_convolutions
 from ...runtime.seeds import generator
-from ...runtime.signals import held_back
 from ...spec.notation import words_of
 from ...symmetry.elements import Elements
 from ...symmetry.lists import without_lists
@@ -32,7 +32,6 @@ from ...symmetry.permutation import permuted
 from ...types import Permutations
 from .. import MatchResult, Problem, State
 from ..accounts import Relaxed, Rounded
-from ..straight_through.epochs import epoch
 from ..straight_through.mixture import Mixture
 from ..straight_through.starting import STARTS, started
 from .matrices import Rounding, moved, of_permutations
@@ -63,7 +62,7 @@ def search(problem: Problem, options: Descent) -> MatchResult:
         return run.rounded()
 
 
-class Run:
+class Run(Learner):
     """One search: both models as rows of numbers, a matrix a word, and where all began."""
 
     def __init__(self, problem: Problem, options: Descent):
@@ -76,8 +75,9 @@ class Run:
         own = [name for name in self.flat.shapes if _moves(fitted.tensors.get(name, ()))]
         self.given = {name: b[name].detach().float().to(self.device) for name in own}
         self.rate = options.learning_rate or RATES[has_convolutions(self.line.network)]
-        self.length = _length(problem.data, options.limit)
-        self.init, self.done, self.before = STARTS[-1], 0, 0.0
+        data, least = problem.given_data, self.line.normed + 1
+        self.passes = Passes(data, problem.seed, options.epochs, options.limit, least)
+        self.init, self.before = STARTS[-1], 0.0
         self.start: dict[str, Tensor] = {}
         self.matrices: dict[str, Tensor] = {}
 
@@ -115,47 +115,36 @@ class Run:
 
     def descend(self) -> None:
         """All steps that are still to come."""
-        anchor, number = self._anchor(), 0
-        for turn in range(self.options.epochs):
-            first = number
-            for inputs, targets in self._epoch(turn):
-                number += 1
-                if number > self.done:  # else it was before the interruption
-                    self._step(inputs, targets, anchor)
-            if number == first:
-                raise DataError("the data holds no samples", hint="Is the loader one that was read before?")
+        self.anchor = self._anchor()
+        learn(self, self.passes)
 
-    def _epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
-        rng = generator(self.problem.seed, f"order of epoch {number}")
-        return epoch(self.problem.given_data, rng, limit=self.options.limit, least=self.line.normed + 1)
-
-    def _step(self, inputs: Any, targets: Any, anchor: Mapping[str, Tensor]) -> None:
-        """One point of the line, the matrices' gradient there, and they moved and projected."""
-        t = torch.rand((), generator=generator(self.problem.seed, f"point {self.done}")).item()
+    def loss(self, inputs: Any, targets: Any) -> Tensor:
+        """At one point of the line."""
+        self.t = torch.rand((), generator=generator(self.problem.seed, f"point {self.done}")).item()
         for matrix in self.matrices.values():
             matrix.requires_grad_()
-        placed = {n: moved(n, tensor, self.matrices, self.problem.fitted) for n, tensor in self.given.items()}
-        self._place(placed)
-        loss = self._at(t, inputs, targets)
-        if not math.isfinite(value := loss.item()):
-            raise NetworkError(
-                f"the loss is {value} at step {self.done + 1}, t = {t:.3f}", hint="Try a smaller --lr"
-            )
-        loss.backward()
+        fitted = self.problem.fitted
+        self.placed = {n: moved(n, tensor, self.matrices, fitted) for n, tensor in self.given.items()}
+        self._place(self.placed)
+        return self._at(self.t, inputs, targets)
+
+    def move(self) -> None:
+        """The matrices by their gradient, and projected."""
         views = self.flat.views(self.line.gradient())
         words = list(self.matrices)
         slopes = torch.autograd.grad(
-            list(placed.values()),
+            list(self.placed.values()),
             [self.matrices[word] for word in words],
-            [t * views[name] for name in placed],
+            [self.t * views[name] for name in self.placed],
             allow_unused=True,
         )
-        with held_back(), torch.no_grad():  # nothing may be left half-done
+        with torch.no_grad():
             for word, slope in zip(words, slopes, strict=True):
                 if slope is not None:
-                    self.matrices[word] = self._moved(self.matrices[word].detach(), slope, anchor[word])
-            self.done += 1
-            self._report(value)
+                    self.matrices[word] = self._moved(self.matrices[word].detach(), slope, self.anchor[word])
+
+    def tell(self, loss: float) -> None:
+        self._tell((self.start,), -self.before, {"loss": loss})
 
     def _moved(self, matrix: Tensor, slope: Tensor, anchor: Tensor) -> Tensor:
         """A step down, one towards where it began, and the projection."""
@@ -175,15 +164,10 @@ class Run:
         self.line.mix([1 - t, t])
         return self.line.loss(to_device(inputs, self.device), to_device(targets, self.device), self.done)
 
-    def _report(self, loss: float) -> None:
-        self._tell((self.start,), -self.before, {"loss": loss})
-
     def _tell(self, found: Sequence[Permutations], objective: float, notes: Mapping[str, float]) -> None:
         if self.problem.progress is None:
             return
-        kept = {"before": self.before, "init": float(STARTS.index(self.init))}
-        if self.length is not None:
-            kept["steps"] = float(self.length * self.options.epochs)
+        kept = {"before": self.before, "init": float(STARTS.index(self.init)), **self.passes.notes}
         tensors = {f"start.{word}": perm for word, perm in self.start.items()}
         tensors |= {f"matrix.{word}": matrix.detach() for word, matrix in self.matrices.items()}
         self.problem.report(
@@ -248,8 +232,6 @@ class Run:
                 size = size_of(targets, inputs)
                 total += size * self._at((k + 0.5) / len(batches), inputs, targets).item()
                 samples += size
-        if not samples:
-            raise DataError("the data holds no samples", hint="Is the loader one that was read before?")
         return math.inf if math.isnan(total) else total / samples
 
     def _scored(self) -> Iterator[tuple[Any, Any]]:
@@ -282,13 +264,6 @@ def _check_finite(problem: Problem) -> None:
             tensor = model[name]
             if tensor.is_floating_point() and not torch.isfinite(tensor.float()).all():
                 raise CheckpointError(f"model {number}: {name} holds NaN or infinite values")
-
-
-def _length(data: Any, limit: int | None) -> int | None:
-    """Steps of an epoch, where they are known before."""
-    if not isinstance(data, Data):
-        return None
-    return len(data) if limit is None else math.ceil(min(limit, data.samples) / data.batch_size)
 
 
 def line_loss(problem: Problem, options: Descent, permutations: Permutations) -> float:

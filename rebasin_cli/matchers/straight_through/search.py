@@ -12,7 +12,7 @@ Ainsworth et al. 2022, section 3.3 and Algorithm 2, arXiv:2209.04836; Ito, Yamad
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -22,9 +22,9 @@ import torch
 from ...datasets import Data
 from ...datasets.batches import size_of, to_device
 from ...datasets.held_out import held_out
-from ...errors import DataError, NetworkError, UsageError
+from ...errors import UsageError
+from ...learning.loop import Learner, Passes, learn
 from ...runtime.seeds import derive, generator
-from ...runtime.signals import held_back
 from ...symmetry import permutation
 from ...symmetry.elements import Elements
 from ...symmetry.lists import without_lists
@@ -32,7 +32,6 @@ from ...symmetry.permutation import permuted
 from ...types import Permutations
 from .. import MatchResult, Problem, State
 from ..accounts import Learned
-from .epochs import epoch, with_last
 from .followers import Followers
 from .history import LOOKED, packed, unpacked
 from .mixture import Mixture
@@ -40,7 +39,7 @@ from .optimizers import Optimizer
 from .ordered import Ordered
 from .projection import Projection
 from .starting import STARTS, started
-from .training import HELD_OUT, Training
+from .training import HELD_OUT, RATES, Training
 from .turning import Turning
 
 # Multiplications of matching for one of a forward and backward pass, where nothing else is said
@@ -73,16 +72,13 @@ def search(
         run = Run(problem, options, weights, scale, literal=literal)
         try:
             run.begin(problem.start)
-            for inputs, targets, look in run.batches():
-                run.step(inputs, targets)
-                if look:
-                    run.look()
+            learn(run, run.passes)
             return run.result()
         finally:
             run.close()
 
 
-class Run:
+class Run(Learner):
     """One search: what it holds is n models in one row of numbers each, n − 1 dummies and their optimizers.
 
     All that `state` shows is enough to go on from, bit for bit.
@@ -112,8 +108,10 @@ class Run:
         ordered = [follower for follower in made if isinstance(follower, Ordered)]
         self.turning = Turning(problem, options, flat, rows, ordered) if problem.groups else None
         self.train, self.held = _parts(problem, options)
-        self.length = len(self.train) if isinstance(self.train, Data) else None  # batches an epoch
-        self.done = self.looked = 0  # steps
+        least = self.mixture.normed + 1
+        self.passes = Passes(self.train, self.seed, options.epochs, options.limit, least)
+        self.rate = options.learning_rate or RATES[options.optimizer]
+        self.looked = 0  # steps
         self.notes: dict[str, float] = {}
         self.best: tuple[Permutations, ...] = ()
         self.objective = -math.inf
@@ -192,66 +190,47 @@ class Run:
 
     # --------------------------------------------------------------------------------------------- steps
 
-    def batches(self) -> Iterator[tuple[Any, Any, bool]]:
-        """The batches that are still to come, and after which of them to look at the held-out samples."""
-        number = 0
-        for turn in range(self.options.epochs):
-            if self.length and number + self.length < self.done:  # nothing of it is left
-                number += self.length
-                continue
-            first, half = number, (self.length or 0) // LOOKS
-            for batch, last in with_last(self._epoch(turn)):
-                number += 1
-                look = last or number - first == half
-                if number > self.done:
-                    yield *batch, look
-                elif look and number == self.done > self.looked:  # it was interrupted just then
-                    self.look()
-            if number == first:
-                raise DataError(
-                    "the data holds no samples", hint="Is the loader a generator that was read before?"
-                )
-
-    def _epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
-        rng = generator(self.seed, f"order of epoch {number}")
-        return epoch(self.train, rng, limit=self.options.limit, least=self.mixture.normed + 1)
-
-    def step(self, inputs: Any, targets: Any) -> None:
-        """One mixture, its gradient, the dummies moved, and the models brought near to them again."""
-        share = self.weights(generator(self.seed, f"mixture {self.done}"), len(self.dummies) + 1)
-        self.mixture.mix(share.tolist())
+    def loss(self, inputs: Any, targets: Any) -> torch.Tensor:
+        """At one mixture."""
+        self.share = self.weights(generator(self.seed, f"mixture {self.done}"), len(self.dummies) + 1)
+        self.mixture.mix(self.share.tolist())
         device = self.mixture.device
         inputs, targets = to_device(inputs, device), to_device(targets, device)
         if self.quota is None:  # one permutation a step at least: what is counted may be next to nothing
             queue = self.followers.queue
             least = queue.work / max(1, len(queue.turns))
             self.quota = max(MATCHING * self.mixture.passes(inputs, size_of(targets, inputs)), least)
-        loss = self.mixture.loss(inputs, targets, self.done)
-        if not math.isfinite(value := loss.item()):
-            raise NetworkError(
-                f"the loss is {value} at step {self.done + 1}", hint="Try a smaller --lr, or look at --loss"
-            )
-        loss.backward()
-        gradient = self.mixture.gradient()
-        with held_back():  # nothing may be left half-done
-            for optimizer, weight in zip(self.optimizers, share[1:], strict=True):
-                optimizer.step(gradient * weight.item())
-            if self.turning is not None:
-                self.turning.step(gradient, share, self._left())
-            if self.literal:
-                words = self.problem.fitted.words
-                self.followers.place([permutation.identity(words)] * len(self.dummies))
-            moved, units = self.followers.solve(self.quota)
-            for _ in range(CONVERGED if self.literal and moved else 0):
-                if not self.followers.solve(self.quota)[0]:
-                    break
-            self.done += 1
-            self.notes = {"loss": value, "changed": moved / max(1, units)}
-            self._report()
+        return self.mixture.loss(inputs, targets, self.done)
 
-    def _left(self) -> float:
-        """The part of the search that is still to come, 1 where nobody knows."""
-        return 1 - self.done / (self.length * self.options.epochs) if self.length else 1.0
+    def move(self) -> None:
+        """The dummies by the gradient, and the models near to them again."""
+        assert self.quota is not None  # since the first loss
+        gradient = self.mixture.gradient()
+        for optimizer, weight in zip(self.optimizers, self.share[1:], strict=True):
+            optimizer.step(gradient * weight.item())
+        if self.turning is not None:
+            total = self.passes.notes.get("steps")
+            self.turning.step(gradient, self.share, 1 - self.done / total if total else 1.0)
+        if self.literal:
+            words = self.problem.fitted.words
+            self.followers.place([permutation.identity(words)] * len(self.dummies))
+        moved, units = self.followers.solve(self.quota)
+        for _ in range(CONVERGED if self.literal and moved else 0):
+            if not self.followers.solve(self.quota)[0]:
+                break
+        self.changed = moved / max(1, units)
+
+    def tell(self, loss: float) -> None:
+        self.notes = {"loss": loss, "changed": self.changed}
+        self._report()
+
+    def after(self, step: int, mean: float) -> None:
+        if step == (self.passes.length or 0) // LOOKS and self.done > self.looked:
+            self.look()
+
+    def ended(self, epoch: int, mean: float) -> None:
+        if self.done > self.looked:
+            self.look()
 
     # ---------------------------------------------------------------------------------------- what is kept
 
@@ -284,7 +263,6 @@ class Run:
     def state(self) -> State:
         """Where the search stands, and the figures that are shown of it."""
         found = {name: value for name, value in self.history[-1].items() if name in LOOKED}
-        total = {"steps": float(self.length * self.options.epochs)} if self.length else {}
         place = {
             "position": float(self.followers.queue.position),
             "credit": self.followers.queue.credit,
@@ -304,7 +282,7 @@ class Run:
         tensors["history"] = packed(self.history)
         if self.turning is not None:
             tensors |= self.turning.kept()
-        notes = {**self.notes, **found, **total, **place}
+        notes = {**self.notes, **found, **self.passes.notes, **place}
         return State(tuple(map(Elements, self.best)), self.done, self.objective, notes, tensors)
 
     def result(self) -> MatchResult:

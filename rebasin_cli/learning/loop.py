@@ -1,0 +1,168 @@
+"""The training loop: passes over batches, and from each a step of whatever learns."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from ..datasets import Data
+from ..datasets.batches import checked, head, size_of
+from ..errors import DataError, NetworkError
+from ..runtime.seeds import generator
+from ..runtime.signals import holding
+
+
+class Learner:
+    """What is trained, a step at a time. Two methods make one, `loss` and `move`; the others may stay.
+
+    `done` steps were taken, those before an interruption too: the loop passes over their batches. `rate` is
+    the learning rate, which an error speaks of. The loss is looked at every so many steps, where `every` is
+    0 never: on an accelerator each look waits. The loop ends with its passes, or where it is `finished`.
+    """
+
+    done = 0
+    rate = 0.0
+    every = 1
+    finished = False
+
+    def loss(self, inputs: Any, targets: Any) -> torch.Tensor:
+        """The mean loss of a batch, whose gradient the loop takes."""
+        raise NotImplementedError
+
+    def move(self) -> None:
+        """By the gradient; no signal interrupts it."""
+        raise NotImplementedError
+
+    def tell(self, loss: float) -> None:
+        """Of a step that was taken, before any signal is answered; the loss is NaN where nobody looks."""
+
+    def within(self, epoch: int) -> AbstractContextManager[Any]:
+        """What holds during a pass, counted from 0."""
+        return nullcontext()
+
+    def after(self, step: int, mean: float) -> None:
+        """Of a pass so many steps are done, from 1; the mean loss of its samples when it was looked at."""
+
+    def ended(self, epoch: int, mean: float) -> None:
+        """A pass is done; the mean loss of its samples, NaN where all of it was before an interruption."""
+
+
+@dataclass(frozen=True)
+class Passes:
+    """`epochs` passes over training samples, None: without end. An order is drawn for each by the `seed`.
+
+    Of each up to `limit` samples; batches with fewer than `least` are left out, since norms need several.
+    """
+
+    data: Iterable[Any]
+    seed: int = 0
+    epochs: int | None = 1
+    limit: int | None = None
+    least: int = 1
+    augment: bool = False
+
+    def batches(self, epoch: int) -> Iterator[tuple[Any, Any]]:
+        rng = generator(self.seed, f"order of epoch {epoch}")
+        return a_pass(self.data, rng, limit=self.limit, least=self.least, augment=self.augment)
+
+    @cached_property
+    def length(self) -> int | None:
+        """Steps of a pass, where they are known before."""
+        if not isinstance(self.data, Data):
+            return None
+        return len(self.data) if self.whole else math.ceil((self.limit or 0) / self.data.batch_size)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the limit cuts nothing off a data set."""
+        return isinstance(self.data, Data) and (self.limit is None or self.limit >= self.data.samples)
+
+    @property
+    def notes(self) -> dict[str, float]:
+        """What a state says: "steps" in all, where that is known."""
+        return {"steps": float(self.length * self.epochs)} if self.length and self.epochs else {}
+
+
+def a_pass(
+    data: Iterable[Any],
+    rng: torch.Generator,
+    *,
+    limit: int | None = None,
+    least: int = 1,
+    augment: bool = False,
+) -> Iterator[tuple[Any, Any]]:
+    """The batches of one pass, a data set's in an order that `rng` draws; else as in `Passes`."""
+    drawn = isinstance(data, Data) and data.samples
+    left = limit
+    for inputs, targets in data.shuffled(rng, augment=augment) if drawn else checked(data):
+        size = size_of(targets, inputs)
+        if left is not None and size > left:
+            inputs, targets, size = head(inputs, left), head(targets, left), left
+        if size >= least:
+            yield inputs, targets
+        left = None if left is None else left - size
+        if left is not None and left <= 0:
+            return
+
+
+def learn(learner: Learner, passes: Passes) -> None:
+    """Take all steps that are still to come.
+
+    Raises DataError where there are no batches, NetworkError when the loss is no longer a number.
+    """
+    number = 0
+    with holding() as held:
+        for epoch in itertools.count() if passes.epochs is None else range(passes.epochs):
+            if learner.finished:
+                return
+            first, samples, mean = number, 0, math.nan
+            total: Any = 0.0
+            if passes.whole and number + (passes.length or 0) <= learner.done:  # nothing of it is left
+                number += passes.length or 0
+            else:
+                with learner.within(epoch):
+                    for inputs, targets in passes.batches(epoch):
+                        number += 1
+                        if number > learner.done:
+                            loss = learner.loss(inputs, targets)
+                            value = loss.item() if learner.every == 1 else loss.detach()
+                            size = size_of(targets, inputs)
+                            total, samples = total + size * value, samples + size
+                            if learner.every and (number - first) % learner.every == 0:
+                                mean = _finite(float(total) / samples, number, learner)
+                            loss.backward()
+                            with held:  # nothing may be left half-done
+                                learner.move()
+                                learner.done = number
+                                learner.tell(value if learner.every == 1 else math.nan)
+                        if number == learner.done:
+                            learner.after(number - first, mean)
+                        if learner.finished:
+                            return
+                if number == first:
+                    raise DataError(
+                        "the data holds no batch of two samples or more, which the network's norms need",
+                        hint="Give more samples: --limit 2 at least",
+                    )
+                if samples and learner.every:
+                    mean = _finite(float(total) / samples, number, learner)
+            if number == learner.done:
+                learner.ended(epoch, mean)
+
+
+def _finite(mean: float, step: int, learner: Learner) -> float:
+    if math.isfinite(mean):
+        return mean
+    raise NetworkError(
+        f"training diverged: the loss is {mean} at step {step}",
+        hint=f"Try a tenth of the learning rate: --lr {learner.rate / 10:g}"
+        if learner.done
+        else "No step was taken yet: look at the weights, at the samples and at --loss",
+    )
