@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,7 +30,10 @@ class Learner:
     done = 0
     rate = 0.0
     every = 1
-    finished = False
+
+    @property
+    def finished(self) -> bool:
+        return False
 
     def loss(self, inputs: Any, targets: Any) -> torch.Tensor:
         """The mean loss of a batch, whose gradient the loop takes."""
@@ -90,6 +93,18 @@ class Passes:
         return {"steps": float(self.length * self.epochs)} if self.length and self.epochs else {}
 
 
+@dataclass(frozen=True)
+class Made:
+    """Passes without end over batches that are made for it, anew for each."""
+
+    make: Callable[[], Iterable[tuple[Any, Any]]]
+    epochs = length = None
+    whole = False
+
+    def batches(self, epoch: int) -> Iterable[tuple[Any, Any]]:
+        return self.make()
+
+
 def a_pass(
     data: Iterable[Any],
     rng: torch.Generator,
@@ -112,7 +127,7 @@ def a_pass(
             return
 
 
-def learn(learner: Learner, passes: Passes) -> None:
+def learn(learner: Learner, passes: Passes | Made) -> None:
     """Take all steps that are still to come.
 
     Raises DataError where there are no batches, NetworkError when the loss is no longer a number.
@@ -133,10 +148,11 @@ def learn(learner: Learner, passes: Passes) -> None:
                         if number > learner.done:
                             loss = learner.loss(inputs, targets)
                             value = loss.item() if learner.every == 1 else loss.detach()
-                            size = size_of(targets, inputs)
-                            total, samples = total + size * value, samples + size
-                            if learner.every and (number - first) % learner.every == 0:
-                                mean = _finite(float(total) / samples, number, learner)
+                            if learner.every:
+                                size = size_of(targets, inputs)
+                                total, samples = total + size * value, samples + size
+                                if (number - first) % learner.every == 0:
+                                    mean = _finite(float(total) / samples, number, learner)
                             loss.backward()
                             with held:  # nothing may be left half-done
                                 learner.move()
@@ -151,7 +167,7 @@ def learn(learner: Learner, passes: Passes) -> None:
                         "the data holds no batch of two samples or more, which the network's norms need",
                         hint="Give more samples: --limit 2 at least",
                     )
-                if samples and learner.every:
+                if samples:
                     mean = _finite(float(total) / samples, number, learner)
             if number == learner.done:
                 learner.ended(epoch, mean)

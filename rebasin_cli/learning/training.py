@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -25,7 +26,8 @@ from ..networks.attacks import Attack, Attacker, attacked, each_loss, statistics
 from ..networks.evaluation import evaluate
 from ..networks.running import call
 from ..runtime import files
-from ..runtime.seeds import derive, seeded
+from ..runtime.seeds import generator, seeded
+from .loop import Learner, Passes, learn
 from .schedules import learning_rate_at
 from .training_recipe import Recipe, has_convolutions, memory_format
 from .training_setup import Setup, Wanted, prepare
@@ -74,7 +76,7 @@ def train(
     the loss is no longer a number, and ResourceError.
     """
     setup = prepare(net, data, **wanted)
-    history = _run(setup, progress, state_path, keep, resume=resume)
+    history = _Training(setup, progress, state_path, keep, resume=resume).run()
     metadata = dict(setup.identity)
     for split, measured in (("train", setup.train), ("test", setup.test)):
         accuracy = evaluate(setup.network, measured.with_batch_size(500), device=setup.device).accuracy
@@ -111,96 +113,95 @@ class Keep:
         self.save(epoch, _tensors(setup.network), setup.identity | metadata)
 
 
-def _run(
-    setup: Setup,
-    progress: Callable[[Progress], None] | None,
-    state_path: Path | None,
-    keep: Keep | None,
-    *,
-    resume: bool,
-) -> list[dict[str, float]]:
-    """Train in place, with `resume` from the state where there is one; the rows of all epochs."""
-    network, recipe, seed, device = setup.network, setup.recipe, setup.seed, setup.device
-    data, began = setup.train.with_batch_size(recipe.batch_size), time.monotonic()
-    network.to(device)
-    if has_convolutions(network):
-        ordered: Any = network  # PyTorch's own types do not know this argument
-        ordered.to(memory_format=memory_format(device, recipe.precision))
-    optimizer = _optimizer(network, recipe)
-    identity = setup.identity
-    history = _resume(state_path, network, optimizer, identity, device) if state_path and resume else []
-    if keep is not None and not history:
-        keep(setup, 0)
+class _Training(Learner):
+    """A network trained in place, with `resume` from the state where there is one; one row an epoch."""
 
-    for epoch in range(len(history), recipe.epochs):
+    every = LOOK
 
-        def show(step: int, loss: float, accuracy: float | None = None, epoch: int = epoch) -> None:
-            if progress:
-                seconds = time.monotonic() - began
-                progress(Progress(epoch + 1, recipe.epochs, step, len(data), loss, accuracy, seconds))
+    def __init__(
+        self,
+        setup: Setup,
+        progress: Callable[[Progress], None] | None,
+        state_path: Path | None,
+        keep: Keep | None,
+        *,
+        resume: bool,
+    ):
+        network, recipe, device = setup.network, setup.recipe, setup.device
+        self.setup, self.progress, self.state_path, self.keep = setup, progress, state_path, keep
+        self.network, self.recipe, self.device, self.rate = network, recipe, device, recipe.learning_rate
+        data = setup.train.with_batch_size(recipe.batch_size)
+        self.passes = Passes(data, setup.seed, recipe.epochs, augment=recipe.augment)
+        self.steps, self.epoch, self.began = len(data), 0, time.monotonic()
+        network.to(device)
+        self.convolutional = has_convolutions(network)
+        if self.convolutional:
+            ordered: Any = network  # PyTorch's own types do not know this argument
+            ordered.to(memory_format=memory_format(device, recipe.precision))
+        self.attacker = Attacker(Attack.parse(recipe.attack), data) if recipe.attack else None
+        self.optimizer = _optimizer(network, recipe)
+        self.history: list[dict[str, float]] = []
+        if state_path and resume:
+            self.history = _resume(state_path, network, self.optimizer, setup.identity, device)
+        self.done = self.steps * len(self.history)
 
-        with seeded(seed, f"dropout of epoch {epoch}", device):
-            loss = _epoch(network, optimizer, data, recipe, seed, epoch, device, show)
-        with _autocast(device, recipe.precision):  # quick, for the eye; what is recorded is float32
-            scores = evaluate(network, setup.test, device=device)
+    def run(self) -> list[dict[str, float]]:
+        if self.keep is not None and not self.history:
+            self.keep(self.setup, 0)
+        learn(self, self.passes)
+        return self.history
+
+    @contextmanager
+    def within(self, epoch: int) -> Iterator[None]:
+        self.epoch, self.starts = epoch, generator(self.setup.seed, f"attack of epoch {epoch}")
+        self.network.train()
+        with seeded(self.setup.seed, f"dropout of epoch {epoch}", self.device):
+            yield
+
+    def loss(self, inputs: Any, targets: Any) -> Tensor:
+        recipe, network = self.recipe, self.network
+        rate = learning_rate_at(recipe, self.done, recipe.epochs * self.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        inputs, targets = inputs.to(self.device), targets.to(self.device)
+        if self.convolutional and inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=memory_format(self.device, recipe.precision))
+        if self.attacker is not None:  # in the mode that is trained in
+            with statistics_kept(network), _autocast(self.device, recipe.precision):
+                inputs = self.attacker(inputs, targets, each_loss(network), self.starts)
+        self.optimizer.zero_grad(set_to_none=True)
+        with _autocast(self.device, recipe.precision):
+            outputs = call(network, inputs)
+        return F.cross_entropy(outputs.float(), targets)
+
+    def move(self) -> None:
+        self.optimizer.step()
+
+    def after(self, step: int, mean: float) -> None:
+        if step % LOOK == 0 and step < self.steps:
+            self._show(step, mean)
+
+    def ended(self, epoch: int, mean: float) -> None:
+        if math.isnan(mean):  # it was before an interruption
+            return
+        with _autocast(self.device, self.recipe.precision):  # quick, for the eye; what is recorded is float32
+            scores = evaluate(self.network, self.setup.test, device=self.device)
         if not math.isfinite(scores.loss):  # what the last step broke
             raise NetworkError(
                 f"the test loss is {scores.loss} after epoch {epoch + 1}", hint="Try a smaller --lr"
             )
-        history.append({"loss": loss, "test_loss": scores.loss, "test_accuracy": scores.accuracy})
-        if keep is not None:  # before the state, which says that the epoch is done
-            keep(setup, epoch + 1)
-        if state_path:
-            _save(state_path, network, optimizer, history, identity)
-        show(len(data), loss, scores.accuracy)
-    return history
+        self.history.append({"loss": mean, "test_loss": scores.loss, "test_accuracy": scores.accuracy})
+        if self.keep is not None:  # before the state, which says that the epoch is done
+            self.keep(self.setup, epoch + 1)
+        if self.state_path:
+            _save(self.state_path, self.network, self.optimizer, self.history, self.setup.identity)
+        self._show(self.steps, mean, scores.accuracy)
 
-
-def _epoch(
-    network: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    data: Data,
-    recipe: Recipe,
-    seed: int,
-    epoch: int,
-    device: str,
-    show: Callable[[int, float], None],
-) -> float:
-    """One pass over the data; the mean loss of its samples while they were trained on."""
-    generator = torch.Generator().manual_seed(derive(seed, f"order of epoch {epoch}"))
-    total, seen, mean, steps = torch.zeros((), device=device), 0, math.nan, len(data)
-    convolutional = has_convolutions(network)
-    attacker = Attacker(Attack.parse(recipe.attack), data) if recipe.attack else None
-    starts = torch.Generator().manual_seed(derive(seed, f"attack of epoch {epoch}"))
-    network.train()
-    for step, (inputs, targets) in enumerate(data.shuffled(generator, augment=recipe.augment), start=1):
-        rate = learning_rate_at(recipe, epoch * steps + step - 1, recipe.epochs * steps)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        inputs, targets = inputs.to(device), targets.to(device)
-        if convolutional and inputs.ndim == 4:
-            inputs = inputs.contiguous(memory_format=memory_format(device, recipe.precision))
-        if attacker is not None:  # in the mode that is trained in
-            with statistics_kept(network), _autocast(device, recipe.precision):
-                inputs = attacker(inputs, targets, each_loss(network), starts)
-        optimizer.zero_grad(set_to_none=True)
-        with _autocast(device, recipe.precision):
-            outputs = call(network, inputs)
-        loss = F.cross_entropy(outputs.float(), targets)
-        loss.backward()
-        optimizer.step()
-        total += loss.detach() * len(targets)
-        seen += len(targets)
-        if step % LOOK == 0 or step == steps:
-            mean = total.item() / seen
-            if not math.isfinite(mean):
-                raise NetworkError(
-                    f"training diverged: the loss is {mean} by step {step} of epoch {epoch + 1}",
-                    hint=f"Try a tenth of the learning rate: {recipe.learning_rate / 10:g}.",
-                )
-            if step < steps:
-                show(step, mean)
-    return mean
+    def _show(self, step: int, loss: float, accuracy: float | None = None) -> None:
+        if self.progress:
+            seconds = time.monotonic() - self.began
+            epochs = self.recipe.epochs
+            self.progress(Progress(self.epoch + 1, epochs, step, self.steps, loss, accuracy, seconds))
 
 
 def _autocast(device: str, precision: str) -> torch.autocast:

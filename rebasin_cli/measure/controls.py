@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from .. import networks
 from ..datasets.batches import checked, part_of, size_of
+from ..learning.loop import Learner, Made, learn
 from ..networks.layout import Wrapper
 from ..networks.recording import Recording
 from ..networks.running import call, fed, select
@@ -99,25 +100,44 @@ def fine_tuned(
     planned = plan_refit(own, some)
     each = (2 * planned.products + 6 * planned.forward) / (3 * max(1, planned.forward))  # samples of training
     count = sum(size_of(targets, inputs) for inputs, targets in checked(batches))
-    wanted, seen, steps = each * count, 0, 0
+    wanted = each * count
     if word == "distill":
         wanted = each * min(count, REFIT_SAMPLES) + share * count * distillation_passes(2, count) / 3
-    parameters = [p.requires_grad_(p.is_floating_point()) for p in own.parameters()]
-    optimizer = torch.optim.Adam(parameters, lr=RATE)
+    tuning = _Tuning(own, wanted, output, device)
     with seeded(seed, "fine-tuning", device):
         own.train()
-        while seen < wanted:
-            for inputs, targets in checked(batches):
-                size = size_of(targets, inputs)
-                for begun in range(0, size, STEP):
-                    part = fed(own, part_of(inputs, begun, begun + STEP), device)
-                    labels = part_of(targets, begun, begun + STEP).to(device)
-                    if len(labels) == 1 < size or seen >= wanted:  # a norm may refuse a single sample
-                        continue
-                    optimizer.zero_grad(set_to_none=True)
-                    F.cross_entropy(call(own, part, output=output).float(), labels).backward()
-                    optimizer.step()
-                    seen, steps = seen + len(labels), steps + 1
-                if seen >= wanted:
-                    break
-    return Tuned(own, output, {"endpoint": name, "labels": count, "steps": steps}).eval()
+        learn(tuning, Made(lambda: _parts(batches)))
+    return Tuned(own, output, {"endpoint": name, "labels": count, "steps": tuning.done}).eval()
+
+
+def _parts(batches: Batches) -> Iterator[tuple[Any, Any]]:
+    for inputs, targets in checked(batches):
+        size = size_of(targets, inputs)
+        for begun in range(0, size, STEP):
+            if size - begun > 1 or size == 1:  # a norm may refuse a single sample
+                yield part_of(inputs, begun, begun + STEP), part_of(targets, begun, begun + STEP)
+
+
+class _Tuning(Learner):
+    """Adam on the cross-entropy, until so many samples were seen."""
+
+    every = 0  # a control that diverges is one that is worse
+
+    def __init__(self, network: nn.Module, wanted: float, output: str | int | None, device: str):
+        self.network, self.output, self.device = network, output, device
+        self.left = wanted
+        parameters = [p.requires_grad_(p.is_floating_point()) for p in network.parameters()]
+        self.optimizer = torch.optim.Adam(parameters, lr=RATE)
+
+    @property
+    def finished(self) -> bool:
+        return self.left <= 0
+
+    def loss(self, inputs: Any, targets: Any) -> Tensor:
+        self.left -= len(targets)
+        self.optimizer.zero_grad(set_to_none=True)
+        outputs = call(self.network, fed(self.network, inputs, self.device), output=self.output)
+        return F.cross_entropy(outputs.float(), targets.to(self.device))
+
+    def move(self) -> None:
+        self.optimizer.step()

@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from .. import networks
 from ..averages.mixing import average
 from ..errors import CheckpointError
+from ..learning.loop import Learner, Made, learn
+from ..learning.schedules import cosine
 from ..networks.running import evaluating
 from ..networks.state import duplicate
 from ..runtime.seeds import seeded
@@ -74,37 +76,53 @@ def distill(
             )
         epochs = epochs_of(samples.count) if epochs is None else epochs
         whole = epochs * samples.steps
-        taken = _train(own, samples, max(1, round(share * whole)), began, seconds)
+        taken = _Distillation(own, samples, max(1, round(share * whole)), began, seconds).run()
         reset(own, batches, device=device)
         changed = () if not samples.missing(own) < missing else _taken(before, own.state_dict())
     layers = tuple(dict.fromkeys(name.rpartition(".")[0] for name in changed))
     return Repaired("distill", layers, passes=samples.passes, tensors=changed, share=taken / whole)
 
 
-def _train(network: nn.Module, samples: Ensemble, steps: int, began: float, seconds: float) -> int:
-    """Adam on all weights; norms with running statistics use those of each step. The steps that were taken.
+class _Distillation(Learner):
+    """Adam on all weights; norms with running statistics use those of each step.
 
     It ends with the `steps`, or with the `seconds` since it `began`, whichever are over first.
     """
-    norms = networks.running_norms(network).values()
-    optimizer = torch.optim.Adam(_rated([p for p in network.parameters() if p.is_floating_point()]))
-    taken = 0
-    with evaluating(network), torch.enable_grad():
-        for norm in norms:
-            norm.training = True
-        while True:
-            for inputs, targets in samples:
-                passed = (time.monotonic() - began) / seconds if seconds > 0 else 1.0
-                if (share := max(taken / steps, passed)) >= 1:
-                    return taken
-                for group in optimizer.param_groups:
-                    group["lr"] = group["rate"] * 0.5 * (1 + math.cos(math.pi * share))
-                optimizer.zero_grad(set_to_none=True)
-                samples.loss(network, inputs, targets).backward()
-                optimizer.step()
-                taken += 1
-                if taken == steps:
-                    return taken
+
+    every = 0  # where it diverges, it comes no nearer
+
+    def __init__(self, network: nn.Module, samples: Ensemble, steps: int, began: float, seconds: float):
+        self.network, self.samples, self.steps = network, samples, steps
+        self.began, self.seconds = began, seconds
+        self.optimizer = torch.optim.Adam(_rated([p for p in network.parameters() if p.is_floating_point()]))
+
+    def run(self) -> int:
+        """The steps that were taken."""
+        with evaluating(self.network), torch.enable_grad():
+            for norm in networks.running_norms(self.network).values():
+                norm.training = True
+            learn(self, Made(lambda: self.samples))
+        return self.done
+
+    @property
+    def share(self) -> float:
+        """Of the training that is over."""
+        passed = (time.monotonic() - self.began) / self.seconds if self.seconds > 0 else 1.0
+        return min(1.0, max(self.done / self.steps, passed))
+
+    @property
+    def finished(self) -> bool:
+        return self.share == 1
+
+    def loss(self, inputs: Any, targets: Any) -> Tensor:
+        falling = cosine(self.share)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["rate"] * falling
+        self.optimizer.zero_grad(set_to_none=True)
+        return self.samples.loss(self.network, inputs, targets)
+
+    def move(self) -> None:
+        self.optimizer.step()
 
 
 def _rated(parameters: Sequence[nn.Parameter]) -> list[dict[str, Any]]:

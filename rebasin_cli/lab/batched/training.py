@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...errors import NetworkError
+from ...learning.loop import Learner, Made, learn
 from . import stacks
 from .samples import Samples
 from .stacks import Stack
@@ -39,37 +40,71 @@ def trained(
     pass takes its samples once, in an order drawn anew; what does not fill a batch in its end is left out.
     The rate is constant. Raises NetworkError where a loss is no number.
     """
-    layers = [(w.detach().clone().requires_grad_(), b.detach().clone().requires_grad_()) for w, b in stack]
-    leaves = [tensor for layer in layers for tensor in layer]
-    kind = torch.optim.Adam(leaves, rate) if optimizer == "adam" else torch.optim.SGD(leaves, rate, momentum)
-    count = len(leaves[0])
+    count = len(stack[0][0])
     chosen = torch.arange(len(inputs)).expand(count, -1) if chosen is None else chosen
     batch = min(batch, chosen.shape[1])
     a_pass = chosen.shape[1] // batch
-    kept = {0: _copy(layers)} if 0 in keep else {}
-    passed = torch.zeros(count)
-    for step in range(steps):
-        if step % a_pass == 0:
-            if step and until and bool((passed < until * a_pass).all()):
-                return kept | {step: _copy(layers)}
-            passed = torch.zeros(count)
-            order = chosen.gather(1, torch.rand(chosen.shape, generator=generator).argsort(1))
-        picked = order[:, step % a_pass * batch :][:, :batch]
-        losses = stacks.cross_entropies(stacks.outputs(layers, inputs[picked]), targets[picked])
-        kind.zero_grad(set_to_none=True)
-        losses.sum().backward()
-        kind.step()
-        passed += losses.detach()
-        if step + 1 in keep or step + 1 == steps:
-            kept[step + 1] = _copy(layers)
-        if step % 100 == 99 or step + 1 == steps:
-            progress(step + 1)
-            if not bool(losses.isfinite().all()):
-                raise NetworkError(
-                    f"training diverged: a loss is no number by step {step + 1}",
-                    hint=f"Try a tenth of the learning rate: {rate / 10:g}",
-                )
-    return kept
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        order = chosen.gather(1, torch.rand(chosen.shape, generator=generator).argsort(1))
+        for number in range(a_pass):
+            picked = order[:, number * batch :][:, :batch]
+            yield inputs[picked], targets[picked]
+
+    training = _Training(stack, optimizer, rate, momentum, steps, until * a_pass, keep, progress)
+    learn(training, Made(batches))
+    return training.kept | {training.done: _copy(training.layers)}
+
+
+class _Training(Learner):
+    """All networks at once; it ends with the steps, or where all sums of a pass are below `until`."""
+
+    every = 100
+
+    def __init__(
+        self,
+        stack: Stack,
+        optimizer: str,
+        rate: float,
+        momentum: float,
+        steps: int,
+        until: float,
+        keep: Collection[int],
+        progress: Callable[[int], None],
+    ):
+        self.layers = [(w.requires_grad_(), b.requires_grad_()) for w, b in _copy(stack)]
+        leaves = [tensor for layer in self.layers for tensor in layer]
+        adam = optimizer == "adam"
+        self.optimizer = torch.optim.Adam(leaves, rate) if adam else torch.optim.SGD(leaves, rate, momentum)
+        self.rate, self.steps, self.until, self.keep = rate, steps, until, keep
+        self.progress, self.arrived = progress, False
+        self.kept = {0: _copy(stack)} if 0 in keep else {}
+
+    @property
+    def finished(self) -> bool:
+        return self.arrived or self.done == self.steps
+
+    def within(self, epoch: int) -> AbstractContextManager[None]:
+        self.passed = torch.zeros(len(self.layers[0][0]))
+        return nullcontext()
+
+    def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        losses = stacks.cross_entropies(stacks.outputs(self.layers, inputs), targets)
+        self.passed += losses.detach()
+        self.optimizer.zero_grad(set_to_none=True)
+        return losses.sum()
+
+    def move(self) -> None:
+        self.optimizer.step()
+
+    def tell(self, loss: float) -> None:
+        if self.done in self.keep:
+            self.kept[self.done] = _copy(self.layers)
+        if self.done % self.every == 0 or self.done == self.steps:
+            self.progress(self.done)
+
+    def ended(self, epoch: int, mean: float) -> None:
+        self.arrived = bool((self.passed < self.until).all())
 
 
 def steps_of(epochs: int, samples: int, batch: int) -> int:
