@@ -37,6 +37,7 @@ from rebasin_cli.datasets import open_data  # noqa: E402
 from rebasin_cli.learning.curves.curve import Curve, along  # noqa: E402
 from rebasin_cli.learning.curves.training import Search, Training  # noqa: E402
 from rebasin_cli.learning.curves.training import train as train_curve  # noqa: E402
+from rebasin_cli.learning.loop import Learner  # noqa: E402
 from rebasin_cli.learning.training import train  # noqa: E402
 from rebasin_cli.matchers import Problem, State, registry  # noqa: E402
 from rebasin_cli.matchers.portfolio.align import align  # noqa: E402
@@ -46,7 +47,6 @@ from rebasin_cli.measure.intervals import t_interval  # noqa: E402
 from rebasin_cli.networks.attacks import Attack, attacked  # noqa: E402
 from rebasin_cli.networks.evaluation import evaluate  # noqa: E402
 from rebasin_cli.repair.batchnorm import reset  # noqa: E402
-from rebasin_cli.runtime.signals import holding  # noqa: E402
 from rebasin_cli.spec.library import resolve_spec  # noqa: E402
 from rebasin_cli.symmetry.permutation import identity, permuted  # noqa: E402
 
@@ -297,8 +297,8 @@ def steps(study: Study) -> None:
     search = Search(problem, perms, Training(learning_rate=1e-9, weight_decay=decay))
     network = problem.network.train()
     batches = list(itertools.islice(study.train, 5))
-    with holding() as held:
-        ways = {"curve": lambda *batch: search.step(*batch, 0, held)}
+    with search.within(0):
+        ways = {"curve": lambda *batch: stepped(search, *batch)}
         for name, fused in (("plain", None), ("plain, fused", True)):
             how = {"lr": 1e-9, "momentum": 0.9, "nesterov": True, "weight_decay": decay, "fused": fused}
             ways[name] = plain(network, torch.optim.SGD(network.parameters(), **how))
@@ -312,6 +312,15 @@ def steps(study: Study) -> None:
     print(f"\nA step, {study.setting.what}, batch 128, the median of {5 * rounds}:")
     for name, median in medians.items():
         print(f"{name}: {1000 * median:.3f} ms, the curve's {medians['curve'] / median:.2f} times that")
+
+
+def stepped(learner: Learner, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+    """A step as the loop takes it."""
+    loss = learner.loss(inputs, targets)
+    loss.item()
+    loss.backward()
+    learner.move()
+    learner.done += 1
 
 
 def plain(network: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Any:
@@ -462,7 +471,7 @@ def projection(study: Study) -> None:
     problem = Problem(fitted, tuple(models), network=network, data=[(inputs, targets)])
     run = Run(problem, registry.get("pam").Options(init="identity"))
     run.begin(State((identity(fitted.words),)))
-    anchor, whole, shares = run._anchor(), [], []
+    whole, shares = [], []
     for _ in range(9):
         spent = [0.0]
 
@@ -474,7 +483,7 @@ def projection(study: Study) -> None:
 
         with mock.patch("rebasin_cli.matchers.relaxed.search.projected", timed):
             began = time.perf_counter()
-            run._step(inputs, targets, anchor)
+            stepped(run, inputs, targets)
             whole.append(time.perf_counter() - began)
         shares.append(spent[0] / whole[-1])
     print(

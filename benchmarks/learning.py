@@ -14,6 +14,7 @@ as it likes them.
 from __future__ import annotations
 
 import copy
+import itertools
 import statistics
 import time
 from collections import Counter
@@ -113,11 +114,13 @@ def measure(problem: Problem, way: str, steps: int) -> dict[str, float]:
         run = Run(problem, WAYS[way], ste_mm.PRIORS["uniforms"], 1.0)
         run.begin(None)
         rows: list[dict[str, float]] = []
-        for inputs, targets, _ in run.batches():
+        for inputs, targets in itertools.chain.from_iterable(map(run.passes.batches, itertools.count())):
             taken.clear()
             began = time.perf_counter()
-            run.step(inputs, targets)
+            run.loss(inputs, targets).backward()
+            run.move()
             seconds = time.perf_counter() - began
+            run.done += 1
             shapes = Counter({key: n for key, n in taken.items() if isinstance(key, tuple)})
             rows.append({name: taken[name] for name in ("matching", "assignments", "similarities")})
             rows[-1] |= {"step": seconds, "products": product_seconds(shapes), "solved": shapes.total()}

@@ -116,15 +116,15 @@ wall, out = time.perf_counter(), os.fdopen(os.dup(1), "w")
 from rebasin_cli.__main__ import main, prepare
 prepare()  # torch is imported before the command begins
 from rebasin_cli.matchers.straight_through.search import Run
-step, own, steps = Run.step, 0.0, int(sys.argv[1])
+loss, own, steps = Run.loss, 0.0, int(sys.argv[1])
 def counted(self, *batch):
     global wall, own, steps
     if steps == 0:
         print(time.perf_counter() - wall, time.process_time() - own, file=out, flush=True)
         os._exit(0)
     wall, own, steps = time.perf_counter(), time.process_time(), steps - 1
-    step(self, *batch)
-Run.step = counted
+    return loss(self, *batch)
+Run.loss = counted
 main(sys.argv[2:])
 """  # what comes before the first step, or the last of so many
 

@@ -24,15 +24,15 @@ class Learner:
 
     `done` steps were taken, those before an interruption too: the loop passes over their batches. `rate` is
     the learning rate, which an error speaks of. The loss is looked at every so many steps, where `every` is
-    0 never: on an accelerator each look waits. The loop ends with its passes, or where it is `finished`.
+    0 never: on an accelerator each look waits. The loop ends with its passes, or where it is `over`.
     """
 
     done = 0
     rate = 0.0
     every = 1
 
-    @property
-    def finished(self) -> bool:
+    def over(self) -> bool:
+        """Whether no more steps are wanted; asked before the first and after each."""
         return False
 
     def loss(self, inputs: Any, targets: Any) -> torch.Tensor:
@@ -133,10 +133,10 @@ def learn(learner: Learner, passes: Passes | Made) -> None:
     Raises DataError where there are no batches, NetworkError when the loss is no longer a number.
     """
     number = 0
+    if learner.over():
+        return
     with holding() as held:
         for epoch in itertools.count() if passes.epochs is None else range(passes.epochs):
-            if learner.finished:
-                return
             first, samples, mean = number, 0, math.nan
             total: Any = 0.0
             if passes.whole and number + (passes.length or 0) <= learner.done:  # nothing of it is left
@@ -160,7 +160,7 @@ def learn(learner: Learner, passes: Passes | Made) -> None:
                                 learner.tell(value if learner.every == 1 else math.nan)
                         if number == learner.done:
                             learner.after(number - first, mean)
-                        if learner.finished:
+                        if number >= learner.done and learner.over():
                             return
                 if number == first:
                     raise DataError(

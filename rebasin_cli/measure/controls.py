@@ -129,8 +129,7 @@ class _Tuning(Learner):
         parameters = [p.requires_grad_(p.is_floating_point()) for p in network.parameters()]
         self.optimizer = torch.optim.Adam(parameters, lr=RATE)
 
-    @property
-    def finished(self) -> bool:
+    def over(self) -> bool:
         return self.left <= 0
 
     def loss(self, inputs: Any, targets: Any) -> Tensor:

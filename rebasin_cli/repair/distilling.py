@@ -104,15 +104,10 @@ class _Distillation(Learner):
             learn(self, Made(lambda: self.samples))
         return self.done
 
-    @property
-    def share(self) -> float:
-        """Of the training that is over."""
+    def over(self) -> bool:
         passed = (time.monotonic() - self.began) / self.seconds if self.seconds > 0 else 1.0
-        return min(1.0, max(self.done / self.steps, passed))
-
-    @property
-    def finished(self) -> bool:
-        return self.share == 1
+        self.share = max(self.done / self.steps, passed)
+        return self.share >= 1
 
     def loss(self, inputs: Any, targets: Any) -> Tensor:
         falling = cosine(self.share)

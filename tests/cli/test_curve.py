@@ -221,7 +221,7 @@ def test_what_a_point_cannot_be(trained, curve, refused, more, says):
         (("--augment",), 2, "digits does not say how its samples are augmented"),
         (("--device", "gpu"), 2, "unknown device 'gpu'"),
         (("-o", "ab.safetensors"), 2, "Use ab.curve.safetensors"),
-        (("--lr", "1e12", "--epochs", "50"), 6, "Try a smaller --lr"),
+        (("--lr", "1e12", "--epochs", "50"), 6, "Try a tenth of the learning rate"),
         (("--resume",), 2, "there is no between.curve.search.safetensors"),
     ],
 )

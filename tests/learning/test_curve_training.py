@@ -237,8 +237,11 @@ def test_what_trains_no_curve(wrong, says):
 
 def test_twelve_halvings_whatever_the_number_of_epochs(problem):
     search = training.Search(problem(), {}, Training(epochs=250, learning_rate=1.0))
-    assert search._rate(0) == 1 and search._rate(20) == 1 and search._rate(21) == 0.5
-    assert search._rate(249) == 0.5**11
+    rates = []
+    for epoch in range(250):
+        with search.within(epoch):
+            rates.append(search.now)
+    assert rates[0] == rates[20] == 1 and rates[21] == 0.5 and rates[249] == 0.5**11
 
 
 def test_under_attack_the_gradient_is_taken_where_the_attack_at_that_point_ended(problem):

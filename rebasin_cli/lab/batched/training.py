@@ -51,13 +51,13 @@ def trained(
             picked = order[:, number * batch :][:, :batch]
             yield inputs[picked], targets[picked]
 
-    training = _Training(stack, optimizer, rate, momentum, steps, until * a_pass, keep, progress)
+    training = _Training(stack, optimizer, rate, momentum, steps, a_pass, until, keep, progress)
     learn(training, Made(batches))
     return training.kept | {training.done: _copy(training.layers)}
 
 
 class _Training(Learner):
-    """All networks at once; it ends with the steps, or where all sums of a pass are below `until`."""
+    """All networks at once; it ends with the steps, or where all means of a pass are below `until`."""
 
     every = 100
 
@@ -68,6 +68,7 @@ class _Training(Learner):
         rate: float,
         momentum: float,
         steps: int,
+        a_pass: int,
         until: float,
         keep: Collection[int],
         progress: Callable[[int], None],
@@ -76,12 +77,11 @@ class _Training(Learner):
         leaves = [tensor for layer in self.layers for tensor in layer]
         adam = optimizer == "adam"
         self.optimizer = torch.optim.Adam(leaves, rate) if adam else torch.optim.SGD(leaves, rate, momentum)
-        self.rate, self.steps, self.until, self.keep = rate, steps, until, keep
+        self.rate, self.steps, self.a_pass, self.until, self.keep = rate, steps, a_pass, until, keep
         self.progress, self.arrived = progress, False
         self.kept = {0: _copy(stack)} if 0 in keep else {}
 
-    @property
-    def finished(self) -> bool:
+    def over(self) -> bool:
         return self.arrived or self.done == self.steps
 
     def within(self, epoch: int) -> AbstractContextManager[None]:
@@ -103,8 +103,9 @@ class _Training(Learner):
         if self.done % self.every == 0 or self.done == self.steps:
             self.progress(self.done)
 
-    def ended(self, epoch: int, mean: float) -> None:
-        self.arrived = bool((self.passed < self.until).all())
+    def after(self, step: int, mean: float) -> None:
+        if self.until and step == self.a_pass:
+            self.arrived = bool((self.passed < self.until * self.a_pass).all())
 
 
 def steps_of(epochs: int, samples: int, batch: int) -> int:

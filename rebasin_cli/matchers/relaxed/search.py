@@ -58,7 +58,7 @@ def search(problem: Problem, options: Descent) -> MatchResult:
     with torch.inference_mode(False), torch.enable_grad():  # whatever holds for the caller
         run = Run(problem, options)
         run.begin(problem.start)
-        run.descend()
+        learn(run, run.passes)
         return run.rounded()
 
 
@@ -103,20 +103,12 @@ class Run(Learner):
             else:
                 (found,) = start.permutations
             self.start = dict(found)
-            self.matrices = dict(self._anchor())
-            self.before = self._loss(self.start)
-
-    def _anchor(self) -> dict[str, Tensor]:
-        """The matrices where all began."""
-        found = of_permutations(self.start, self.problem.fitted)
-        return {word: matrix.to(self.device) for word, matrix in found.items()}
+        anchor = of_permutations(self.start, self.problem.fitted)
+        self.anchor = {word: matrix.to(self.device) for word, matrix in anchor.items()}
+        if not self.matrices:
+            self.matrices, self.before = dict(self.anchor), self._loss(self.start)
 
     # --------------------------------------------------------------------------------------------- steps
-
-    def descend(self) -> None:
-        """All steps that are still to come."""
-        self.anchor = self._anchor()
-        learn(self, self.passes)
 
     def loss(self, inputs: Any, targets: Any) -> Tensor:
         """At one point of the line."""

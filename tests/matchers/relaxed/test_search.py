@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from rebasin_cli.errors import UsageError
 from rebasin_cli.learning.curves.curve import Curve
+from rebasin_cli.learning.loop import Passes, learn
 from rebasin_cli.matchers import Problem, State, pam
 from rebasin_cli.matchers.relaxed.search import Run
 from rebasin_cli.runtime.seeds import generator
@@ -87,8 +88,8 @@ def test_a_step_is_the_gradient_through_the_line_the_pull_and_the_projection():
     problem = problem_of()
     run = Run(problem, pam.Options(learning_rate=0.3, nu=2.0, projections=3))
     run.begin(State((permutation.identity(problem.fitted.words),)))
-    anchor, (inputs, targets) = run._anchor(), next(iter(Batches()))
-    run._step(inputs, targets, anchor)
+    inputs, targets = next(iter(Batches()))
+    learn(run, Passes([(inputs, targets)]))
     matrix = torch.eye(6, requires_grad=True)
     a, b = problem.models
     moved = {
@@ -134,7 +135,7 @@ def test_the_two_readings_of_what_is_minimised_differ_by_the_pull():
     # the descent itself would stay: it begins where a weak pull had ended
     weak = Run(problem, pam.Options(learning_rate=0.5))
     weak.begin(State((permutation.identity(problem.fitted.words),)))
-    weak.descend()
+    learn(weak, weak.passes)
 
     def rounded(choose):
         weak.options = pam.Options(**options, choose=choose)
@@ -155,7 +156,7 @@ def test_the_pull_keeps_the_matrices_where_they_began():
     for nu in (1e6, 1e-3):
         run = Run(problem, pam.Options(learning_rate=0.5, epochs=1, nu=nu))
         run.begin(State((permutation.identity(problem.fitted.words),)))
-        run.descend()
+        learn(run, run.passes)
         far.append((run.matrices["h"].detach() - torch.eye(6)).norm().item())
     assert far[1] < 0.05 < 0.1 < far[0]
 
