@@ -150,10 +150,13 @@ class NotProven(SpecError):
     `words` are those that change the function when they alone are permuted, where that was tried.
 
     `grouped`: as permutations they hold; what does not is the group that the spec gives them beyond.
+
+    `untested`: nothing is wrong but that these tensors could not be tested.
     """
 
     words: tuple[str, ...] = ()
     grouped: bool = False
+    untested: tuple[str, ...] = ()
 
 
 class NoSpecFits(SpecError):

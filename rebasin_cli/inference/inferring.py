@@ -21,7 +21,7 @@ from ..registry.user_code import user_code
 from ..symmetry.folds import Folds
 from .groups.symmetries import Symmetries, looked_at
 from .rules.alike import Alike, alike
-from .rules.following import follow
+from .rules.following import follow, meeting
 from .rules.missing import Missed, missed
 from .rules.walk import COMPLEX
 from .rules.writable import drop_unwritable
@@ -107,7 +107,8 @@ def folds_of(
 def _proven(write: Writing, inferred: Inferred, inputs: Any) -> Inferred:
     """The spec after the proof; words that break the function alone, or else all, are frozen.
 
-    One whose group does not hold is left with its permutations first.
+    So are those of tensors that could not be tested, and those that they meet. One whose group does not hold
+    is left with its permutations first.
     """
     walk = write.walk
     for _ in range(3 + bool(inferred.lists)):
@@ -127,8 +128,10 @@ def _proven(write: Writing, inferred: Inferred, inputs: Any) -> Inferred:
                 inferred = write()
                 continue
             why = f"{REFUSED}: {error.message.partition(': ')[2]}"
+            met = meeting(walk, write.program, error.untested)
+            every = not (error.words or met)
             for var, word in names(walk.units, walk.tensors, walk.used, walk.hints).items():
-                if word in error.words or not error.words:
+                if word in error.words or var in met or every:
                     walk.freeze(var, why)
             drop_unwritable(walk)
             inferred = write()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -103,10 +103,10 @@ def buffers_kept(network: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def own_state(network: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+def own_state(network: nn.Module, dtype: torch.dtype) -> Iterator[Callable[[], None]]:
     """Parameters and buffers are copies, in `dtype` where they have a floating point; afterwards as before.
 
-    Tensors that share memory still do.
+    Tensors that share memory still do. Gives what makes the copies' values those of the network again.
     """
     kept: dict[int, tuple[torch.Tensor, torch.Tensor, bool]] = {}
     for tensor in (*network.parameters(), *network.buffers()):
@@ -115,12 +115,17 @@ def own_state(network: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     try:
         for tensor, data, _ in kept.values():
             tensor.data = _copied(data, _precision(data.dtype, dtype), storages)
-        yield
+        yield lambda: _given_back(kept.values())
     finally:
         for tensor, data, learns in kept.values():
             tensor.data = data
             if tensor.requires_grad != learns:
                 tensor.requires_grad_(learns)
+
+
+def _given_back(kept: Iterable[tuple[torch.Tensor, torch.Tensor, bool]]) -> None:
+    for tensor, data, _ in kept:
+        tensor.detach().copy_(data)
 
 
 def _precision(own: torch.dtype, wanted: torch.dtype) -> torch.dtype:

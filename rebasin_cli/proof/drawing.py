@@ -30,6 +30,7 @@ MATRICES = {
 BIASES = {"addmm": 0, "baddbmm": 0, "convolution": 2}
 TABLES = ("add", "add_", "sub", "embedding", "index", "index_select", "gather", "cat", "where")
 ENTRY = 0.5  # standard deviation of a table's entries
+STIRRED = 0.1
 NEAR = 1.5  # what is no further from its size stays: each change goes through all of a weight
 
 
@@ -47,6 +48,14 @@ def draw(network: nn.Module, rng: torch.Generator) -> None:
             fan_in = math.prod(tensor.shape[1:]) if tensor.ndim != 3 else max(tensor.shape[1:])  # of experts
             fan_in = max(1, fan_in)  # a layer may have no units
             pool.normal(real, math.sqrt(2 / fan_in))
+
+
+def stir(network: nn.Module, rng: torch.Generator) -> None:
+    """Move each number by up to `STIRRED` of itself, in place, and those of a tensor of zeros off zero."""
+    for _, tensor in tensors_of(network):
+        real = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+        moved = STIRRED * (2 * torch.rand(real.shape, generator=rng, dtype=torch.float64) - 1)
+        real.add_(torch.where(real == 0, 0.0, real) * moved if real.any() else moved)
 
 
 def draws(tensor: torch.Tensor) -> bool:

@@ -119,7 +119,7 @@ def _proven(
         # looked at closely is the last of them, whose inputs may be smaller, and then what that left open
         trial = trials - 1 - done if done < trials else done
         close = done == 0 or done >= trials
-        found = answers(runs, inputs, seed, trial, close)
+        found = answers(runs, inputs, seed, trial, close, own=done == trials)
         changed = Changed(runs, fitted, found.batch, found.outputs)
         most = _permuted(changed, fitted, seed, trial, done == 0)
         if not most <= allowed:  # it may be rounding
@@ -144,8 +144,18 @@ def _proven(
             hidden = [n for n, effect in found.effects.items() if n in open_ and not effect > least]
             if hidden:
                 changed.undo()
-            seen = seeing.look(network, changed.difference, hidden, least, generator(seed, "unseen"))
+            seen = seeing.look(
+                network,
+                changed.difference,
+                hidden,
+                least,
+                generator(seed, "unseen"),
+                0.0 if runs.drawn else 1.0,
+            )
             untested = set(seen.untested)
+            if done == trials and not runs.drawn:  # these may stand where nothing shows: another trial
+                untested |= {*seen.without_effect}
+                seen = seeing.Seen()
             without_effect += seen.without_effect
             unread |= found.unread & {*seen.without_effect}
         changed.undo(drawn=False)
@@ -210,7 +220,7 @@ def _untested(fitted: FittedSpec, tensors: Collection[str]) -> NotProven:
         hint="Give inputs on which they count with --input or --data",
     )
     moved = {word for name in tensors for axis in fitted.tensors.get(name, ()) for word in words_of(axis)}
-    refused.words = tuple(sorted(moved))
+    refused.words, refused.untested = tuple(sorted(moved)), tuple(tensors)
     return refused
 
 

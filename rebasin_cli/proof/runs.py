@@ -33,18 +33,40 @@ class Series:
 
 
 class Runs:
-    """The network on batches, each time as if for the first time; `last` is what it returned at last."""
+    """The network on batches, each time as if for the first time; `last` is what it returned at last.
+
+    `drawn` tells whether its weights are random ones, or near those that it came with.
+    `give_back` makes the weights those that it came with, in this precision.
+    """
 
     def __init__(
-        self, network: nn.Module, refresh: Callable[[], None], dtype: torch.dtype, kept: Kept
+        self,
+        network: nn.Module,
+        refresh: Callable[[], None],
+        dtype: torch.dtype,
+        kept: Kept,
+        give_back: Callable[[], None],
     ) -> None:
         self.network, self._refresh, self.dtype, self._kept = network, refresh, dtype, kept
+        self._give_back, self.drawn = give_back, True
         self.last = Returned((), (), (), ())
+
+    def draw(self, rng: torch.Generator) -> None:
+        """Random weights in place of those that there are."""
+        drawing.draw(self.network, rng)
+        self.drawn = True
+
+    def near_own(self, rng: torch.Generator) -> None:
+        """Weights near those that the network came with, which nothing scales; none of them is constant."""
+        self._give_back()
+        drawing.stir(self.network, rng)
+        self.drawn = False
 
     def outputs(self, inputs: Any, *, scale: bool = False) -> list[torch.Tensor]:
         """Every tensor of the network's function, in this precision; of a series each is stacked.
 
-        `scale`: after weights were scaled to size. Raises Fails where the network does, and as `Kept.of`.
+        `scale`: after drawn weights were scaled to size. Raises Fails where the network does, and as
+        `Kept.of`.
         """
         if isinstance(inputs, Series):
             first, *others = inputs.batches
@@ -54,7 +76,7 @@ class Runs:
         try:
             with contextlib.ExitStack() as modes:
                 modes.enter_context(buffers_kept(self.network))
-                if scale:
+                if scale and self.drawn:
                     modes.enter_context(drawing.Scaling(self.network))
                 if self.dtype is torch.float64:
                     modes.enter_context(in_float64())
@@ -78,8 +100,9 @@ def in_finest(network: nn.Module, inputs: Any, kept: Kept, work: Callable[[Runs,
     """
 
     def in_precision(dtype: torch.dtype) -> T:
-        with fresh(network, inputs) as refresh, own_state(network, dtype), torch.no_grad():
-            return work(Runs(network, refresh, dtype, kept), fed(network, inputs, "cpu", quiet=True))
+        with fresh(network, inputs) as refresh, own_state(network, dtype) as give_back, torch.no_grad():
+            runs = Runs(network, refresh, dtype, kept, give_back)
+            return work(runs, fed(network, inputs, "cpu", quiet=True))
 
     try:
         return in_precision(torch.float64)

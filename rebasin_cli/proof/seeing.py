@@ -107,15 +107,16 @@ def look(
     hidden: Sequence[str],
     least: float,
     rng: torch.Generator,
+    size: float = 0.0,
 ) -> Seen:
     """Look at tensors of which the gradient tells nothing; `difference` runs the network.
 
-    One above `least` is seen.
+    One above `least` is seen. Much larger values are larger than those that there are, and than `size`.
     """
     own = dict(tensors_of(network))
     if not hidden:
         return Seen()
-    if _with({name: _other(own[name], rng) for name in hidden}, own, difference) <= NOTHING:
+    if _with({name: _other(own[name], rng, size) for name in hidden}, own, difference) <= NOTHING:
         return Seen(tuple(hidden))
     nothing: list[str] = []
     untested: list[str] = []
@@ -123,7 +124,7 @@ def look(
         tensor = own[name]
         if _with({name: tensor.flatten().roll(1).view(tensor.shape)}, own, difference) > least:
             continue
-        changed = _with({name: _other(tensor, rng)}, own, difference)
+        changed = _with({name: _other(tensor, rng, size)}, own, difference)
         (nothing if changed <= NOTHING else untested).append(name)
     return Seen(tuple(nothing), tuple(untested))
 
@@ -131,18 +132,20 @@ def look(
 def _with(
     values: dict[str, torch.Tensor], own: dict[str, torch.Tensor], difference: Callable[[], float]
 ) -> float:
-    """The difference with these values; the tensors' own come back."""
+    """The difference with these values, infinite where the network fails on them; its own come back."""
     kept = {name: own[name].detach().clone() for name in values}
     try:
         for name, other in values.items():
             own[name].detach().copy_(other)
         return difference()
+    except NetworkError:
+        return math.inf
     finally:
         for name, before in kept.items():
             own[name].detach().copy_(before)
 
 
-def _other(tensor: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
+def _other(tensor: torch.Tensor, rng: torch.Generator, size: float) -> torch.Tensor:
     """Much larger values, positive where all were."""
-    size = LARGE * tensor.detach().abs().max()
+    size = LARGE * max(tensor.detach().abs().max().item(), size)
     return tensor + size * torch.rand(tensor.shape, generator=rng, dtype=torch.float64).to(tensor.dtype)

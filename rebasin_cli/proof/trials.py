@@ -22,6 +22,7 @@ SIDE = 64  # pixels that drawn inputs have at most, where the network takes so f
 DRAWS = 16  # of weights, before a network that answers every input alike is refused
 WAYS = 32  # of rounding, where the size of what cancels is looked for
 OTHERS = 3  # batches that are run beside one that tells nothing alone
+SAME = 64  # times the rounding of the precision: what that may do to equal numbers
 DEAD = "the network answers every input alike on random weights, so a proof would say nothing"
 
 
@@ -42,9 +43,27 @@ class Answers:
     unread: frozenset[str] = frozenset()
 
 
-def answers(runs: Runs, inputs: Any, seed: int, trial: int, close: bool) -> Answers:
-    """The answers of a trial, on random weights. Raises Dead where all inputs are answered alike."""
-    return alive(runs, seed, f"prove weights {trial}", lambda: _answers(runs, inputs, seed, trial, close))
+def answers(runs: Runs, inputs: Any, seed: int, trial: int, close: bool, *, own: bool = False) -> Answers:
+    """The answers of a trial, on random weights; first on some near the network's `own` where that is asked.
+
+    On those, too, where random ones make it fail or say nothing: lengths may depend on them. Raises Dead
+    where all inputs are answered alike.
+    """
+
+    def answered() -> Answers:
+        return _answers(runs, inputs, seed, trial, close)
+
+    if own:
+        runs.near_own(generator(seed, f"prove near {trial}"))
+        with contextlib.suppress(NetworkError):
+            return answered()
+    try:
+        return alive(runs, seed, f"prove weights {trial}", answered)
+    except NetworkError:
+        runs.near_own(generator(seed, f"prove near {trial}"))
+        with contextlib.suppress(NetworkError):
+            return answered()
+        raise
 
 
 def alive(runs: Runs, seed: int, name: str, answered: Callable[[], Answers]) -> Answers:
@@ -53,11 +72,11 @@ def alive(runs: Runs, seed: int, name: str, answered: Callable[[], Answers]) -> 
     Raises Dead where it always does, and what `answered` raises.
     """
     for again in range(1, DRAWS):
-        drawing.draw(runs.network, generator(seed, name))
+        runs.draw(generator(seed, name))
         with contextlib.suppress(Dead):
             return answered()
         name = f"{name.partition(' again')[0]} again {again}"
-    drawing.draw(runs.network, generator(seed, name))
+    runs.draw(generator(seed, name))
     return answered()
 
 
@@ -78,7 +97,7 @@ def _answered(runs: Runs, batch: Any, seed: int, trial: int, close: bool) -> Ans
     found = _run(runs, batch, close)
     if _tells(found.outputs) and (trial or not _of_one(found.outputs)):
         return found
-    drawn = (_redrawn(batch, generator(seed, f"prove inputs {trial} beside {k}")) for k in range(OTHERS))
+    drawn = (_redrawn(batch, generator(seed, f"prove inputs {trial} beside {k}"), k) for k in range(OTHERS))
     others = [other for other in drawn if not _same(other, batch)]
     if _tells(found.outputs):  # of one input
         if others and _repeats(runs, others[0], found.outputs):
@@ -115,11 +134,24 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _tells(outputs: Sequence[torch.Tensor]) -> bool:
-    """Whether the outputs differ from entry to entry, and from sample to sample where there are several."""
+    """Whether the outputs differ from entry to entry, and from sample to sample where there are several.
+
+    By more than rounding, which adds up in an order of its own.
+    """
     batched = [tensor for tensor in outputs if tensor.ndim > 1 and len(tensor) > 1]
-    return any(tensor.numel() > 1 and tensor.min() < tensor.max() for tensor in outputs) and not (
-        batched and all(torch.equal(tensor, tensor[:1].expand_as(tensor)) for tensor in batched)
+    return any(_differ(tensor.flatten()) for tensor in outputs) and not (
+        batched and not any(map(_differ, batched))
     )
+
+
+def _differ(rows: torch.Tensor) -> bool:
+    """Whether any row is another one than the first."""
+    if len(rows) < 2 or not rows.numel():
+        return False
+    same = rows[:1].expand_as(rows)
+    size = torch.maximum(rows.abs(), same.abs()).nan_to_num(posinf=0.0)
+    apart = ~((rows - same).abs() <= SAME * torch.finfo(rows.dtype).eps * size)
+    return bool((apart & (rows != same)).any())  # infinities differ by no number
 
 
 def _of_one(outputs: Sequence[torch.Tensor]) -> bool:
@@ -139,8 +171,12 @@ def _batches(inputs: Any, seed: int, trial: int) -> Iterator[Any]:
     yield drawn
 
 
-def _redrawn(inputs: Any, rng: torch.Generator) -> Any:
-    """Another batch of the same kind: noise as large as the input, integers in another order."""
+def _redrawn(inputs: Any, rng: torch.Generator, way: int = 0) -> Any:
+    """Another batch of the same kind: noise as large as the input, integers in another order.
+
+    By another `way` some integers in place of others, or any up to the largest: an order may be nothing that
+    a network sees, and there may be one integer only.
+    """
 
     def redraw(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_floating_point() and tensor.numel():
@@ -150,7 +186,15 @@ def _redrawn(inputs: Any, rng: torch.Generator) -> Any:
             return tensor.mean() + spread * torch.randn(tensor.shape, generator=rng, dtype=tensor.dtype)
         if tensor.dtype == torch.bool:
             return tensor
-        return tensor.flatten()[torch.randperm(tensor.numel(), generator=rng)].view(tensor.shape)
+        count = tensor.numel()
+        if not way or not count:
+            return tensor.flatten()[torch.randperm(count, generator=rng)].view(tensor.shape)
+        if tensor.unique().numel() > 1:
+            return tensor.flatten()[torch.randint(count, (count,), generator=rng)].view(tensor.shape)
+        below = int(tensor.max()) + 1
+        if way == 1 or below < 3:  # a mask that lets all through
+            return tensor
+        return torch.randint(below, tensor.shape, generator=rng, dtype=tensor.dtype)
 
     return map_tensors(redraw, inputs)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from ..errors import SpecError
 from ..spec.notation import Axis, Fixed, Sum, Word, factors_of, fitted_length, starred_of
 from ..spec.spec import Block
 
@@ -92,10 +93,7 @@ def indices_of(
     last = max(k for k, axis in enumerate(axes) if not isinstance(axis, Fixed))
     axes, indices = axes[: last + 1], []  # behind it whole pieces are copied
     for k, axis in enumerate(axes):
-        others = {
-            word: next(j for j, other in enumerate(axes) if j != k and Word(word) in factors_of(other))
-            for word in elsewhere(axis, within)
-        }
+        others = {word: _beside(axes, k, word) for word in elsewhere(axis, within)}
         dims = sorted(set(others.values()))
         places = [shape[j] for j in dims]
         at: dict[str | None, torch.Tensor] = {
@@ -110,6 +108,17 @@ def indices_of(
         index = index.reshape([n if j in (k, *dims) else 1 for j, n in enumerate(shape[: len(axes)])])
         indices.append(index[rows] if 0 in (k, *dims) else index)
     return indices
+
+
+def _beside(axes: tuple[Axis, ...], k: int, word: str) -> int:
+    """The other axis that has a word; raises SpecError where none has."""
+    for j, other in enumerate(axes):
+        if j != k and Word(word) in factors_of(other):
+            return j
+    raise SpecError(
+        f'"{axes[k]}" lies within "{word}", which no other axis of the tensor has',
+        problems=[f'its axes are "{" ".join(map(str, axes))}"'],
+    )
 
 
 def _positions(axis: Axis, word: str, sizes: Mapping[str, int]) -> torch.Tensor:

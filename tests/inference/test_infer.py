@@ -576,6 +576,22 @@ def test_sequences_are_packed_by_their_lengths():
     assert list(found.fitted.words.values()) == [5, 5] and found.proof is not None
 
 
+ONTO = {
+    "rows added": lambda s, x: s.h(torch.zeros(4, 6).index_add(0, torch.tensor([2, 0]), s.l(x)) + s.m(x[:1])),
+    "rows put": lambda s, x: s.h(torch.zeros(4, 6).index_put((torch.tensor([2, 0]),), s.l(x)) + s.m(x[:1])),
+    "a norm of equal units": lambda s, x: s.h(s.n(torch.ones(2, 6)) + s.l(x) + s.m(x)),
+}
+
+
+@pytest.mark.parametrize("onto", ONTO)
+def test_what_is_added_to_equal_units_gives_them_its_order(onto):
+    network = Net(ONTO[onto], l=nn.Linear(3, 6), m=nn.Linear(3, 6), h=nn.Linear(6, 2), n=nn.LayerNorm(6))
+    found = infer(network, ROWS[:2])
+    assert list(found.fitted.words.values()) == [6] and found.proof is not None and not found.refused
+    still = {name for name, axes in found.fitted.tensors.items() if {*map(str, axes)} <= {".", "2", "3", "6"}}
+    assert still == {"h.bias"} | (set() if "norm" in onto else {"n.weight", "n.bias"})
+
+
 def test_a_bilinear_layer_has_units_on_both_sides():
     network = Net(
         lambda s, x: s.h(s.b(s.l(x), s.m(x)).relu()),

@@ -7,12 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli.errors import NetworkError, NotProven, UsageError
+from rebasin_cli.errors import NetworkError, NotProven, SpecError, UsageError
 from rebasin_cli.proof.prove import prove
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.notation import Word
 from rebasin_cli.spec.parsing import parse
-from rebasin_cli.symmetry import permutation
+from rebasin_cli.spec.spec import Block
+from rebasin_cli.symmetry import index_maps, permutation
 
 
 class Net(nn.Module):
@@ -596,3 +598,38 @@ def test_a_parameter_that_is_expanded_is_drawn_like_others():
         {name: tuple(tensor.shape) for name, tensor in net.state_dict().items()},
     )
     assert prove(net, fitted, torch.randn(3, 5, 4)).largest_difference < 1e-12
+
+
+class Stretched(nn.Module):
+    """Each row is repeated as often as the network says, some 5 times; random weights ask for none."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.length = nn.Linear(3, 6), nn.Linear(6, 2), nn.Linear(3, 1)
+        with torch.no_grad():
+            self.length.weight.copy_(torch.tensor([[1.0, -1.0, 0.5]]))
+            self.length.bias.fill_(5.0)
+
+    def forward(self, x):
+        counts = self.length(x).round().long().squeeze(-1)
+        if int(counts.min()) < 1:
+            raise ValueError("no such length")
+        return self.two(torch.relu(self.one(x))).repeat_interleave(counts, 0)
+
+
+def test_what_fails_on_random_weights_is_proven_near_its_own():
+    net, x = Stretched(), torch.rand(4, 3, generator=torch.Generator().manual_seed(0))
+    words = {"one.weight": "h .", "one.bias": "h", "two.weight": ". h", "two.bias": "."}
+    words |= {"length.weight": ". .", "length.bias": "."}
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    assert prove(net, spec_for(net, words), x).largest_difference < 1e-12
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    with pytest.raises(NotProven):
+        prove(net, spec_for(net, words | {"two.weight": ". ."}), x)
+
+
+def test_a_star_without_what_it_lies_within_is_told():
+    axes = (Word("h"), Word("d", each=True))
+    within = {"d": Block("heads", 2, 3)}
+    with pytest.raises(SpecError, match="no other axis"):
+        index_maps.indices_of((4, 6), axes, {"h": torch.arange(4), "d": torch.arange(6)}, within)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ...graph.nodes import operation
 from ..axes.axes import Axes, Fixed, product
 from ..axes.orders import Parents
-from .rules import Rules, broadcast
+from .rules import Rules, broadcast, unite
 
 if TYPE_CHECKING:
     from .walk import Value, Walk
@@ -114,7 +114,7 @@ def layer_norm(walk: Walk, a: dict[str, Any]) -> Any:
     x, count = a["input"].axes, len(a["normalized_shape"])
     for name in ("weight", "bias"):
         if a.get(name) is not None:
-            broadcast(walk, [x, a[name].axes])
+            x = unite(walk, [x, a[name].axes])
     if walk.operation != "native_layer_norm":
         return x
     kept = (*x[:-count], *(Fixed(1),) * count)
@@ -163,7 +163,7 @@ def attention(walk: Walk, a: dict[str, Any]) -> Axes | None:
         walk.freeze((query[-2], key[-2]), "attention is causal")
     if a["attn_mask"] is not None:
         mask = a["attn_mask"].axes
-        broadcast(walk, [(*batch, query[-2], key[-2]), mask])
+        unite(walk, [(*batch, query[-2], key[-2]), mask])
     walk.call(batch[-1:], query[-1], value[-1])
     return (*batch, query[-2], value[-1])
 

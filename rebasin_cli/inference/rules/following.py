@@ -7,7 +7,7 @@ that nothing changes for it; where a rule fails or returns other sizes than the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from ...graph.operations import operation_of
 from ...graph.program import Program
 from ...graph.tracing import needed_for, outputs_of
 from ...networks.returned import Kept
-from ..axes.axes import Fixed
+from ..axes.axes import Axes, Fixed, Var, variables
 from ..axes.stack import Stack
 from . import contractions, routing, rules, shaping, stacking
 from .walk import CHECKS, INPUT, INSTEAD, KEPT, OUTPUT, TABLE, UNUSED, WRITTEN, Value, Walk
@@ -72,6 +72,28 @@ def follow(
         if id(axes) not in tied:
             walk.freeze(axes, unused)
     return walk
+
+
+def meeting(walk: Walk, program: Program, tensors: Collection[str]) -> set[Var]:
+    """The units of what is computed from these tensors, as far as the first values that have some."""
+    named = {spec.arg.name for spec in program.inputs if hasattr(spec.arg, "name") and spec.target in tensors}
+    left = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in named]
+    met: set[Var] = set()
+    seen = set(left)
+    while left:
+        node = left.pop()
+        rows = [axes for value in _values(walk.values.get(node)) for axes in _rows(value)]
+        own = {var for axes in rows for axis in axes for var in variables(walk.units.resolve(axis))}
+        met |= own
+        if not own:
+            new = [user for user in node.users if user not in seen]
+            seen.update(new)
+            left += new
+    return met
+
+
+def _rows(value: Value) -> tuple[Axes, ...]:
+    return value.stack.pieces if value.stack else (value.axes,)
 
 
 def _source(
@@ -137,7 +159,7 @@ def _fresh(walk: Walk, value: Any) -> Any:
 
 
 def _freeze(walk: Walk, value: Value, told: str) -> None:
-    for axes in value.stack.pieces if value.stack else (value.axes,):
+    for axes in _rows(value):
         walk.freeze(axes, told)
     routing.hold(walk, [value])
 

@@ -10,7 +10,7 @@ from torch import fx
 
 from ...graph.nodes import operand, schema_of
 from ..axes.axes import Axes, Fixed
-from .rules import broadcast, rule
+from .rules import broadcast, rule, unite
 
 if TYPE_CHECKING:
     from .walk import Value, Walk
@@ -111,7 +111,7 @@ def index_put(walk: Walk, a: dict[str, Any]) -> Axes | None:
     if not a["accumulate"]:  # of two that go to one place the last stays
         walk.freeze(a["indices"][at].axes, "it is looked up by number")
     put = (*axes[:at], *a["indices"][at].axes, *axes[at + 1 :])
-    broadcast(walk, [put, source])
+    unite(walk, [put, source])
     return axes
 
 

@@ -165,9 +165,10 @@ GROUPED = ("_grouped_mm", "grouped_mm_fallback", "grouped_mm")
 @rule("grouped_mm")
 def grouped(walk: Walk, a: dict[str, Any]) -> Value | None:
     """Rows of one expert after another, each with its expert's matrix."""
-    x, weight, ends = (value for value in a.values() if hasattr(value, "axes"))
-    if len(x.axes) != 2 or len(weight.axes) != 3:
+    by_rank = {len(value.axes): value for value in rules.tensors(a)}  # each package has names of its own
+    if by_rank.keys() != {1, 2, 3}:
         return None
+    ends, x, weight = (by_rank[rank] for rank in (1, 2, 3))
     experts = weight.axes[0]
     if ends.role == ENDS and walk.units.tells(x.axes[0], ends.names):
         walk.unify(experts, ends.names)
@@ -208,7 +209,7 @@ def scatter(walk: Walk, a: dict[str, Any]) -> Value | None:
     if _looked_up(walk, value.axes, numbers, a["dim"]) is None:
         return None
     if source is not None:
-        rules.broadcast(walk, [numbers.axes, source.axes])
+        rules.unite(walk, [numbers.axes, source.axes])
     return _made(walk, value.axes)
 
 

@@ -62,3 +62,14 @@ def broadcast(walk: Walk, shapes: list[Axes]) -> Axes:
         for axes in told[1:]:
             result[k] = walk.unify(result[k], axes[k], units.aligned(told, k) if depends[k] else NONE)
     return tuple(result)
+
+
+def unite(walk: Walk, shapes: list[Axes]) -> Axes:
+    """As `broadcast`, where each of them is what it is: one in any order is from now on in the others'."""
+    found = broadcast(walk, shapes)
+    for axes in shapes:
+        row = (Fixed(1),) * (len(found) - len(axes)) + axes
+        for k, (own, axis) in enumerate(zip(row, found, strict=True)):
+            if own.size == axis.size:
+                walk.unify(axis, own, walk.units.aligned([row, found], k))
+    return found
