@@ -283,7 +283,7 @@ def test_effort_and_tolerance_act_on_elements_too(models, done):
         "--force",
     )
     heights = [
-        done(*line, "--effort", effort, "--tolerance", 1e-9).json()["objective"]["after"]
+        done(*line, "--effort", effort, "--tolerance", 1e-9).json()["match"]["objective_after"]
         for effort in ("fast", "normal", "high")
     ]
     assert heights == sorted(heights)
