@@ -25,7 +25,7 @@ from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
-from rebasin_cli.symmetry import permutation
+from rebasin_cli.symmetry import permutation, stored
 
 SPEC = """\
 # Llama: residual stream r, key heads with their query heads kv{i}, feed-forward f{i}
@@ -108,7 +108,7 @@ def main() -> None:
         seconds = time.perf_counter() - began
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         peak *= 1 if sys.platform == "darwin" else 1024
-        found = permutation.load(out.with_name("out.perm.safetensors"))[0]
+        found = stored.load(out.with_name("out.perm.safetensors")).elements.permutations
         back = permutation.invert(planted)
         right = sum((found[word] == back[word]).sum().item() for word in back) / sum(map(len, back.values()))
         numbers = sum(torch.Size(shape).numel() for shape in shapes(arguments.layers).values())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ..errors import UsageError
 from ..registry.options import PLAIN, READS, argument, option
 from ..registry.results import UNSET, Result, Unset
 from ..session.asked import subjects_of
@@ -13,8 +13,9 @@ from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights
 from ..session.session import Session
 from ..session.subjects import Loading
-from ..symmetry import permutation, stored
-from .verbs import provenance, symmetries
+from ..symmetry import elements as acts
+from ..symmetry.form import turned
+from .verbs import provenance
 from .verbs.folders import placed
 from .verbs.outputs import check_outputs, default_path, output_of, write
 from .verbs.provenance import attested
@@ -61,30 +62,22 @@ def run(asked: Apply, listener: Listener = SILENT) -> ApplyResult:
     output = placed(output_of(asked, default_path(model, "permuted")), model)
     session = Session("apply", [model], listener, subjects_of(asked), perm=perm, undo=invert)
     check_outputs(output, session.reads, as_torch=True)
-    if stored.is_stored(perm):
-        if asked.spec is not None:
-            raise UsageError(
-                f"--spec {asked.spec}: {perm} brings the spec that its elements are of",
-                hint="Leave --spec out",
-            )
-        done = symmetries.apply(session, output, perm, invert=invert)
-        return ApplyResult(**attested(session, output, done))
-    found, given = session.given
-    if found is None:
+    given = session.given
+    if given is None:
         raise LookupError("no file of a permutation is named")
-    found = permutation.invert(found) if invert else found
+    elements = acts.invert(given.elements, session.fitted) if invert else given.elements
     meta = provenance.describe(
         "apply",
         session.models,
         session.fitted,
         method="given",
         seed=session.seed,
-        options={"invert": invert, **given},
+        options={"invert": invert, **given.record},
         like=session.models,
         results=True,
     )
-    written = write(
-        output, permutation.permuted(session.models[0], session.fitted, found), session.models[0], meta
-    )
-    done = {"written": written, "permutations": len(found), "inverted": invert}
+    moved = turned(session.models[0], session.fitted, elements, session.folds)
+    done: dict[str, Any] = {"written": write(output, moved, session.models[0], meta)}
+    done |= {"permutations": len(elements.permutations), "inverted": invert}
+    done |= {"maps": len(elements.maps)} if session.grouped else {}
     return ApplyResult(**attested(session, output, done))

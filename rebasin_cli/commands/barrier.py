@@ -215,7 +215,7 @@ def _barrier(
     if asked.points is not None:
         check_points(asked.points)
     check_interpolation(asked.interpolation)
-    session = Session("barrier", [asked.a, asked.b], listener, subjects, perm=asked.perm)
+    session = Session("barrier", [asked.a, asked.b], listener, subjects, perm=asked.perm, curves=asked.curve)
     others = [file for model in itertools.chain(*pairs) for file in of_model(model)]
     destinations = written.destinations(inputs=session.reads.and_files([*asked.curve, *others]))
     command = written.command or "rebasin barrier"
@@ -291,7 +291,7 @@ def _plan(
         repair_with="auto" if session.asked.repair.repair == "auto" else how,  # it is open to a search
         ridge=session.asked.repair.ridge,
         interpolation=asked.interpolation,
-        curves=between(session.models, session.fitted, asked.curve, pairs=bool(pairs)),
+        curves=between(session, asked.curve, pairs=bool(pairs)),
         attacks=_attacks(asked),
         attacked=None if session.asked.data.full else ATTACKED,
     )
@@ -313,7 +313,8 @@ def _plan(
         repaired_points=repaired,
         turning=asked.interpolation != "linear",
     )
-    rows += plan_groups(word) if session.fitted.groups and session.moved else []
+    if session.fitted.groups and session.moved:
+        rows += plan_groups(word, beside=session.given is None)
     rows += plan_curves(settings.curves, resets=statistics, points=points)
     rows += plan_attacks(rows, settings.attacks, statistics=statistics)
     for attack in settings.attacks:  # refused before anything is measured
@@ -370,7 +371,7 @@ def _measure(planned: _Plan, command: str, gates: GateSet) -> Report:
         held=splits["held"],
         unseen=session.unseen,
         method=session.asked.search.method,
-        permutations=session.given[0],
+        permutations=session.given and session.given.elements,
         **vars(planned.settings),
         signature=signatures.in_report(
             a,

@@ -35,8 +35,8 @@ from ..session.subjects import (
     Scoring,
     Training,
 )
-from ..symmetry.permutation import identity, permuted
-from .verbs import outputs, plans, provenance, search
+from ..symmetry.form import canonical, turned
+from .verbs import outputs, plans, provenance, search, symmetries
 from .verbs.outputs import check_outputs
 from .verbs.proof import prove
 from .verbs.search import shown
@@ -117,7 +117,8 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
     check_outputs(output, session.reads)
     search.check(session, output, or_none=True, steps=True)
     search.tell(session)
-    network, fitted, (given, of_given) = session.need_network(), session.fitted, session.given
+    network, fitted = session.need_network(), session.fitted
+    of_given = session.of_given
     first, second = session.models
     check_families(first, second, dict(network.named_parameters()), fitted.ignored)
     data = session.open_splits("match", match=None)["match"]
@@ -132,9 +133,9 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
         start, found = state.start, None
         if start is None:
             found = search.find(session, given=inputs)
-            permutations = found.permutations[0] if found else given or identity(fitted.words)
+            element = session.element(found)
         else:
-            permutations = start.permutations[0]
+            element = start.elements[0]
         show = shown(listener.step, start, what="training")
 
         def progress(reached: State) -> None:
@@ -143,7 +144,7 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
 
         problem = Problem(
             fitted,
-            (session.models[0], permuted(session.models[1], fitted, permutations)),
+            (canonical(first, fitted, session.folds).tensors, turned(second, fitted, element, session.folds)),
             seed=derive(session.seed, "curve"),
             start=start,
             progress=progress,
@@ -153,11 +154,14 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
             loss=loss_of(session.asked.data),
             device=session.device,
         )
-        trained = training.train(problem, permutations, how)
+        trained = training.train(problem, element, how)
         meta = provenance.of_session(
             session, options=options | of_given, proof=proof.account, like=session.models
         )
-        stored.save(output.path, how.kind, trained.controls, permutations, metadata=meta, force=output.force)
+        form = symmetries.form_texts(fitted, session.folds) if session.grouped else None
+        stored.save(
+            output.path, how.kind, trained.controls, element, form=form, metadata=meta, force=output.force
+        )
     told = {"kind": how.kind, "bends": how.bends, "steps": trained.steps}
     told |= {"attack": how.attack} if how.attack else {}
     if trained.losses:

@@ -17,7 +17,7 @@ from ..registry.options import WRITES, option
 from ..registry.results import Result
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Screen, Weights
-from ..symmetry import permutation
+from ..symmetry import stored
 from . import align, barrier, merge
 from .verbs.outputs import Written, removed_on_failure
 from .verbs.resume import state_path
@@ -62,7 +62,7 @@ def run(asked: Demo, listener: Listener = SILENT) -> DemoResult:
         folder / "merged.safetensors",
         folder / "report",
     )
-    weights = (*models, aligned, permutation.beside(aligned), merged)
+    weights = (*models, aligned, stored.beside(aligned), merged)
     for path in weights if folder.exists() else ():
         destination.check_output(path, force=asked.force)
     Written(report, force=asked.force).destinations()

@@ -19,7 +19,7 @@ from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer
 from ..session.subjects import Loading
 from ..spec import library
-from ..symmetry import permutation
+from ..symmetry import stored
 from .verbs import provenance
 
 PANEL = "Look"
@@ -104,15 +104,15 @@ def run(asked: Inspect, listener: Listener = SILENT) -> InspectResult:
 def _togetherness(path: Path, model: Checkpoint, sha256: str) -> list[str]:
     """Whether a model and the permutation beside it were written together, where one says so."""
     try:
-        if model.metadata.get("rebasin.kind") == permutation.KIND:
-            recorded, beside = model.metadata.get(permutation.WEIGHTS), _weights_beside(path)
+        if model.metadata.get(stored.KEY) in (stored.ORDERS, stored.ELEMENTS):
+            recorded, beside = model.metadata.get(stored.WEIGHTS), _weights_beside(path)
             found = open_checkpoint(beside).digest() if beside else None
             names = (path.name, beside and beside.name)
         elif not path.is_file():
             return []
         else:
-            beside = permutation.beside(path.with_name(path.name.removesuffix(".index.json")))
-            recorded = permutation.load(beside)[1].get(permutation.WEIGHTS) if beside.is_file() else None
+            beside = stored.beside(path.with_name(path.name.removesuffix(".index.json")))
+            recorded = stored.load(beside).metadata.get(stored.WEIGHTS) if beside.is_file() else None
             found, names = sha256, (beside.name, path.name)
     except CheckpointError:  # what lies beside cannot be read: nobody asked about it
         return []

@@ -159,7 +159,7 @@ def merged(
     mean.check(len(paths))
     curved.check(mean, subjects.search, len(paths))
     output = mean.placed(output, paths)
-    session = Session("merge", paths, listener, subjects, perm=mean.perm)
+    session = Session("merge", paths, listener, subjects, perm=mean.perm, curves=filter(None, [mean.curve]))
     reads = session.reads.and_files([mean.curve, *mean.sources()])
     check_outputs(output, reads, as_torch=True)
     search.check(session, output, or_none=True)

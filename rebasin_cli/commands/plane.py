@@ -42,10 +42,8 @@ from ..session.subjects import (
     Samples,
     Scoring,
 )
-from ..spec.spec import FittedSpec
 from ..symmetry.elements import Elements
-from ..symmetry.permutation import identity, permuted
-from ..types import Permutations
+from ..types import Tensors
 from ..version import version
 from .merging.curved import between
 from .verbs import endpoints, outputs, plans, provenance, search
@@ -166,7 +164,8 @@ def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
     settled = asked.c is not None or bool(curves) or perm is not None  # what the third one is
     named = "none" if asked.method is None and settled else asked.method
     paths = [asked.a, asked.b, *([asked.c] if asked.c is not None else [])]
-    session = Session("plane", paths, listener, subjects_of(replace(asked, method=named)), perm=perm)
+    subjects = subjects_of(replace(asked, method=named))
+    session = Session("plane", paths, listener, subjects, perm=perm, curves=curves)
     files = written.destinations(FILENAMES, session.reads.and_files([*curves]))
     if written.resume and not files:
         raise UsageError("--resume: nothing is kept of a plane that is not written", hint="Name a --report")
@@ -175,7 +174,7 @@ def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
     _check(session, curves)
     if files:
         check_state(state_path(files[0][1]), "search", session.reads.and_files([*curves]), again=True)
-    given, trained = session.given[0], between(session.models, session.fitted, curves)
+    trained = between(session, curves)
     network, statistics = session.need_network(), bool(session.fitted.statistics)
     splits = session.open_splits(asked.split, *["reset"] * statistics)
     shown = splits[asked.split]
@@ -188,8 +187,7 @@ def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
         return Plan(plans.of_search(session) | plan)
     inputs, proof = search.inputs(session), prove(session)
     found = search.find(session, given=inputs)
-    perms = found.permutations[0] if found else given
-    names, models = _three(session.models, session.fitted, trained, perms)
+    names, models = _three(session.models, session.standing(found), trained)
     flat = planes.Plane.through(models, session.fitted)
     axes = flat.axes(asked.points)
     network = network.to(session.device)
@@ -200,7 +198,9 @@ def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
         session.splits["test"] = shown
         endpoints.check(session)({"test": ends[: len(session.models)]})
     with _kept(session, written, files, asked) as state:
-        figures = _measured(session, flat, axes, shown, again, perms, state, len(ends[0].figures))
+        figures = _measured(
+            session, flat, axes, shown, again, session.element(found), state, len(ends[0].figures)
+        )
     made = PlaneResult(
         schema=SCHEMA,
         rebasin=version(),
@@ -258,16 +258,15 @@ def _check(session: Session, curves: Sequence[Path]) -> None:
 
 def _three(
     given: Sequence[Checkpoint],
-    fitted: FittedSpec,
+    standing: Sequence[Tensors],
     trained: Mapping[str, Curve],
-    perms: Permutations | None,
 ) -> tuple[tuple[str, str, str], tuple[Any, Any, Any]]:
     """The models that span the plane, with their names."""
     a, b, *third = given
     if third:
         return ("A", "B", "C"), (a, b, third[0])
     if not trained:
-        return ("A", "B", "πB"), (a, b, permuted(b, fitted, perms or {}))
+        return ("A", "B", "πB"), (standing[0], b, standing[1])
     name, first = next(iter(trained.items()))
     if len(first.controls) != 1:
         raise UsageError(
@@ -275,7 +274,7 @@ def _three(
             hint="Give one that was trained with --bends 1",
         )
     end = "B" if "unaligned" in name else "πB"
-    return ("A", end, "bend"), (a, first.b, replaced(a, first.controls[0]))
+    return ("A", end, "bend"), (first.a, first.b, replaced(a, first.controls[0]))
 
 
 def _plan(session: Session, asked: Plane, shown: Any, again: Any) -> dict[str, Any]:
@@ -326,16 +325,16 @@ def _measured(
     axes: tuple[list[float], list[float]],
     shown: Any,
     again: Any,
-    perms: Permutations | None,
+    element: Elements,
     state: Resumable,
     count: int,
 ) -> torch.Tensor:
     """The figures over the grid, those of an interrupted run among them."""
-    total, still = len(axes[0]) * len(axes[1]), perms or identity(session.fitted.words)
+    total = len(axes[0]) * len(axes[1])
     known = state.start.tensors.get("figures") if state.start else None
 
     def reached(figures: torch.Tensor, done: int) -> None:
-        state.reached(State((Elements(still),), done, 0.0, {}, {"figures": figures}))
+        state.reached(State((element,), done, 0.0, {}, {"figures": figures}))
         session.listener.step("measuring", done, total, "")
 
     return planes.measure(

@@ -24,7 +24,6 @@ from ..session.session import Session
 from ..session.subjects import Choosing, DataSet, Loading, Network, Repairing, Samples
 from ..session.subjects import Repair as Mending
 from ..spec.spec import FittedSpec
-from ..symmetry.permutation import permuted
 from .verbs import provenance, repairs
 from .verbs.folders import placed
 from .verbs.outputs import check_outputs, default_path, output_of, write
@@ -101,9 +100,8 @@ def run(asked: Repair, listener: Listener = SILENT) -> RepairResult:
         raise UsageError(
             "--limit is for --repair refit or distill", hint=f"Leave it out for --repair {plan.how}"
         )
-    given, of_given = session.given
-    merged, first, second = session.models
-    aligned = permuted(second, session.fitted, given) if given else second
+    merged = session.models[0]
+    _, first, aligned = session.standing(None)
     check_between(merged, first, aligned, share, session.fitted)
     session.need_network()
     plan = repairs.opened(session, plan, needed=True)
@@ -118,7 +116,7 @@ def run(asked: Repair, listener: Listener = SILENT) -> RepairResult:
         output=session.output,
     )
     tensors, options, account = repairs.finish(session, plan, replaced(merged, done.tensors), done)
-    options = {"lambda": share, "added": [], **options, **of_given}
+    options = {"lambda": share, "added": [], **options, **session.of_given}
     meta = provenance.describe(
         "repair",
         session.models,

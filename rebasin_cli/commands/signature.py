@@ -28,7 +28,6 @@ from ..session.outcomes import Answer, ReportFiles, Screen, Weights
 from ..session.samples import MATCH_SAMPLES
 from ..session.session import Session
 from ..session.subjects import Data, DataSet, Loading, Method, Methods, Network, Samples, Search
-from ..symmetry.permutation import identity, permuted
 from .verbs import outputs, search
 from .verbs import search as method
 
@@ -119,7 +118,8 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
     check_method(subjects.search, or_none=True)
     data = _samples(subjects.data, subjects.search, counts, perm)
     subjects = dataclasses.replace(subjects, data=data)
-    session = Session("signature", [asked.a, asked.b], listener, subjects, perm=perm)
+    curves = filter(None, [curve])
+    session = Session("signature", [asked.a, asked.b], listener, subjects, perm=perm, curves=curves)
     outputs.check_files(files, session.reads.and_files([curve]), force=asked.force)
     search.check(session, or_none=True)
     method.tell(session)
@@ -129,7 +129,7 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
     if bounded and (curve is not None or counts):
         what = "--stability" if counts else "--curve"
         raise UsageError(f"{what}: bounds are of the straight line from A to B", hint="Leave --bounds out")
-    (first, second), fitted, (given, _) = session.models, session.fitted, session.given
+    (first, second), fitted, _ = session.models, session.fitted, session.given
     network = session.need_network()
     statistics = curve is not None and bool(fitted.statistics)
     splits = session.open_splits("match", *["reset"] * statistics)
@@ -141,7 +141,7 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
     if curve is not None:
         kept = stored.load(curve)
         rows = signatures.along(
-            kept.between(first, second, fitted),
+            kept.between(first, second, fitted, session.folds),
             fitted,
             network=network,
             data=samples,
@@ -170,7 +170,7 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
     else:
         inputs = {"network": network, "data": samples, "prove": False} | session.outputs
         found = search.find(session, given=inputs)
-        permutations = found.permutations[0] if found else given or identity(fitted.words)
+        permutations = session.element(found).permutations
         rows = signatures.signature(
             first,
             second,
@@ -184,7 +184,7 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
             device=session.device,
         )
         if bounded:
-            others = {"unaligned": second, "aligned": permuted(second, fitted, permutations)}
+            others = {"unaligned": second, "aligned": session.standing(found)[1]}
             more = {"bounds": bounds.account(network, first, others, *_some(samples))}
     match = {"method": "am"} if stable else accounts.describe_match(found, given=perm is not None)
     made = SignatureResult(

@@ -23,7 +23,6 @@ from ..session.subjects import Grouping, Loading, Network
 from ..spec.groups import MATRICES, PLANES
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
-from ..symmetry import permutation
 from ..symmetry.elements import acted
 from ..symmetry.folding import folded
 from ..symmetry.folds import NONE
@@ -133,7 +132,7 @@ def run(asked: Verify, listener: Listener = SILENT) -> VerifyResult:
     perms = found.permutations[0]
     if output is not None:
         meta = provenance.describe("verify", models, fitted, method="wm", seed=seed)
-        permutation.save(output, perms, metadata=meta, force=force)
+        symmetries.saver(found, fitted, session.folds)(output, metadata=meta, force=force)
     moved = {word: int((perm != torch.arange(len(perm))).sum()) for word, perm in perms.items()}
     return VerifyResult(
         answer="yes",

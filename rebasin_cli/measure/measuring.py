@@ -11,7 +11,6 @@ from torch import nn
 
 from .. import networks
 from ..averages.mixing import JOINS, interpolate
-from ..matchers.portfolio.align import Alignment
 from ..networks.attacks import Attack, attacked
 from ..networks.evaluation import Scores
 from ..networks.recording import Recording
@@ -54,27 +53,26 @@ class Measuring:
         cls,
         ready: Ready,
         rows: Rows,
-        permutations: Permutations | None,
-        grouped: Alignment | None = None,
+        standing: Sequence[Tensors] | None,
+        order: Permutations | None = None,
     ) -> Measuring:
-        """B as it is, permuted, permuted at random, and at the ends of curves.
+        """B as it is, aligned, permuted at random, and at the ends of curves.
 
-        Beside an alignment by groups (`grouped`), `permutations` are the best order alone.
+        `standing` are both models as an alignment left them, `order` is the best order alone beside it.
         """
         starts: dict[str, Tensors] = {}
         (a, b), fitted = ready.models, ready.fitted
         others: dict[str, Tensors] = {"naive": b, ENSEMBLE: b, FINE_TUNED: b}
-        if permutations is not None:
-            others["aligned"] = permuted(b, fitted, permutations)
-            rng = generator(ready.seed, "random permutation")
-            random = permutation.random(fitted.words, rng, within=fitted.within)
-            others[RANDOM] = permuted(b, fitted, random)
-        if grouped is not None:
-            drawn = acts.random(grouped.fitted, generator(ready.seed, "random group element"))
-            others[PERMUTED] = others["aligned"]
-            form, others["aligned"] = grouped.models
-            others[DRAWN] = acts.acted(others["aligned"], grouped.fitted, drawn)
+        if standing is not None:
+            form, others["aligned"] = standing
+            rng, plain = generator(ready.seed, "random permutation"), fitted.ordered
+            random = permutation.random(plain.words, rng, within=plain.within)
+            others[RANDOM] = permuted(b, plain, random)
+            drawn = acts.random(fitted, generator(ready.seed, "random group element"))
+            others[DRAWN] = acts.acted(others["aligned"], fitted, drawn)
             starts |= {"aligned": form, DRAWN: form}
+        if order is not None:
+            others[PERMUTED] = permuted(b, fitted.ordered, order)
         device = ready.device
         graphs: dict[Any, Any] = {}  # the network is traced once for all rows
         repairs = {
@@ -86,9 +84,9 @@ class Measuring:
             if ready.word
         }  # fmt: skip
         for name, curve in rows.curves.items():
-            others[name] = curve.b
+            starts[name], others[name] = curve.a, curve.b
             if ready.statistics:
-                repairs[name] = Repairs("reset", [a, curve.b], ready.batches, device=device)
+                repairs[name] = Repairs("reset", [curve.a, curve.b], ready.batches, device=device)
         resets = Repairs("reset", [], ready.batches, device=device)
         return cls(ready, rows, others, repairs, resets, starts)
 

@@ -64,6 +64,11 @@ class Ready:
     repaired: Outcome | None = None
 
     @property
+    def ordered(self) -> Ready:
+        """The same where words take orders alone."""
+        return replace(self, fitted=self.fitted.ordered)
+
+    @property
     def better(self) -> int:
         """Which of both models loses less: 0 or 1."""
         split = "train" if "train" in self.splits else "test"

@@ -6,7 +6,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,10 @@ from ..repair import choosing
 from ..repair.choosing import Choice
 from ..reports import Difference, Report, Row, accounts
 from ..spec.spec import FittedSpec, Spec
-from ..symmetry import permutation
+from ..symmetry import elements as acts
+from ..symmetry.elements import Elements, element_of
 from ..symmetry.folds import NONE
+from ..symmetry.form import canonical, turned
 from ..types import Permutations, Tensors
 from ..version import version
 from . import baseline, intervals
@@ -52,7 +53,7 @@ def barrier(
     network: nn.Module,
     test: Iterable[Any],
     method: str = "wm",
-    permutations: Permutations | None = None,
+    permutations: Permutations | Elements | None = None,
     signature: Sequence[Mapping[str, Any]] | Callable[..., Sequence[Mapping[str, Any]]] = (),
     output: str | int | None = None,
     scores: Measure | None = None,
@@ -64,7 +65,8 @@ def barrier(
 
     `options` are, by their names, what `settings.Samples` has beside `test` (`train`, `reset_batches`,
     `held`, `unseen`), what `settings.Rows` has (`points`, `repair_with`, `curves`, …) and
-    `settings.Watching`; all others are those of `align`. `permutations` take the place of a search.
+    `settings.Watching`; all others are those of `align`. `permutations` take the place of a search;
+    they may be elements, and `folds` what is folded before these act.
     `output` picks one of several outputs by key or index. `signature` goes into the report (see `Report`), or
     is called with the permutations to make it. `scores` takes `output` and `each` as `evaluate` does.
     `network` is overwritten.
@@ -80,26 +82,30 @@ def barrier(
     two = ready(a, b, spec, network, samples, rows, scores=scores, output=output, device=device, seed=seed)
     watching.check({split: [end[split] for end in two.ends] for split in two.splits})
     alignment = None
+    standing: Sequence[Tensors] | None = None
+    order, beside, folds = None, None, options.get("folds", NONE)
     if permutations is not None:
-        permutation.check(permutations, two.fitted.words, within=two.fitted.within)
+        given = element_of(permutations)
+        acts.check(given, two.fitted)
+        first, second = two.models
+        standing = canonical(first, two.fitted, folds).tensors, turned(second, two.fitted, given, folds)
+        order = given.permutations
     elif method != "none":
         alignment = _aligned(two, method, {"data": samples.train, "ridge": rows.ridge} | options)
-        permutations = alignment.permutations[0]
+        standing, order = alignment.models, alignment.permutations[0]
         if (chosen := alignment.result.chosen) is not None:
             two = two.decided(chosen.repair, chosen.repaired)
-    grouped = alignment if alignment is not None and alignment.fitted.groups else None
-    if grouped is not None:  # beside it, the best order alone
-        plain = {"data": samples.train} | options | {"folds": NONE, "start": None, "prove": False}
-        ordered = replace(two, fitted=two.fitted.ordered)
-        permutations = _aligned(ordered, method, plain).permutations[0]
-    measuring = Measuring.of(two, rows, permutations, grouped)
+        if two.fitted.groups:  # beside it, the best order alone
+            plain = {"data": samples.train} | options | {"folds": NONE, "start": None, "prove": False}
+            order = beside = _aligned(two.ordered, method, plain).permutations[0]
+    measuring = Measuring.of(two, rows, standing, beside)
     choice = measuring.choose() if two.repair == "auto" else None
-    plan = _plan(two, rows, choice, aligned=permutations is not None, grouped=grouped is not None)
+    plan = _plan(two, rows, choice, aligned=standing is not None, beside=beside is not None)
     watching.planned(plan)
     found = measuring.measure(plan, watching.measured)
     certain = intervals.compare(found, [end["test"] for end in two.ends], measuring.middles, seed=seed)
     shipped = next(row.name for row in found if row.shipped)
-    signed = signature(permutations) if callable(signature) else signature
+    signed = signature(order) if callable(signature) else signature
     turning = {} if rows.interpolation == "linear" else {"interpolation": rows.interpolation}
     return Report(
         rebasin=version(),
@@ -152,9 +158,7 @@ def _aligned(two: Ready, method: str, options: Mapping[str, Any]) -> Alignment:
     )
 
 
-def _plan(
-    two: Ready, rows: Rows, choice: Choice | None, *, aligned: bool, grouped: bool = False
-) -> list[Planned]:
+def _plan(two: Ready, rows: Rows, choice: Choice | None, *, aligned: bool, beside: bool) -> list[Planned]:
     plan = plan_rows(
         aligned=aligned,
         word="" if choice and choice.why else two.word,  # what could not be measured
@@ -168,7 +172,8 @@ def _plan(
         repaired_points=rows.repaired_points,
         turning=rows.interpolation != "linear",
     )
-    plan += plan_groups("" if choice and choice.why else two.word) if grouped else []
+    if aligned and two.fitted.groups:
+        plan += plan_groups("" if choice and choice.why else two.word, beside=beside)
     plan += plan_curves(rows.curves, resets=two.statistics, points=rows.points)
     return plan + plan_attacks(plan, rows.attacks, statistics=two.statistics)
 

@@ -215,10 +215,10 @@ def plan_rows(
     return rows
 
 
-def plan_groups(word: str = "") -> list[Planned]:
-    """What stands beside an alignment by groups: the one by permutations, and an element drawn at random."""
-    rows = [Planned(PERMUTED, PERMUTED, MIDDLE, control=True)]
-    if word:
+def plan_groups(word: str = "", *, beside: bool = True) -> list[Planned]:
+    """Controls of an alignment by groups: an element drawn at random, and `beside` it the best order."""
+    rows = [Planned(PERMUTED, PERMUTED, MIDDLE, control=True)] if beside else []
+    if word and beside:
         rows.append(Planned(f"{PERMUTED} + {word}", PERMUTED, MIDDLE, repaired=True, control=True))
     return [*rows, Planned(DRAWN, DRAWN, MIDDLE, control=True)]
 

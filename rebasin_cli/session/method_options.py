@@ -18,7 +18,8 @@ from ..matchers.accounts import Begun, Mixed, Relaxed
 from ..matchers.portfolio.align import check_groups as can_find_groups
 from ..matchers.portfolio.align import foreign_option, options_of, polish_of
 from ..registry import Option
-from ..symmetry import permutation, stored
+from ..symmetry import stored
+from ..symmetry.elements import tensors_of
 from .subjects import Data, Network, Search
 
 # Files of rebasin 0.1 name these two of every search, set or not; the same merge shall give the same bytes.
@@ -83,10 +84,10 @@ def make(search: Search, data: Data) -> Any:
                 f"{option.flag} {file}: neither a way to start nor a file",
                 hint=f"Choose one of {', '.join(option.choices)}, or a *.perm.safetensors",
             )
-        if search.groups != "permutations":
+        if stored.load(file).elements.maps and search.groups == "permutations":
             raise UsageError(
-                f"{option.flag} {file}: a file of permutations is no start of a search with --groups all",
-                hint=f"Choose one of {', '.join(option.choices)}",
+                f"{option.flag} {file} holds more than an order, and this search finds permutations alone",
+                hint="Search as it was found: --groups all",
             )
         chosen[option.name] = "identity"
     return options_of(search.method, chosen)
@@ -126,8 +127,7 @@ def _finding(search: Search, data: Data) -> dict[str, Any]:
     chosen = _with_effect(search, "result")
     file, option = start_file(search), start_option(search.method)
     if file is not None and option is not None:
-        stored.refuse_elements(file)
-        chosen[option.name] = digest(permutation.load(file)[0])
+        chosen[option.name] = digest(tensors_of(stored.load(file).elements))
     if search.polish is not None:
         chosen["polish"] = search.polish
     if search.groups != "permutations":

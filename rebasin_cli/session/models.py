@@ -16,7 +16,7 @@ import torch
 from .. import networks
 from ..averages.kinship import kinship
 from ..averages.names import agreed
-from ..checkpoints.checking import digest, validate
+from ..checkpoints.checking import validate
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..checkpoints.tensors import LazyTensors
 from ..errors import CheckpointError, NoEnvelope, NoSpecFits, NotProven, SpecError, UsageError
@@ -26,7 +26,6 @@ from ..runtime.ranks import ALONE, Ranks
 from ..spec.fitting import fit
 from ..spec.library import PLAIN, resolve_spec
 from ..spec.spec import FittedSpec, Spec
-from ..symmetry import permutation, stored
 from ..symmetry.folds import Folds
 from ..symmetry.form import check_numbers
 from ..types import Shapes
@@ -333,43 +332,4 @@ def check_tied(model: Checkpoint, fitted: FittedSpec) -> None:
             f"{fitted.spec.source} permutes tensors differently that are tied in {model.path}",
             problems=problems,
             hint="Save them untied (a clone of each), or write a spec that permutes them alike",
-        )
-
-
-def read_permutation(
-    path: Path, fitted: FittedSpec, model: Checkpoint | None = None, *, undo: bool = False
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """A saved permutation for this very spec, and what an output records of it.
-
-    `model` is what it will be applied to, or taken back from (`undo`). Raises SpecError if it was found with
-    another spec, CheckpointError if it does not fit or the model is not the one to do that with.
-    """
-    stored.refuse_elements(path)
-    found, made = permutation.load(path)
-    if made.get("rebasin.spec_sha256") not in (None, fitted.spec.digest):
-        raise SpecError(
-            f"{path} was found with another spec ({made.get('rebasin.spec')}) than {fitted.spec.source}",
-            hint="Name the same one with --spec",
-        )
-    with naming([path]):
-        permutation.check(found, fitted.words, within=fitted.within)
-    if model is not None:
-        check_its_weights(path, made.get(permutation.WEIGHTS), model, undo, permutation.is_identity(found))
-    return found, {"permutation": digest(found)}
-
-
-def check_its_weights(path: Path, weights: str | None, model: Checkpoint, undo: bool, still: bool) -> None:
-    """Refuse weights that were permuted by this already, or that replaced those which it was written with."""
-    if weights is None or still:
-        return
-    if not undo and model.digest() == weights:
-        raise CheckpointError(
-            f"{model.path} is permuted by {path} already: they were written together",
-            hint="Give the model as it was before, or leave the permutation out: --method none.",
-        )
-    if undo and permutation.beside(model.path).resolve() == path.resolve() and model.digest() != weights:
-        raise CheckpointError(
-            f"{path} was written beside other weights than {model.path} holds now",
-            problems=[f"sha256 of the weights  {model.digest()}", f"the permutation says   {weights}"],
-            hint="Use the permutation that belongs to these weights, or align again.",
         )

@@ -8,7 +8,7 @@ order in which things are read.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -16,18 +16,24 @@ from typing import Any
 
 from torch import nn
 
-from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
+from ..errors import UsageError
+from ..matchers.portfolio.align import Alignment
 from ..networks.evaluation import Scores
 from ..runtime import devices
 from ..runtime.files import Inputs
 from ..runtime.ranks import ALONE, Ranks
 from ..spec.spec import FittedSpec
+from ..symmetry import elements, stored
+from ..symmetry.elements import Elements
 from ..symmetry.folds import NONE, Folds
-from ..types import Permutations
-from . import doubts, method_options, samples
+from ..symmetry.form import canonical, turned
+from ..types import Tensors
+from . import doubts, given, method_options, samples
+from .given import Given
 from .inputs import inputs_of
 from .listener import SILENT, Listener
-from .models import fit_spec, looked_through, open_models, read_permutation, with_groups
+from .models import fit_spec, looked_through, open_models, with_groups
 from .network import find_network, given_network, line_of, none_named
 from .samples import HeldOut, Splits
 from .subjects import Search, Subjects
@@ -39,7 +45,8 @@ class Session:
     """What a command works with. `command` is its name in provenance; `paths` are its models, A first.
 
     Of several `ranks`, each opens a session of its own alike. `perm` is a file with the permutation of the
-    last model, which takes the place of a search; with `undo` it is taken back.
+    last model, which takes the place of a search; with `undo` it is taken back. `curves` are files
+    of trained curves between the models.
     """
 
     def __init__(
@@ -50,11 +57,12 @@ class Session:
         asked: Subjects = Subjects(),  # noqa: B008 (frozen)
         *,
         perm: Path | None = None,
+        curves: Iterable[Path] = (),
         undo: bool = False,
         ranks: Ranks = ALONE,
     ):
         self.command, self.paths, self.listener, self.ranks = command, list(paths), listener, ranks
-        self.asked, self.perm, self.undo = asked, perm, undo
+        self.asked, self.perm, self.curves, self.undo = asked, perm, tuple(curves), undo
         self.seed, self.output = self.asked.network.seed, self.asked.network.output
         self.outputs, self.say = self.asked.network.outputs, listener.say
         self.splits: Splits = {}  # those that were opened
@@ -136,14 +144,23 @@ class Session:
 
     @property
     def folds(self) -> Folds:
-        """What canonical forms fold away; nothing where only permutations were asked for."""
-        return self.symmetries[1]
+        """What canonical forms fold away; nothing, opening no model, where orders alone were asked for."""
+        return self.symmetries[1] if self.grouped else NONE
 
     @cached_property
     def symmetries(self) -> tuple[FittedSpec, Folds]:
-        """`fitted` and `folds`, which are found together."""
+        """`fitted` and `folds`, which are found together; elements that are given may bring both."""
         asked, averaged = self.asked, self.command in AVERAGING
         models = self.models  # which all open before any looks for a spec
+        if self.form is not None:
+            if asked.loading.spec is not None:
+                raise UsageError(
+                    f"--spec {asked.loading.spec}: {self.form[0]} brings the spec that its elements are of",
+                    hint="Leave --spec out",
+                )
+            found = self.ranks.each(given.form_of, *self.form, models)
+            self.nets |= {net for net in (found[0].spec.net,) if net is not None}
+            return found
         plain = self.ranks.each(
             lambda: fit_spec(models, asked.loading, asked.network, asked.data, self.say, averaged=averaged)
         )
@@ -154,11 +171,45 @@ class Session:
         return self.ranks.each(with_groups, plain, models, asked, self.say)
 
     @cached_property
-    def given(self) -> tuple[Permutations | None, dict[str, str]]:
-        """The permutation of the file `perm`, and what an output records of it."""
+    def form(self) -> tuple[Path, Mapping[str, str]] | None:
+        """The first file with elements that act on models in canonical form, and what it says of that."""
+        for path in filter(None, (self.perm, *self.curves)):
+            if stored.SPEC in (made := open_checkpoint(path).metadata):
+                return path, made
+        return None
+
+    @property
+    def grouped(self) -> bool:
+        """Whether more than orders was asked for, or is given."""
+        return self.form is not None or self.asked.search.groups != "permutations"
+
+    @cached_property
+    def given(self) -> Given | None:
+        """The elements of the file `perm`."""
         if self.perm is None:
-            return None, {}
-        return read_permutation(self.perm, self.fitted, self.models[-1], undo=self.undo)
+            return None
+        return given.read(self.perm, self.fitted, self.models[-1], undo=self.undo)
+
+    def standing(self, found: Alignment | None) -> Sequence[Tensors]:
+        """All models as a search left them, or the last one as the elements that are given make it."""
+        if found is not None:
+            return found.models
+        if self.given is None:
+            return self.models
+        *others, last = self.models
+        forms = [canonical(model, self.fitted, self.folds).tensors for model in others]
+        return [*forms, turned(last, self.fitted, self.given.elements, self.folds)]
+
+    def element(self, found: Alignment | None) -> Elements:
+        """Of the last model: what was found, or is given; else the identity."""
+        if found is not None:
+            return found.elements[-1]
+        return elements.identity(self.fitted) if self.given is None else self.given.elements
+
+    @property
+    def of_given(self) -> Mapping[str, str]:
+        """What an output records of elements that are given."""
+        return {} if self.given is None else self.given.record
 
     # ------------------------------------------------------------------------------------ network, samples
 

@@ -87,13 +87,17 @@ def check_numbers(dtypes: Mapping[str, torch.dtype], fitted: FittedSpec, folds: 
     check_dtypes(dtypes, fitted, fitted.groups.keys())
 
 
-def moved_by(form: Canonical, fitted: FittedSpec, elements: Elements) -> Tensors:
-    """What an element makes of a model in canonical form: rounded once, to the model's own dtypes."""
-    wide = acted(form.wide if form.changed else form.tensors, fitted, elements)
-    if not form.changed and not elements.maps:
-        return wide
-    plan = plan_of(form.tensors)
+def turned(tensors: Tensors, fitted: FittedSpec, elements: Elements, folds: Folds = NONE) -> Tensors:
+    """What elements make of a model, folded before: rounded once, to its own dtypes; the input is untouched.
+
+    Of orders alone, where nothing is folded, all only moves. Raises CheckpointError as `canonical`.
+    """
+    if folds == NONE and not elements.maps:
+        return acted(tensors, fitted, elements)
+    plan = plan_of(tensors)
     dtypes = {name: dtype for name, (dtype, _) in plan.items()}
+    check_numbers(dtypes, fitted, folds)
+    wide = acted(overlaid(tensors, folded(tensors, folds)), fitted, elements)
     return LazyTensors(
         {n: s for n, (_, s) in plan.items()}, dtypes, lambda name: _rounded(name, wide[name], dtypes[name])
     )

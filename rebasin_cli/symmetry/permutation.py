@@ -14,14 +14,10 @@ of p is a block of D that stays together: d[k·D : (k+1)·D] // D is p[k]. Inver
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 
-from ..checkpoints.checkpoint import open_checkpoint
-from ..checkpoints.staging import Staging
 from ..checkpoints.tensors import LazyTensors, in_memory, plan_of, rows
-from ..checkpoints.writing import write_safetensors
 from ..errors import CheckpointError
 from ..spec.notation import Axis, Fixed, words_of
 from ..spec.spec import FittedSpec
@@ -29,9 +25,6 @@ from ..types import Permutations, Tensors
 from .index_maps import PLAIN, Within, axis_index, elsewhere, indices_of, join, split
 from .lists import check_lists, listed
 
-KIND = "permutations"
-KEY = "rebasin.kind"  # in a file's metadata: what it holds
-WEIGHTS = "rebasin.weights"  # in a permutation file's metadata: the digest of the weights written with it
 BLOCK = 1 << 20  # bytes: half of a second-level cache
 FEW = 0.15  # of the units: more are copied sooner with all others
 
@@ -253,32 +246,3 @@ def permuted(tensors: Tensors, fitted: FittedSpec, permutations: Permutations) -
         get,
         part,
     )
-
-
-def beside(weights: Path) -> Path:
-    """Where the permutation of a model lies that `align` wrote."""
-    return weights.with_name(f"{weights.stem}.perm.safetensors")
-
-
-def save(
-    path: Path,
-    permutations: Permutations,
-    *,
-    metadata: Mapping[str, str],
-    force: bool = False,
-    stage: Staging | None = None,
-) -> None:
-    """Write a permutation set to `*.perm.safetensors`; with a `stage` it waits there for its weights."""
-    tensors = {word: perm.to(torch.int64).contiguous() for word, perm in permutations.items()}
-    write_safetensors(path, tensors, metadata={KEY: KIND, **metadata}, force=force, stage=stage)
-
-
-def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """A permutation set and its metadata. Raises CheckpointError for any other file."""
-    checkpoint = open_checkpoint(path)
-    if checkpoint.metadata.get(KEY) != KIND:
-        raise CheckpointError(
-            f"{path} is not a permutation file",
-            hint="rebasin align writes one beside its output: *.perm.safetensors",
-        )
-    return {word: checkpoint[word] for word in checkpoint}, dict(checkpoint.metadata)

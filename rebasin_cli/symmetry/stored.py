@@ -1,64 +1,72 @@
-"""Elements in a file: `*.perm.safetensors`, which also holds the spec that they are of and what is folded
-before.
+"""Elements in a file, `*.perm.safetensors`: of every word its order, and as `WORD:map` its map if it has one.
 
-A word's order is stored under its name, its map under `NAME:map`. With the spec and the folds in its
-metadata a file can be applied to another checkpoint without the network.
+Elements that act on models in canonical form bring the spec that they are of and what is folded before, in
+the metadata: they can be applied to another checkpoint without the network. Orders alone need neither.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..checkpoints.checkpoint import open_checkpoint
 from ..checkpoints.staging import Staging
 from ..checkpoints.writing import write_safetensors
-from ..errors import CheckpointError, UsageError
-from . import permutation
+from ..errors import CheckpointError
 from .elements import Elements, of_tensors, tensors_of
 
-KIND = "group elements"
+KEY = "rebasin.kind"  # in the metadata: what a file holds
+ORDERS, ELEMENTS = "permutations", "group elements"
+WEIGHTS = "rebasin.weights"  # the digest of the weights written with it
 SPEC, FOLDS = "rebasin.groups.spec", "rebasin.groups.folds"  # texts: the spec, the folds
+NET = "rebasin.groups.net"  # the network that the spec names, where it names one
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a file holds."""
+
+    elements: Elements
+    metadata: Mapping[str, str]
+
+    @property
+    def brings_spec(self) -> bool:
+        """Whether its elements act on models in canonical form."""
+        return SPEC in self.metadata
+
+
+def beside(weights: Path) -> Path:
+    """Where the elements of a model lie that `align` wrote."""
+    return weights.with_name(f"{weights.stem}.perm.safetensors")
 
 
 def save(
     path: Path,
     elements: Elements,
     *,
-    spec: str,
-    folds: str,
     metadata: Mapping[str, str],
+    form: Mapping[str, str] | None = None,
     force: bool = False,
     stage: Staging | None = None,
 ) -> None:
-    """Write elements; with a `stage` they wait there for their weights."""
+    """Write elements; `form` has the texts of the canonical form that they act in (`SPEC`, `FOLDS`, `NET`).
+
+    With a `stage` they wait there for their weights.
+    """
     tensors = tensors_of(elements)
-    meta = {permutation.KEY: KIND, SPEC: spec, FOLDS: folds, **metadata}
+    meta = {KEY: ELEMENTS if form else ORDERS, **(form or {}), **metadata}
     write_safetensors(path, tensors, metadata=meta, force=force, stage=stage, finite=tensors)
 
 
-def refuse_elements(path: Path) -> None:
-    """Raise UsageError for a file with elements where one with permutations alone is needed."""
-    if is_stored(path):
-        raise UsageError(
-            f"{path} holds elements of groups beyond permutations, which act on models in canonical form",
-            hint=f"Let them act first: rebasin apply {path} MODEL; then go on with --method none, and the "
-            "reference that rebasin canon wrote",
-        )
-
-
-def is_stored(path: Path) -> bool:
-    """Whether a file holds elements beyond permutations. Raises CheckpointError for what is no checkpoint."""
-    return open_checkpoint(path).metadata.get(permutation.KEY) == KIND
-
-
-def load(path: Path) -> tuple[Elements, dict[str, str]]:
-    """Elements and the file's metadata. Raises CheckpointError for any other file."""
+def load(path: Path) -> Stored:
+    """Elements and their file's metadata. Raises CheckpointError for any other file."""
     checkpoint = open_checkpoint(path)
-    meta = dict(checkpoint.metadata)
-    if meta.get(permutation.KEY) != KIND or not {SPEC, FOLDS} <= meta.keys():
+    found = dict(checkpoint.metadata)
+    whole = found.get(KEY) == ORDERS or (found.get(KEY) == ELEMENTS and {SPEC, FOLDS} <= found.keys())
+    if not whole:
         raise CheckpointError(
-            f"{path} holds no group elements",
-            hint="rebasin align --groups all writes them: *.perm.safetensors",
+            f"{path} is not a permutation file",
+            hint="rebasin align writes one beside its output: *.perm.safetensors",
         )
-    return of_tensors(checkpoint), meta
+    return Stored(of_tensors(checkpoint), found)

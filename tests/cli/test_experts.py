@@ -9,7 +9,7 @@ from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
-from rebasin_cli.symmetry import permutation
+from rebasin_cli.symmetry import permutation, stored
 from tests import mixtures
 
 NOISE = 0.1  # of a tensor's standard deviation
@@ -67,7 +67,7 @@ def test_a_planted_order_of_experts_and_of_units_within_each_comes_back_under_no
     a, b, back = pair
     told = done("align", *GIVEN, *PROVEN, "-o", "out.safetensors", "--json").json()
     assert told["proof"]["status"] == "proven"
-    found, _ = permutation.load(Path("out.perm.safetensors"))
+    found = stored.load(Path("out.perm.safetensors")).elements.permutations
     assert found.keys() == back.keys()
     assert all(torch.equal(found[word], back[word]) for word in back)
     out = read("out.safetensors")
@@ -128,7 +128,7 @@ def test_the_spec_is_inferred_where_the_graph_can_be_followed(pair, done):
     dense = ("--net", "mixture.py:dense", "--input", "2x7:int13")
     told = done("align", "a.safetensors", "b.safetensors", *dense, "-o", "out.safetensors", "--json").json()
     assert told["proof"]["status"] == "proven"
-    found, _ = permutation.load(Path("out.perm.safetensors"))
+    found = stored.load(Path("out.perm.safetensors")).elements.permutations
     named = {word.replace("hidden", "experts.hidden"): perm for word, perm in back.items()}
     assert found.keys() == named.keys()
     assert all(torch.equal(found[word], named[word]) for word in named)

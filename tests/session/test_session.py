@@ -13,6 +13,7 @@ from rebasin_cli.matchers import am
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.runtime.ranks import Ranks
 from rebasin_cli.session import asked, method_options, samples
+from rebasin_cli.session import given as giving
 from rebasin_cli.session import models as intake
 from rebasin_cli.session import network as running
 from rebasin_cli.session import session as session_file
@@ -20,6 +21,7 @@ from rebasin_cli.session.listener import Listener
 from rebasin_cli.session.session import Session
 from rebasin_cli.session.subjects import Data, Loading, Network, Search, Subjects
 from rebasin_cli.spec import library
+from rebasin_cli.symmetry.folds import NONE
 
 
 def quiet(text):
@@ -159,13 +161,14 @@ def test_a_found_spec_whose_network_is_another_says_what_to_give():
 
 
 def test_a_permutation_of_another_size_names_its_file(record, tmp_path):
-    from rebasin_cli.symmetry import permutation
+    from rebasin_cli.symmetry import stored
+    from rebasin_cli.symmetry.elements import Elements
 
     path = tmp_path / "p.perm.safetensors"
-    permutation.save(path, {"h0": torch.arange(5)}, metadata={})
+    stored.save(path, Elements({"h0": torch.arange(5)}), metadata={})
     fitted = library.find(record().shapes)
     with pytest.raises(CheckpointError, match="p.perm.safetensors: these permutations do not fit"):
-        intake.read_permutation(path, fitted)
+        giving.read(path, fitted)
 
 
 def test_provenance_records_what_changes_the_result_and_how_long_to_search():
@@ -203,7 +206,7 @@ def test_options_of_several_methods_go_to_those_that_have_them():
 def test_what_was_not_asked_for_opens_nothing(tmp_path):
     """Several processes open files together: one that asks alone would wait for the others."""
     session = Session("align", [tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
-    assert session.folds is None and not session.unseen
+    assert session.folds == NONE and not session.unseen
     with pytest.raises(CheckpointError):
         session.fitted  # noqa: B018
 

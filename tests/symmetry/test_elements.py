@@ -5,7 +5,7 @@ from rebasin_cli.errors import CheckpointError, SpecError
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.groups import KINDS, MATRICES, PERMUTATION
 from rebasin_cli.spec.parsing import parse
-from rebasin_cli.symmetry import acting, permutation, stored
+from rebasin_cli.symmetry import acting, permutation
 from rebasin_cli.symmetry import elements as acts
 from rebasin_cli.symmetry.elements import Elements
 
@@ -142,20 +142,6 @@ def test_integers_and_quantised_numbers_are_permuted_and_not_rotated(fitted, dty
     with pytest.raises(CheckpointError, match="not rotated or scaled") as refused:
         acts.acted(before, fitted, acts.random(fitted, rng()))
     assert refused.value.problems == (f'up  {str(dtype)[6:]}, and "h", "x" is more than an order',)
-
-
-def test_a_file_gives_back_the_same_elements(fitted, tmp_path):
-    element = acts.random(fitted, rng(4))
-    stored.save(tmp_path / "e.safetensors", element, spec="s", folds="f", metadata={"note": "n"})
-    found, meta = stored.load(tmp_path / "e.safetensors")
-    assert (
-        found.permutations.keys() == element.permutations.keys() and found.maps.keys() == element.maps.keys()
-    )
-    assert all(torch.equal(found.maps[word], element.maps[word]) for word in found.maps)
-    assert (meta[stored.SPEC], meta[stored.FOLDS], meta["note"]) == ("s", "f", "n")
-    assert stored.is_stored(tmp_path / "e.safetensors")
-    with pytest.raises(CheckpointError, match="not a permutation file"):
-        permutation.load(tmp_path / "e.safetensors")
 
 
 def test_places_of_a_word_have_their_units_first(fitted):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from ...session.session import Session
 from ...spec.fitting import fit
 from ...spec.spec import Spec
 from ...symmetry.permutation import permuted
-from ...types import Permutations, Tensors
+from ...types import Permutations
 from ..verbs import endpoints, plans, provenance, repairs, search
 from ..verbs.outputs import Output, write, write_as_planned
 from ..verbs.proof import prove
@@ -39,7 +39,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     if not session.moved:
         endpoints.tell(session.models, session.say)
     repair = repairs.planned(session)
-    given, of_given = session.given
+    of_given = session.of_given
     if output.dry_run:
         return plans.of_search(session) | repairs.describe(session, repair)
     repair = repairs.opened(session, repair)
@@ -47,9 +47,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     with search.resumable(session, output) as state:
         found = search.find(session, state, given=inputs)
         repair = repairs.chosen(session, repair, found)
-        models: Sequence[Tensors] = found.models if found else session.models
-        if given:
-            models = [models[0], permuted(models[1], session.fitted, given)]
+        models = session.standing(found)
         averaged, done = repaired_mean(
             models,
             session.fitted,
@@ -71,8 +69,8 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
             added = done.repaired.added if done.repaired else ()
             written = write(output, tensors, session.models[0], meta, added=added, say=session.say)
         else:
-            permutations = found.result.permutations[0] if found else given
-            whole = aside.put_back(tensors, session.fitted.spec, permutations, mean.numbers)
+            order = session.element(found).permutations
+            whole = aside.put_back(tensors, session.fitted.spec, order, mean.numbers)
             output = configs.fitted(output, aside.models, whole.shapes, session.say, heads=aside.how)
             written = write_as_planned(output, whole, meta, around=session.models[0], say=session.say)
     return search.summary(session, found, proof, written=written) | {"models": len(session.paths)} | account
@@ -87,11 +85,11 @@ class Heads:
     models: tuple[Checkpoint, Checkpoint]
 
     def put_back(
-        self, merged: Mapping[str, Tensor], spec: Spec, found: Permutations | None, weights: Any
+        self, merged: Mapping[str, Tensor], spec: Spec, order: Permutations, weights: Any
     ) -> LazyTensors:
         """The merged tensors with the heads of both; the second's in the order of the first's units."""
         a, second = self.models
-        b = second if found is None else permuted(second, fit(spec, second.shapes), found)
+        b = permuted(second, fit(spec, second.shapes), order)
         weights = list(weights or (0.5, 0.5))
         made = {}
         for name in self.names:
@@ -119,9 +117,9 @@ def set_aside(session: Session, how: str | None) -> tuple[Session, Heads | None]
     """
     if how is None:
         return session, None
-    if session.asked.search.groups != "permutations":
+    if session.grouped:
         raise UsageError(
-            "--heads: --groups all folds norms into heads, and turns what they read",
+            "--heads: groups beyond permutations fold norms into heads, and turn what these read",
             hint="Leave one of them out",
         )
     with naming(session.paths):

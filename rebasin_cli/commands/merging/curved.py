@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.tensors import replaced
 from ...errors import UsageError
 from ...learning.curves import stored
@@ -15,7 +14,6 @@ from ...repair import Outcome
 from ...repair.repairing import repair_merged
 from ...session.session import Session
 from ...session.subjects import Search
-from ...spec.spec import FittedSpec
 from ..verbs import provenance, repairs
 from ..verbs.outputs import Output, write
 from ..verbs.repairs import RepairPlan
@@ -54,9 +52,7 @@ def check(mean: Average, search: Search, models: int) -> None:
         raise UsageError(f"a curve joins two models, not {models}")
 
 
-def between(
-    models: Sequence[Checkpoint], fitted: FittedSpec, files: Sequence[Path], *, pairs: bool = False
-) -> dict[str, Curve]:
+def between(session: Session, files: Sequence[Path], *, pairs: bool = False) -> dict[str, Curve]:
     """The curves in these files by the names of their rows. Raises UsageError for other models' curves."""
     if files and pairs:
         raise UsageError(
@@ -67,8 +63,8 @@ def between(
         kept = stored.load(file)
         name = f"curve ({'aligned' if kept.aligned else 'unaligned'})"
         name = name if name not in found else f"curve {len(found) + 1} {name.partition(' ')[2]}"
-        a, b = models
-        found[name] = kept.between(a, b, fitted)
+        a, b = session.models
+        found[name] = kept.between(a, b, session.fitted, session.folds)
     return found
 
 
@@ -83,7 +79,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         raise LookupError("no curve is named, or no point of it")
     kept = stored.load(mean.curve)
     a, b = session.models
-    curve = kept.between(a, b, session.fitted)
+    curve = kept.between(a, b, session.fitted, session.folds)
     inner = 0 < at < 1 and bool(session.fitted.statistics)
     repair = repairs.planned(session) if inner else RepairPlan("none")
     if output.dry_run:

@@ -340,9 +340,9 @@ class Maker:
             path = Path(options[key])
             found["" if key == "out" else key] = path
             if key == "out" and self.command.name == "align" and not options[key].endswith("/"):
-                from ...symmetry import permutation  # heavy
+                from ...symmetry import stored  # heavy
 
-                found["perm"] = permutation.beside(path)
+                found["perm"] = stored.beside(path)
             if key == "out" and (about := beside_torch(path)) is not None:
                 found["metadata"] = about
             if key == "report":

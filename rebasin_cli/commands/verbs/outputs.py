@@ -33,7 +33,7 @@ from ...runtime import files
 from ...runtime.files import NOTHING, Destinations, Inputs, check_distinct
 from ...runtime.text import clean, some
 from ...session.listener import SILENT, Listener
-from ...symmetry import permutation
+from ...symmetry import stored
 
 SHOWN = 3  # tensors that a line names
 LARGEST_REPORT = 1 << 28  # bytes
@@ -161,7 +161,7 @@ def check_outputs(
         check_distinct([("provenance", about), *attest])
         destination.check_output(about, force=output.force, text=True, inputs=inputs)
     if permutation_beside:
-        beside = permutation.beside(output.path)
+        beside = stored.beside(output.path)
         check_distinct([("permutation", beside), *attest])
         destination.check_output(beside, force=output.force, inputs=inputs)
     for path in map(output.path.with_name, output.copies):
@@ -306,16 +306,16 @@ def write_with_permutation(
 ) -> list[str]:
     """Weights and the permutation beside them, both or neither; the latter says whose it is.
 
-    `save` writes it to a path, as `permutation.save` does.
+    `save` writes it to a path, as `symmetry.stored.save` does.
     """
-    beside = permutation.beside(output.path)
+    beside = stored.beside(output.path)
     with ExitStack() as whole:
         _make(output, whole)
         stage = whole.enter_context(staged(output.path.parent))
         told: list[str] = []
         written = write(output, tensors, like, metadata, around=around, stage=stage, tell=told.append)
         (digest,) = told or [writing.staged_digest(stage, [Path(file) for file in written])]
-        whose = {permutation.WEIGHTS: digest}
+        whose = {stored.WEIGHTS: digest}
         save(beside, metadata=metadata | whose, force=output.force, stage=stage)
     return [*written, str(beside)]
 

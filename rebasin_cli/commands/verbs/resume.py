@@ -24,7 +24,7 @@ from ...runtime import files
 from ...runtime.files import Inputs, check_distinct
 from ...runtime.ranks import ALONE, Ranks
 from ...session.subjects import Search
-from ...symmetry import elements, permutation
+from ...symmetry import elements, permutation, stored
 from ...symmetry.index_maps import PLAIN, Within
 from .outputs import Output
 
@@ -213,7 +213,7 @@ def check_kept(search: Search, output: Output, inputs: Inputs, *, steps: bool) -
         return
     if not steps:
         raise UsageError(f"--log: the method {search.method} takes no steps that could be logged")
-    own = {"output": output.path, "permutation": permutation.beside(output.path), "state": state}
+    own = {"output": output.path, "permutation": stored.beside(output.path), "state": state}
     own |= {} if output.attest is None else {"statement": output.attest}
     check_distinct([*own.items(), ("log", search.log)])
     if not output.resume:  # to overwrite the log of a search that can go on is no advice

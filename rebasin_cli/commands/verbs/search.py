@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ... import matchers
@@ -15,14 +16,16 @@ from ...matchers.portfolio import align
 from ...repair.options import SAMPLES
 from ...reports import accounts
 from ...runtime import devices
+from ...session import given as given_elements
 from ...session import method_options, samples
 from ...session.listener import SILENT
 from ...session.method_options import check_method
-from ...session.models import read_permutation
 from ...session.network import origin
 from ...session.session import Session
 from ...session.subjects import Search
+from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
+from ...symmetry.form import canonical
 from . import provenance, resume, symmetries
 from .outputs import Output
 from .proof import Proof
@@ -145,7 +148,7 @@ def resumable(
 def first_state(session: Session) -> State | None:
     """Where a permutation file lets the search start (`--init FILE`); None where none is named.
 
-    Raises UsageError for more than two models, and what `read_permutation` does.
+    Raises UsageError for more than two models, and what `session.given.read` does.
     """
     search = session.asked.search
     file, option = method_options.start_file(search), method_options.start_option(search.method)
@@ -156,7 +159,17 @@ def first_state(session: Session) -> State | None:
             f"{option.flag} {file} is for the second of two models, not of {len(session.models)}",
             hint=f"Choose one of {', '.join(option.choices)}",
         )
-    return State((Elements(read_permutation(file, session.fitted)[0]),))
+    return State((_start(session, file),))
+
+
+def _start(session: Session, file: Path) -> Elements:
+    """The element of a file as it acts on the second model in canonical form."""
+    fitted, folds = session.fitted, session.folds
+    found = given_elements.read(file, fitted).elements
+    if not found.maps:  # a balance moves with the order
+        return found
+    form = canonical(session.models[1], fitted, folds)
+    return acts.compose(acts.invert(form.balance, fitted), found, fitted)
 
 
 def find(

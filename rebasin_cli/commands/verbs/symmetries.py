@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...checkpoints.checking import digest
 from ...checkpoints.tensors import LazyTensors, overlaid, plan_of
-from ...errors import CheckpointError, NotProven, UsageError
+from ...errors import NotProven, UsageError
 from ...matchers.portfolio.align import Alignment
 from ...networks.returned import Kept
 from ...networks.tied import absent
 from ...proof.comparing import difference
 from ...proof.runs import Runs, in_finest
-from ...reports.formats.json import read_as
 from ...runtime.seeds import generator
-from ...session.models import check_its_weights, naming
+from ...session.given import folds_text
 from ...session.network import need_inputs
 from ...session.session import Session
-from ...spec.fitting import fit
-from ...spec.parsing import parse
 from ...spec.spec import FittedSpec
 from ...symmetry import elements as acts
-from ...symmetry import permutation, stored
+from ...symmetry import stored
 from ...symmetry.folding import folded
 from ...symmetry.folds import Folds
-from ...symmetry.form import canonical, check_numbers
+from ...symmetry.form import canonical
 from ...types import Tensors
-from . import provenance
-from .outputs import Output, write
 
 DRAWS = 6  # of the noise: one may by chance leave a number where it was
 TIMES = 4  # as far as noise moves a number: rounding may be unlucky, and comes in more than one step
@@ -61,49 +52,16 @@ def check_reference(session: Session) -> None:
 
 
 def saver(found: Alignment, fitted: FittedSpec, folds: Folds) -> Callable[..., None]:
-    """What writes the permutation, or the elements, of a search beside its output."""
-    if not found.computed:
-        return functools.partial(_permutations, found)
-    text = folds_text(folds)
-    return functools.partial(stored.save, elements=found.elements[0], spec=spec_of(fitted), folds=text)
+    """What writes the elements of a search beside its output, with the form that they act in where it is one
+    that was computed."""
+    form = form_texts(fitted, folds) if found.computed else None
+    return functools.partial(stored.save, elements=found.elements[0], form=form)
 
 
-def apply(session: Session, output: Output, path: Path, *, invert: bool) -> dict[str, Any]:
-    """Fold a model as the file says, and let the elements that it holds act, or their inverses; write it.
-
-    Raises SpecError where the model has other tensors, CheckpointError where the elements do not fit, or
-    would rotate integers.
-    """
-    elements, made = stored.load(path)
-    model = session.models[0]
-    with naming([model.path]):
-        fitted = fit(
-            parse(made[stored.SPEC], name=made.get("rebasin.spec", "stored"), source=str(path)), model.shapes
-        )
-    with naming([path]):
-        acts.check(elements, fitted)
-    folds = read_folds(made[stored.FOLDS], path, model.shapes)
-    check_numbers(model.dtypes, fitted, folds)
-    check_its_weights(path, made.get(permutation.WEIGHTS), model, invert, still=False)
-    wide = overlaid(model, folded(model, folds))
-    found = acts.invert(elements, fitted) if invert else elements
-    moved = acts.acted(wide, fitted, found)
-    given = {
-        "permutation": digest(dict(elements.permutations) | {f"{w}:map": m for w, m in elements.maps.items()})
-    }
-    meta = provenance.describe(
-        "apply",
-        session.models,
-        fitted,
-        method="given",
-        seed=session.seed,
-        options={"invert": invert, **given},
-        like=session.models,
-        results=True,
-    )
-    named = {name: moved[name].to(model.dtypes[name]) for name in model}
-    done = {"written": write(output, named, model, meta), "permutations": len(elements.permutations)}
-    return done | {"maps": len(elements.maps), "inverted": invert}
+def form_texts(fitted: FittedSpec, folds: Folds) -> dict[str, str]:
+    """The canonical form that elements act in, as their file says it (`session.given.form_of` reads it)."""
+    net = {stored.NET: fitted.spec.net} if fitted.spec.net else {}
+    return {stored.SPEC: spec_of(fitted), stored.FOLDS: folds_text(folds)} | net
 
 
 def check_moved(session: Session, found: Alignment) -> None:
@@ -132,10 +90,6 @@ def doubled(model: Mapping[str, torch.Tensor]) -> LazyTensors:
     )
 
 
-def _permutations(found: Alignment, path: Path, **how: Any) -> None:
-    permutation.save(path, found.permutations[0], **how)
-
-
 def spec_of(fitted: FittedSpec) -> str:
     """The spec's text, one line a tensor or list."""
     from ...inference.text.rendering import spec_text
@@ -148,26 +102,6 @@ def spec_of(fitted: FittedSpec) -> str:
     return spec_text(
         *lines, description=fitted.spec.name, sizes=fitted.sizes, within=within, groups=fitted.groups
     )
-
-
-def folds_text(folds: Folds) -> str:
-    return json.dumps(dataclasses.asdict(folds), separators=(",", ":"), sort_keys=True)
-
-
-def read_folds(text: str, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Folds:
-    """What `folds_text` wrote into a file. Raises CheckpointError for anything else, or other tensors."""
-    problems: list[str] = []
-    try:
-        folds: Folds = read_as(Folds, json.loads(text), "", problems)
-    except (ValueError, ArithmeticError, RecursionError) as cause:
-        folds, problems = Folds(), [f"no JSON that can be read: {cause}"]
-    if problems := problems or folds.problems(shapes):
-        raise CheckpointError(
-            f"{path}: what it says is folded away ({stored.FOLDS}) does not fit",
-            problems=problems,
-            hint="Write it again with: rebasin align A B --groups all",
-        )
-    return folds
 
 
 def check_same_function(session: Session, before: Mapping[str, Any], after: Mapping[str, Any]) -> float:

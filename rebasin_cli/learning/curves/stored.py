@@ -1,7 +1,7 @@
-"""A trained curve in a file, `*.curve.safetensors`: control points, the permutation of B, and whose they are.
+"""A trained curve in a file, `*.curve.safetensors`: control points, what aligns B, and whose they are.
 
 control.1/NAME …     parameters of the control points, in their order from A to B
-perm/WORD …          the permutation that aligns B to A
+perm/WORD …          the elements that align B to A, as `symmetry.stored` has them (`perm/WORD:map`)
 metadata             rebasin.kind "curve", rebasin.curve (bezier or chain), digests of both models, the spec
 """
 
@@ -20,8 +20,12 @@ from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ...checkpoints.writing import write_safetensors
 from ...errors import CheckpointError, SpecError, UsageError
 from ...spec.spec import FittedSpec
+from ...symmetry import elements as acts
 from ...symmetry import permutation
-from ...types import Permutations
+from ...symmetry.elements import Elements, of_tensors, tensors_of
+from ...symmetry.folds import NONE, Folds
+from ...symmetry.form import canonical, turned
+from ...symmetry.stored import SPEC
 from .curve import KINDS, Curve
 
 KIND = "curve"
@@ -32,16 +36,20 @@ def save(
     path: Path,
     kind: str,
     controls: Sequence[Mapping[str, Tensor]],
-    permutations: Permutations,
+    elements: Elements,
     *,
     metadata: Mapping[str, str],
+    form: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> Path:
-    """Write a curve. `metadata` is that of provenance: its `rebasin.inputs` are the digests of A and B."""
-    tensors = {f"perm/{word}": perm.contiguous() for word, perm in permutations.items()}
+    """Write a curve. `metadata` is that of provenance: its `rebasin.inputs` are the digests of A and B.
+
+    `form` is as `symmetry.stored.save` takes it.
+    """
+    tensors = {f"perm/{name}": tensor for name, tensor in tensors_of(elements).items()}
     for k, control in enumerate(controls, start=1):
         tensors |= {f"control.{k}/{name}": tensor.contiguous() for name, tensor in control.items()}
-    about = {"rebasin.kind": KIND, "rebasin.curve": kind}
+    about = {"rebasin.kind": KIND, "rebasin.curve": kind, **(form or {})}
     write_safetensors(path, tensors, metadata={**metadata, **about}, force=force, finite=tensors)
     return path
 
@@ -53,7 +61,7 @@ class Stored:
     path: Path
     kind: str
     controls: tuple[dict[str, Tensor], ...]
-    permutations: dict[str, Tensor]
+    elements: Elements
     inputs: tuple[str, ...]
     spec: str
     digest: str
@@ -61,11 +69,14 @@ class Stored:
 
     @property
     def aligned(self) -> bool:
-        return not permutation.is_identity(self.permutations)
+        return bool(self.elements.maps) or not permutation.is_identity(self.elements.permutations)
 
-    def between(self, a: Checkpoint, b: Checkpoint, fitted: FittedSpec) -> Curve:
-        """The curve from A to the permuted B. Raises UsageError for other models than it was trained for."""
-        if self.spec != fitted.spec.digest:
+    def between(self, a: Checkpoint, b: Checkpoint, fitted: FittedSpec, folds: Folds = NONE) -> Curve:
+        """The curve from A to the aligned B, both as they are folded.
+
+        Raises UsageError for other models than it was trained for.
+        """
+        if SPEC not in self.metadata and self.spec != fitted.spec.digest:
             raise SpecError(
                 f"{self.path} was trained with another spec ({self.metadata.get('rebasin.spec')}) than "
                 f"{fitted.spec.source}",
@@ -85,10 +96,10 @@ class Stored:
                 if swapped
                 else "Name the models that it was trained for, as they were",
             )
-        permutation.check(self.permutations, fitted.words, within=fitted.within)
+        acts.check(self.elements, fitted)
         _check_shapes(self.path, self.controls, fitted)
-        moved = permutation.permuted(b, fitted, self.permutations)
-        return Curve(self.kind, a, moved, self.controls, fitted.ignored)
+        first, second = canonical(a, fitted, folds).tensors, turned(b, fitted, self.elements, folds)
+        return Curve(self.kind, first, second, self.controls, fitted.ignored)
 
 
 def load(path: Path) -> Stored:
@@ -101,17 +112,18 @@ def load(path: Path) -> Stored:
         told = None
     inputs = tuple(told) if isinstance(told, list) else ()
     controls: dict[int, dict[str, Tensor]] = {}
-    permutations: dict[str, Tensor] = {}
+    own_tensors: dict[str, Tensor] = {}
     strange: list[str] = []
     for name in found:
         place, _, own = name.partition("/")
         number = place.removeprefix("control.")
         if place == "perm":
-            permutations[own] = found[name]
+            own_tensors[own] = found[name]
         elif place != number and number.isascii() and number.isdigit() and len(number) < 10:
             controls.setdefault(int(number), {})[own] = found[name]
         else:
             strange.append(name)
+    elements = of_tensors(own_tensors)
     whole = controls and sorted(controls) == list(range(1, len(controls) + 1))
     alike = len({frozenset(control) for control in controls.values()}) == 1
     if (
@@ -119,7 +131,7 @@ def load(path: Path) -> Stored:
         or meta.get("rebasin.curve") not in KINDS
         or not (whole and alike)
         or strange
-        or any(perm.dtype != torch.int64 or perm.ndim != 1 for perm in permutations.values())
+        or any(perm.dtype != torch.int64 or perm.ndim != 1 for perm in elements.permutations.values())
         or len(inputs) != 2
         or not all(isinstance(one, str) for one in inputs)
     ):
@@ -130,7 +142,7 @@ def load(path: Path) -> Stored:
         path,
         meta["rebasin.curve"],
         tuple(controls[k] for k in sorted(controls)),
-        permutations,
+        elements,
         inputs,
         meta.get("rebasin.spec_sha256", ""),
         found.digest(),

@@ -26,7 +26,6 @@ from ...matchers.straight_through.mixture import Mixture
 from ...networks.attacks import Attack, Attacker
 from ...runtime.seeds import generator, uniform
 from ...symmetry.elements import Elements
-from ...types import Permutations
 from ..loop import Learner, Passes, learn
 from ..schedules import cosine, halving
 from ..training_recipe import has_convolutions
@@ -82,14 +81,14 @@ class Trained:
     losses: tuple[float, ...]
 
 
-def train(problem: Problem, permutations: Permutations, options: Training) -> Trained:
+def train(problem: Problem, element: Elements, options: Training) -> Trained:
     """The trained control points between the two models of `problem`, the second of them aligned.
 
-    `permutations` are those that aligned it: they go into the states that are reported. A state that was
+    `element` is what aligned it: it goes into the states that are reported. A state that was
     reported goes on to the same bits. Raises UsageError, DataError, and NetworkError when the loss is no
     longer a number.
     """
-    return Search(problem, permutations, options).run()
+    return Search(problem, element, options).run()
 
 
 class Search(Learner):
@@ -99,8 +98,8 @@ class Search(Learner):
     moved as whole rows.
     """
 
-    def __init__(self, problem: Problem, permutations: Permutations, options: Training):
-        self.problem, self.permutations, self.options = problem, permutations, options
+    def __init__(self, problem: Problem, element: Elements, options: Training):
+        self.problem, self.element, self.options = problem, element, options
         self.mixture = Mixture(_with_controls(problem, options.bends), "fp32", turned=False)
         self.controls = self.mixture.rows[1:-1]
         self.momenta = [torch.zeros_like(control) for control in self.controls]
@@ -178,7 +177,7 @@ class Search(Learner):
         notes = {"loss": loss, "t": self.t, **self.passes.notes}
         tensors = {f"control.{k}": row for k, row in enumerate(self.controls)}
         tensors |= {f"momentum.{k}": row for k, row in enumerate(self.momenta)}
-        self.problem.report(State((Elements(self.permutations),), self.done, -loss, notes, tensors))
+        self.problem.report(State((self.element,), self.done, -loss, notes, tensors))
 
     def _go_on(self, start: State) -> None:
         self.done = start.sweep

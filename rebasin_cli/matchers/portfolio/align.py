@@ -24,7 +24,7 @@ from ...symmetry import elements as acts
 from ...symmetry import permutation
 from ...symmetry.elements import Elements
 from ...symmetry.folds import NONE, Folds
-from ...symmetry.form import canonical, moved_by
+from ...symmetry.form import canonical, turned
 from ...types import Permutations, Tensors
 from .. import MatchResult, Problem, State, registry
 from ..polish import search as polishing
@@ -146,11 +146,11 @@ def align(
     seconds = time.perf_counter() - began
     for permutations in result.permutations:
         permutation.check(permutations, fitted.words, within=fitted.within)
-    found = list(zip(forms[1:], result.elements, strict=True))
-    moved = [moved_by(form, fitted, element) for form, element in found]
+    found = zip(forms[1:], result.elements, strict=True)
     whole = tuple(acts.compose(form.balance, element, fitted) for form, element in found)
     for element in whole:
         acts.check(element, fitted)
+    moved = [turned(m, fitted, e, folds) for m, e in zip(models[1:], whole, strict=True)]
     computed = any(form.changed for form in forms) or any(element.maps for element in whole)
     left = tuple(form.left[len(folds.left) :] for form in forms)
     models = (forms[0].tensors, *moved)

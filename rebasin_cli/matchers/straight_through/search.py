@@ -134,7 +134,10 @@ class Run(Learner):
                 ) from cause
             return
         if self.turning is not None:
-            self.init = self.turning.start(self.options.init, self.train)
+            if start is not None:
+                self.turning.stand(start.elements)
+            else:
+                self.init = self.turning.start(self.options.init, self.train)
             self.look()
             return
         found: Sequence[Permutations]

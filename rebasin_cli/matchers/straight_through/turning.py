@@ -56,10 +56,11 @@ class Turning:
     def start(self, init: str | None, data: Iterable[Any]) -> str:
         """Let every model stand where a match puts it; the name of that."""
         init, found = matched(self.problem, init, data)
-        self._stand([part.elements[0] for part in found])
+        self.stand([part.elements[0] for part in found])
         return init
 
-    def _stand(self, elements: Sequence[Elements]) -> None:
+    def stand(self, elements: Sequence[Elements]) -> None:
+        """Let every model stand as its element makes it; learning begins there."""
         self.begun = [*elements]
         for row, model, element in zip(self.rows, self.problem.models[1:], elements, strict=True):
             row.copy_(self.flat.row(acts.acted(model, self.fitted, element)))
@@ -124,7 +125,7 @@ class Turning:
         """Stand as a search began, with its numbers. Raises KeyError for what it lacks."""
         count = len(self.problem.models) - 1
         words = acts.identity(self.fitted).permutations
-        self._stand(
+        self.stand(
             [
                 Elements({word: kept[f"begun.{k}.{word}"] for word in words}, _of(kept, f"begun map.{k}."))
                 for k in range(count)
