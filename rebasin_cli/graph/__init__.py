@@ -1,1 +1,1 @@
-"""A network's operations as a graph: recorded, traced, and what each operation is."""
+"""A network's operations as a graph: recorded, traced, run, and one table of what each operation is."""

@@ -145,7 +145,9 @@ OPERATIONS = _table(
     # neighbours in space
     *_spatial("max_pool{}d max_pool{}d_with_indices adaptive_max_pool{}d", "pool", homogeneous=True,
               pools=True),
-    *_spatial("avg_pool{}d _adaptive_avg_pool{}d", "pool", linear=True, pools=True),
+    *_spatial("grid_sampler_{}d", "pool", spaces=(2, 3), linear=True, pools=True),
+    *_spatial("avg_pool{}d", "pool", linear=True, pools=True),
+    *_spatial("_adaptive_avg_pool{}d", "pool", spaces=(2, 3), linear=True, pools=True),
     *_spatial("adaptive_avg_pool{}d", "pool", linear=True, pools=True, whole=True),
     *_spatial("upsample_nearest{}d", "resize", linear=True, whole=True),
     *_spatial("_upsample_nearest_exact{}d", "resize", linear=True),
@@ -161,6 +163,7 @@ OPERATIONS = _table(
     ("argmax argmin cumsum cumprod sort", Operation("order")),
     ("embedding", Operation("lookup", linear=True, whole=True)),
     ("index index_select _unsafe_index gather", Operation("lookup", linear=True)),
+    ("empty new_empty empty_like", Operation("constant")),  # which is written over before it is read
     ("full zeros ones new_zeros new_ones new_full scalar_tensor full_like zeros_like ones_like",
      Operation("constant")),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ...graph.nodes import operation
 from ..axes.axes import Axes, Fixed, product
 from ..axes.orders import Parents
-from .rules import Rules, broadcast, unite
+from .rules import Rules, broadcast, tensors, unite
 
 if TYPE_CHECKING:
     from .walk import Value, Walk
@@ -173,6 +173,9 @@ def pooling(walk: Walk, a: dict[str, Any]) -> Any:
     x: Value = a["self"] if "self" in a else a["input"]
     space = operation(walk.node).space or 0
     walk.freeze(x.axes[-space:], STILL)
+    for other in tensors(a):
+        if other is not x:  # where to look
+            walk.freeze(other.axes, "it says where neighbours lie")
     meta = walk.node.meta["val"]
     several = isinstance(meta, (tuple, list))
     shape = meta[0].shape if several else meta.shape
