@@ -41,7 +41,7 @@ from rebasin_cli.learning.loop import Learner  # noqa: E402
 from rebasin_cli.learning.training import train  # noqa: E402
 from rebasin_cli.matchers import Problem, State, registry  # noqa: E402
 from rebasin_cli.matchers.portfolio.align import align  # noqa: E402
-from rebasin_cli.matchers.relaxed.projecting import PROJECTIONS, projected  # noqa: E402
+from rebasin_cli.matchers.relaxed.matrices import PROJECTIONS, projected  # noqa: E402
 from rebasin_cli.matchers.relaxed.search import Run  # noqa: E402
 from rebasin_cli.measure.intervals import t_interval  # noqa: E402
 from rebasin_cli.networks.attacks import Attack, attacked  # noqa: E402

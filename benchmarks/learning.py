@@ -32,7 +32,7 @@ from rebasin_cli import nets, networks, open_checkpoint
 from rebasin_cli.datasets import open_data
 from rebasin_cli.matchers import Problem, ste_mm
 from rebasin_cli.matchers.straight_through import projection
-from rebasin_cli.matchers.straight_through.followers import Followers
+from rebasin_cli.matchers.straight_through.projection import Followers
 from rebasin_cli.matchers.straight_through.search import Run
 from rebasin_cli.symmetry import assignment
 

@@ -12,7 +12,7 @@ from ..errors import UsageError
 from ..learning.curves import stored, training
 from ..learning.curves.curve import check_families
 from ..learning.curves.stored import SUFFIX
-from ..learning.training_setup import check_augmentation
+from ..learning.setup import check_augmentation
 from ..matchers import Problem, State
 from ..networks.attacks import Attack
 from ..registry.options import PLAIN, READS, again, argument, option

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from ..checkpoints import destination, writing
 from ..errors import ResourceError, UsageError
-from ..learning import training, training_setup
-from ..learning.training_recipe import told
+from ..learning import setup, training
+from ..learning.recipe import told
 from ..registry.options import MAY_READ, MAY_RUN, PLAIN, REQUIRED, again, argument, option
 from ..registry.results import UNSET, Plan, Result, Unset
 from ..runtime import devices
@@ -157,7 +157,7 @@ def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
 
         keep = training.Keep(keep_every, save)
     if output.dry_run or (keep is not None and asked.epochs is None):
-        setup = training_setup.prepare(net, data, **wanted)
+        setup = setup.prepare(net, data, **wanted)
     if keep is not None:
         epochs = setup.recipe.epochs if setup is not None else asked.epochs or 0
         if keep.every > epochs:
@@ -216,11 +216,11 @@ def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
     )
 
 
-def _wanted(asked: Train, device: str) -> training_setup.Wanted:
+def _wanted(asked: Train, device: str) -> setup.Wanted:
     """The options of the training itself; the others are a command's."""
-    names = {each.name for each in fields(asked)} & training_setup.Wanted.__annotations__.keys()
+    names = {each.name for each in fields(asked)} & setup.Wanted.__annotations__.keys()
     given = {name: getattr(asked, name) for name in names}
-    return cast(training_setup.Wanted, given | {"root": asked.data_root, "device": device})
+    return cast(setup.Wanted, given | {"root": asked.data_root, "device": device})
 
 
 def _kept(path: Path, epoch: int) -> Path:
@@ -228,7 +228,7 @@ def _kept(path: Path, epoch: int) -> Path:
     return path.with_name(f"{path.stem}.epoch{epoch}{path.suffix}")
 
 
-def _plan(net: str, setup: training_setup.Setup) -> dict[str, Any]:
+def _plan(net: str, setup: setup.Setup) -> dict[str, Any]:
     data, used = {"data": setup.train.name}, setup.train.normalization
     data |= {} if used is None else {"normalization": str(used)}
     samples = {"train_samples": setup.train.samples, "test_samples": setup.test.samples}

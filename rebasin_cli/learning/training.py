@@ -28,9 +28,8 @@ from ..networks.running import call
 from ..runtime import files
 from ..runtime.seeds import generator, seeded
 from .loop import Learner, Passes, learn
-from .schedules import learning_rate_at
-from .training_recipe import Recipe, has_convolutions, memory_format
-from .training_setup import Setup, Wanted, prepare
+from .recipe import Recipe, has_convolutions, learning_rate_at, memory_format
+from .setup import Setup, Wanted, prepare
 
 LOOK = 50  # steps between two looks at the loss
 ATTACKED = 1_000  # test samples that are attacked in the end

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 
 from ..types import Permutations
 from . import MatchResult, Problem
-from .relaxed.options import Descent, memory
-from .relaxed.search import line_loss, search
+from .relaxed.search import Descent, line_loss, memory, search
 from .straight_through.starting import started
 
 __all__ = ["Options", "initial", "match", "memory", "objective"]

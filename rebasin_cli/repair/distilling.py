@@ -22,7 +22,7 @@ from .. import networks
 from ..averages.mixing import average
 from ..errors import CheckpointError
 from ..learning.loop import Learner, Made, learn
-from ..learning.schedules import cosine
+from ..learning.recipe import cosine
 from ..networks.running import evaluating
 from ..networks.state import duplicate
 from ..runtime.seeds import seeded

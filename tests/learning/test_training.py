@@ -11,9 +11,8 @@ from rebasin_cli.datasets import Data, Normalization, Samples, open_data
 from rebasin_cli.datasets.sets._cifar import crop_and_flip
 from rebasin_cli.errors import DataError, NetworkError, ResourceError, UsageError
 from rebasin_cli.learning.initial import initialize
-from rebasin_cli.learning.schedules import learning_rate_at
+from rebasin_cli.learning.recipe import Recipe, default_recipe, learning_rate_at
 from rebasin_cli.learning.training import Keep, train
-from rebasin_cli.learning.training_recipe import Recipe, default_recipe
 from rebasin_cli.networks.evaluation import evaluate
 from rebasin_cli.runtime.seeds import derive, seeded
 

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 from rebasin_cli.errors import UsageError
 from rebasin_cli.matchers import Problem, State, ste, ste_mm
 from rebasin_cli.matchers.portfolio.align import align
-from rebasin_cli.matchers.straight_through.flat import Flat
 from rebasin_cli.matchers.straight_through.learned import Learned
+from rebasin_cli.matchers.straight_through.mixture import Flat
 from rebasin_cli.matchers.straight_through.ordered import Ordered
 from rebasin_cli.spec.groups import MATRICES, PERMUTATION, SIGNED
 from rebasin_cli.symmetry import elements as acts

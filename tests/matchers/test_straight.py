@@ -22,12 +22,10 @@ from rebasin_cli.errors import DataError, NetworkError, UsageError
 from rebasin_cli.matchers import Problem, State, ste, ste_mm, wm
 from rebasin_cli.matchers.portfolio import in_turn
 from rebasin_cli.matchers.straight_through import mixture, projection
-from rebasin_cli.matchers.straight_through.flat import Flat
-from rebasin_cli.matchers.straight_through.followers import Followers
-from rebasin_cli.matchers.straight_through.mixture import Mixture
-from rebasin_cli.matchers.straight_through.optimizers import Optimizer
-from rebasin_cli.matchers.straight_through.projection import Projection
+from rebasin_cli.matchers.straight_through.mixture import Flat, Mixture
+from rebasin_cli.matchers.straight_through.projection import Followers, Projection
 from rebasin_cli.matchers.straight_through.search import Run
+from rebasin_cli.matchers.straight_through.training import Optimizer
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.networks import layout, load
 from rebasin_cli.runtime.seeds import generator

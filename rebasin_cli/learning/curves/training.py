@@ -27,8 +27,7 @@ from ...networks.attacks import Attack, Attacker
 from ...runtime.seeds import generator, uniform
 from ...symmetry.elements import Elements
 from ..loop import Learner, Passes, learn
-from ..schedules import cosine, halving
-from ..training_recipe import has_convolutions
+from ..recipe import cosine, halving, has_convolutions
 from .curve import check_kind, shares
 
 SCHEDULES = ("halving", "cosine", "constant")

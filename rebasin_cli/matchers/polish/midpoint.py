@@ -18,7 +18,7 @@ from ...errors import NetworkError
 from ...networks.running import fed, forward, pick, returned
 from ...networks.scoring import Loss, logits_of
 from .. import Problem
-from ..straight_through.flat import prepared
+from ..straight_through.mixture import prepared
 from ..straight_through.multiplications import counted
 
 SMALLEST = 2e4  # multiplications of a sample, below which a network is no faster

@@ -32,14 +32,12 @@ from ...symmetry.permutation import permuted
 from ...types import Permutations
 from .. import MatchResult, Problem, State
 from ..accounts import Learned
-from .followers import Followers
 from .history import LOOKED, packed, unpacked
 from .mixture import Mixture
-from .optimizers import Optimizer
 from .ordered import Ordered
-from .projection import Projection
+from .projection import Followers, Projection
 from .starting import STARTS, started
-from .training import HELD_OUT, RATES, Training
+from .training import HELD_OUT, RATES, Optimizer, Training
 from .turning import Turning
 
 # Multiplications of matching for one of a forward and backward pass, where nothing else is said

@@ -16,8 +16,8 @@ from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
 from ...types import Permutations, Tensors
 from .. import Problem
-from .flat import Flat
 from .learned import Learned
+from .mixture import Flat
 from .ordered import Ordered
 from .starting import matched
 from .training import RATES, Training

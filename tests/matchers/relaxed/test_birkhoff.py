@@ -5,8 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from rebasin_cli.matchers.relaxed.birkhoff import mixture_of, nearest
-from rebasin_cli.matchers.relaxed.projecting import dykstra
+from rebasin_cli.matchers.relaxed.matrices import dykstra, mixture_of, nearest
 
 
 def eye(perm):

@@ -21,7 +21,7 @@ from ..runtime.memory import check_memory
 from ..runtime.seeds import seeded
 from ..version import version
 from .initial import initialize
-from .training_recipe import Recipe, check, default_recipe, told
+from .recipe import Recipe, check, default_recipe, told
 
 
 class Wanted(TypedDict, total=False):
