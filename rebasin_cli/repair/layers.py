@@ -197,7 +197,7 @@ class _Reader:
         given = arguments(node)
         if given.get("training") or not isinstance(given["input"], fx.Node):
             return None
-        tensors = [given.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
+        tensors: list[Any] = [given.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
         if any(tensor is not None and len(tensor.users) > 1 for tensor in tensors):
             return None
         scale, shift = (self.parameters.get(tensor) for tensor in tensors[:2])
