@@ -13,7 +13,7 @@ any re-iterable of (inputs, targets).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,12 @@ from torch import nn
 
 from . import networks
 from .averages import weights as schedules
-from .averages.combining import combined, finite_only
+from .averages.combining import combined
 from .averages.mixing import INTERPOLATIONS, check_interpolation
 from .averages.names import agreed
 from .averages.parts import parts_of
 from .averages.weights import parse
 from .checkpoints.given import Model, Values, as_given, named, plain
-from .checkpoints.tensors import LazyTensors, replaced
 from .errors import UsageError
 from .matchers import State
 from .matchers.portfolio import align as searching
@@ -173,16 +172,12 @@ def average(
             "these models have BatchNorm statistics, and averaging them makes a broken model",
             hint="Measure them anew (rebasin_cli.reset), and average these all the same with statistics=True",
         )
-    made = _numbers(combined(tensors, parts, weights, heads=heads), (*parts.averaged, *parts.heads), tensors)
+    made = combined(tensors, parts, weights, heads=heads)
     fresh = {*parts.averaged}
     mean = {name: tensor if name in fresh else tensor.clone() for name, tensor in made.items()}
     if names is not None and len(mean) < len(given[0]):
         raise UsageError("a list keeps all of its values", hint="Give mappings to leave some of them out")
     return as_given(mean, given[0], listed=names is not None)
-
-
-def _numbers(made: LazyTensors, averaged: Collection[str], models: Sequence[Tensors]) -> LazyTensors:
-    return finite_only(made, averaged, models, [f"model {k}" for k in range(1, len(models) + 1)])
 
 
 def merge(
@@ -287,7 +282,5 @@ def merge(
         output=output,
         done=repaired,
     )
-    if done.repaired is None:
-        return Merged(tensors, alignment, choice=done.choice)
-    count = len(done.repaired.corrected)
-    return Merged(replaced(tensors, done.tensors), alignment, count, done.repaired, done.choice)
+    count = len(done.repaired.corrected) if done.repaired else 0
+    return Merged(tensors, alignment, count, done.repaired, done.choice)

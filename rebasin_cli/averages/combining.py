@@ -12,7 +12,7 @@ from ..checkpoints.tensors import LazyTensors, plan_of, rows
 from ..errors import UsageError
 from ..types import Tensors
 from .mean import mean_of
-from .mixing import JOINS, line
+from .mixing import interpolate, line
 from .parts import Parts
 from .weights import checked
 
@@ -25,13 +25,23 @@ def combined(
     source: Tensors | None = None,
     heads: str | None = None,
     interpolation: str = "linear",
+    straight: Collection[str] | None = None,
     dtype: torch.dtype | None = None,
+    called: Sequence[str] | None = None,
+    step: Callable[[str, int, int | None, str], None] | None = None,
 ) -> LazyTensors:
     """The model that `parts` says, with the names, order and dtypes of the first model.
 
+    The one way to a merged model: of models as they are or aligned, in memory or tensor by tensor to a file.
+
     `source` is whose tensors are copied (the first model's), `dtype` that of all floating-point tensors
     (their own): sums are rounded to it once. Heads: "average" is the mean of the rows that both have, and the
-    larger one's own beyond these; "concat" is the first model's rows, then the second's.
+    larger one's own beyond these; "concat" is the first model's rows, then the second's. What goes `straight`
+    on an arc are running statistics, unless it is said.
+
+    Making one that is averaged and is not finite raises CheckpointError where one of the models has no number
+    there, which is `called` by its name, UsageError where the sum is beyond the range of the dtype. `step` is
+    told of each one.
     """
     weights, source = checked(weights, len(models)), models[0] if source is None else source
     plans, source_plan = [plan_of(model) for model in models], plan_of(source)
@@ -39,7 +49,10 @@ def combined(
     turning = None
     if interpolation != "linear":
         beside = set(plans[0]) - averaged
-        turning = JOINS[interpolation](*models, weights[1], keep=beside, straight={*parts.statistics})
+        straight = {*parts.statistics} if straight is None else straight
+        turning = interpolate(
+            *models, weights[1], interpolation=interpolation, keep=beside, straight=straight
+        )
     together = parts.products.members
     products = parts.products.joined(
         models, weights, (), lambda views, keep: line(views, weights, keep), dtype
@@ -78,7 +91,9 @@ def combined(
     def made_rows(name: str, start: int, stop: int) -> Tensor:
         return made(name, (start, stop))
 
-    return LazyTensors(shapes, dtypes, made, made_rows if turning is None else None)
+    whole = LazyTensors(shapes, dtypes, made, made_rows if turning is None else None)
+    names = called or [f"model {k}" for k in range(1, len(models) + 1)]
+    return _finite_only(whole, averaged | joined, models, names, step)
 
 
 def _classes(sizes: Sequence[int], heads: str | None) -> int:
@@ -99,21 +114,20 @@ def joined_head(
     return torch.cat([mean, max(both, key=len)[common:].to(dtype)])
 
 
-def finite_only(
+def _finite_only(
     tensors: LazyTensors,
     averaged: Collection[str],
     models: Sequence[Tensors],
     names: Sequence[str],
-    begin: Callable[[str], None] = lambda name: None,
+    step: Callable[[str, int, int | None, str], None] | None,
 ) -> LazyTensors:
-    """The same tensors. Making one of `averaged` that is not finite raises an error; `begin` is told before.
-
-    CheckpointError where one of the `models` has no number there, which is called by its name in `names`;
-    UsageError where the sum is beyond the range of the dtype. The models are read again only then.
-    """
+    """The same tensors, looked through as `combined` says. The models are read again only for an error."""
+    begun: set[str] = set()
 
     def look(name: str, made: Tensor) -> Tensor:
-        begin(name)
+        if step is not None and name not in begun:
+            begun.add(name)
+            step("averaging", len(begun), len(tensors), name)
         if name in averaged and not finite(made):
             for model, called in zip(models, names, strict=True):
                 if name in model:

@@ -61,8 +61,21 @@ def line(models: Sequence[Tensors], weights: Sequence[float], keep: Collection[s
     return LazyTensors({n: s for n, (_, s) in plan.items()}, {n: d for n, (d, _) in plan.items()}, get, part)
 
 
-def interpolate(a: Tensors, b: Tensors, t: float, *, keep: Collection[str] = ()) -> LazyTensors:
-    """(1 − t)·a + t·b; exactly a at 0 and exactly b at 1."""
+def interpolate(
+    a: Tensors,
+    b: Tensors,
+    t: float,
+    *,
+    interpolation: str = "linear",
+    keep: Collection[str] = (),
+    straight: Collection[str] = (),
+) -> LazyTensors:
+    """(1 − t)·a + t·b, or a point of an arc; exactly a at 0 and exactly b at 1.
+
+    `straight` names what goes straight on an arc, too.
+    """
+    if interpolation != "linear":
+        return ARCS[interpolation](a, b, t, keep=keep, straight=straight)
     if t in (0.0, 1.0):
         return average([a if t == 0 else b])
     return average([a, b], [1 - t, t], keep=keep)
@@ -167,21 +180,13 @@ def _turning(
     return found.joined([a, b], [1 - t, t], keep, join)
 
 
-def _line(
-    a: Tensors, b: Tensors, t: float, *, keep: Collection[str] = (), straight: Collection[str] = ()
-) -> LazyTensors:
-    return interpolate(a, b, t, keep=keep)
-
-
-JOINS: dict[str, Callable[..., LazyTensors]] = dict(
-    zip(INTERPOLATIONS, (_line, slerp, slerp_whole), strict=True)
-)
+ARCS: dict[str, Callable[..., LazyTensors]] = {"slerp": slerp, "slerp-whole": slerp_whole}
 
 
 def check_interpolation(name: str, models: int = 2) -> None:
     """Raise UsageError for an interpolation that there is not, or that joins two models alone."""
-    if name not in JOINS:
-        raise unknown("interpolation", name, JOINS)
+    if name not in INTERPOLATIONS:
+        raise unknown("interpolation", name, INTERPOLATIONS)
     if name != "linear" and models != 2:
         raise UsageError(f"{name} joins two models, not {models}", hint="Use --interpolation linear")
 

@@ -180,6 +180,16 @@ def parts_of(
     return Parts(tuple(averaged), copied, tuple(joined), extras, tuple(dropped), products)
 
 
+def by_spec(models: Sequence[Tensors], ignored: Collection[str]) -> Parts:
+    """The same of models that one spec fits: all is averaged but integers and what the spec ignores."""
+    plan = plan_of(models[0])
+    products = products_of(models, keep=ignored) if len(models) > 1 else Products()
+    members = products.members.keys() - ignored
+    whole = [name for name, (dtype, _) in plan.items() if not dtype.is_floating_point and name not in members]
+    copied = {**products.fixed, **dict.fromkeys(whole, "integers"), **dict.fromkeys(ignored, "ignored")}
+    return Parts(tuple(name for name in plan if name not in copied), copied, products=products)
+
+
 def _next(advice: Collection[str], whole: Sequence[str]) -> str:
     """What to do about tensors that are not the same: choices, and what may be copied from one model."""
     if whole and len(whole) <= MOST:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from .. import networks
-from ..averages.mixing import JOINS, interpolate
+from ..averages.mixing import interpolate
 from ..networks.attacks import Attack, attacked
 from ..networks.evaluation import Scores
 from ..networks.recording import Recording
@@ -95,7 +95,8 @@ class Measuring:
         """The path between two models."""
         if self.rows.interpolation == "linear":
             return interpolate
-        return functools.partial(JOINS[self.rows.interpolation], straight=self.ready.fitted.statistics)
+        straight = self.ready.fitted.statistics
+        return functools.partial(interpolate, interpolation=self.rows.interpolation, straight=straight)
 
     def choose(self) -> Choice:
         """Whether the merge is repaired, by held-out samples."""

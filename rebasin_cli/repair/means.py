@@ -7,10 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from ..averages import mixing
-from ..averages.combining import finite_only
-from ..averages.mixing import JOINS
-from ..checkpoints.tensors import LazyTensors
+from ..averages.combining import combined
+from ..averages.parts import by_spec
+from ..checkpoints.tensors import LazyTensors, replaced
 from ..spec.spec import FittedSpec
 from ..types import Tensors
 from .repairing import Outcome, Repairs, repair_merged
@@ -29,27 +28,22 @@ def repaired_mean(
     output: str | int | None = None,
     done: Outcome | None = None,
 ) -> tuple[LazyTensors, Outcome]:
-    """The mean of the models with these `weights` (equal ones), and what became of it by its repair.
+    """The mean of the models with these `weights` (equal ones), repaired, and the account of its repair.
 
     `repairs` (None: no repair) run `network` as `repair_merged` does. `done` is what a search has repaired
     already, of the mean with equal weights. Raises CheckpointError where the mean would be no numbers.
     """
-    equal = [1 / len(models)] * len(models)
+    linear, equal = interpolation == "linear", [1 / len(models)] * len(models)
     weights = equal if weights is None else weights
-    if interpolation == "linear":
-        tensors = mixing.average(models, weights, keep=fitted.ignored)
-    else:
-        mixing.average(models, weights)  # the same checks
-        join = JOINS[interpolation]
-        tensors = join(*models, weights[1], keep=fitted.ignored, straight=fitted.statistics)
-    kinds = tensors.dtypes.items()
-    averaged = {n for n, dtype in kinds if dtype.is_floating_point and n not in fitted.ignored}
-    tensors = finite_only(tensors, averaged, models, [f"model {k}" for k in range(1, len(models) + 1)])
+    straight = {*fitted.statistics}
+    tensors = combined(
+        models, by_spec(models, fitted.ignored), weights, interpolation=interpolation, straight=straight
+    )
     if repairs is None:
         return tensors, Outcome()
-    if done is not None and [*weights] == equal and interpolation == "linear":
-        return tensors, done
-    if network is None:
-        raise TypeError("a repair runs the network")
-    network = network.to(repairs.device)
-    return tensors, repair_merged(network, tensors, repairs, weights, held=held, unseen=unseen, output=output)
+    if done is None or not linear or [*weights] != equal:
+        if network is None:
+            raise TypeError("a repair runs the network")
+        network = network.to(repairs.device)
+        done = repair_merged(network, tensors, repairs, weights, held=held, unseen=unseen, output=output)
+    return replaced(tensors, done.tensors), done

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rebasin_cli.averages.mixing import JOINS, average, interpolate, slerp, slerp_whole
+from rebasin_cli.averages.mixing import ARCS, average, interpolate, slerp, slerp_whole
 from rebasin_cli.errors import UsageError
 
 
@@ -91,7 +91,7 @@ def test_float64_models_are_averaged_in_float64():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float8_e5m2], ids=str)
-@pytest.mark.parametrize("join", [interpolate, *JOINS.values()])
+@pytest.mark.parametrize("join", [interpolate, *ARCS.values()])
 def test_the_ends_are_exactly_the_models(join, dtype):
     a, b = model(0, dtype), model(1, dtype)
     for t, end in ((0.0, a), (1.0, b)):

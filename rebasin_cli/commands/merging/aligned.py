@@ -12,7 +12,7 @@ from torch import Tensor
 from ...averages.combining import joined_head
 from ...averages.parts import parts_of
 from ...checkpoints.checkpoint import Checkpoint
-from ...checkpoints.tensors import LazyTensors, plan_of, replaced, rows
+from ...checkpoints.tensors import LazyTensors, plan_of, rows
 from ...errors import SpecError, UsageError
 from ...repair.means import repaired_mean
 from ...session import method_options
@@ -48,7 +48,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         found = search.find(session, state, given=inputs)
         repair = repairs.chosen(session, repair, found)
         models = session.standing(found)
-        averaged, done = repaired_mean(
+        tensors, done = repaired_mean(
             models,
             session.fitted,
             mean.numbers,
@@ -60,7 +60,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
             output=session.output,
             done=repair.done,
         )
-        tensors, options, account = repairs.finish(session, repair, replaced(averaged, done.tensors), done)
+        tensors, options, account = repairs.finish(session, repair, tensors, done)
         options |= {"weights": list(mean.weights or []), "interpolation": mean.interpolation}
         options |= of_given | how_it_went(found)
         options |= {"heads": aside.how} if aside else {}

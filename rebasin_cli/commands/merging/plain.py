@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import shutil
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ...averages.combining import combined, finite_only
+from ...averages.combining import combined
 from ...averages.kinship import alike
 from ...averages.mean import BLOCK
 from ...averages.names import equal_values
@@ -85,6 +85,8 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         heads=mean.heads,
         interpolation=mean.interpolation,
         dtype=output.dtype,
+        called=[str(model.path) for model in models],
+        step=listener.step,
     )
     plan = _plan(models, parts, tensors, output, mean)
     if output.dry_run:
@@ -104,9 +106,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     meta = provenance.describe(
         "merge", models, None, method="none", seed=asked.network.seed, options=options, like=models
     )
-    averaged = {*parts.averaged, *parts.heads}
-    made = looked_at(tensors, averaged, models, listener)
-    written = write_as_planned(output, made, meta, around=models[0], looked=tensors, say=listener.say)
+    written = write_as_planned(output, tensors, meta, around=models[0], looked=tensors, say=listener.say)
     return {"written": written} | _account(models, parts, mean)
 
 
@@ -233,17 +233,3 @@ def _digests(models: Sequence[Checkpoint]) -> None:
         thread.join()
     if failed:
         raise failed[0]
-
-
-def looked_at(
-    tensors: LazyTensors, averaged: Collection[str], models: Sequence[Checkpoint], listener: Listener
-) -> LazyTensors:
-    """The same tensors, each told as it is made; what is averaged and no number is refused, with its file."""
-    total, begun = len(tensors), set()
-
-    def begin(name: str) -> None:
-        if name not in begun:
-            begun.add(name)
-            listener.step("averaging", len(begun), total, name)
-
-    return finite_only(tensors, averaged, models, [str(model.path) for model in models], begin)

@@ -16,7 +16,6 @@ from ...checkpoints.tensors import LazyTensors, replaced
 from ...errors import NoSpecFits
 from ...networks.evaluation import Scores
 from ...repair import reset
-from ...session.listener import SILENT
 from ...session.models import naming, open_beside
 from ...session.samples import Splits
 from ...session.session import Session
@@ -24,7 +23,6 @@ from ..verbs import endpoints, provenance, repairs, search
 from ..verbs.outputs import Output, write_as_planned
 from ..verbs.proof import prove
 from .average import Average
-from .plain import looked_at
 
 
 def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
@@ -61,8 +59,8 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     def made(chosen: Sequence[int]) -> LazyTensors:
         """Their mean; the best one's integers, so that it alone is that very model."""
         copied = models[chosen[0]] if source is None else source
-        tensors = combined([models[k] for k in chosen], parts, source=copied, dtype=output.dtype)
-        return looked_at(tensors, parts.averaged, [session.models[k] for k in chosen], SILENT)
+        called = [str(paths[k]) for k in chosen]
+        return combined([models[k] for k in chosen], parts, source=copied, dtype=output.dtype, called=called)
 
     def load(chosen: Sequence[int]) -> None:
         networks.load(network, made(chosen))
