@@ -338,6 +338,9 @@ class Reader:
     def _put(self, index: int) -> None:
         self.memo[index] = self.stack[-1]
 
+    def _get(self, index: int) -> None:
+        self.stack.append(self.memo[index])
+
     def _integer(self, value: int) -> Any:
         if value.bit_length() <= MAX_INTEGER:
             return value
@@ -359,13 +362,10 @@ def _constant(value: Any) -> Callable[[Reader, Any], None]:
     return lambda reader, _: reader.stack.append(value)
 
 
+CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 _STEPS: dict[str, Callable[[Reader, Any], None]] = {
-    "PROTO": lambda reader, _: None,
-    "FRAME": lambda reader, _: None,
-    "NONE": _constant(None),
-    "NEWTRUE": _constant(True),
-    "NEWFALSE": _constant(False),
-    "EMPTY_TUPLE": _constant(()),
+    **dict.fromkeys(("PROTO", "FRAME"), lambda reader, _: None),
+    **{name: _constant(value) for name, value in CONSTANTS.items()},
     "EMPTY_LIST": lambda reader, _: reader.stack.append([]),
     "EMPTY_DICT": lambda reader, _: reader.stack.append({}),
     "EMPTY_SET": Reader._empty_set,
@@ -387,22 +387,15 @@ _STEPS: dict[str, Callable[[Reader, Any], None]] = {
     "DUP": lambda reader, _: reader.stack.append(reader.stack[-1]),
     "GLOBAL": Reader._global,
     "STACK_GLOBAL": Reader._stack_global,
-    "EXT1": Reader._extension,
-    "EXT2": Reader._extension,
-    "EXT4": Reader._extension,
-    "REDUCE": Reader._reduce,
-    "NEWOBJ": Reader._reduce,
+    **dict.fromkeys(("EXT1", "EXT2", "EXT4"), Reader._extension),
+    **dict.fromkeys(("REDUCE", "NEWOBJ"), Reader._reduce),
     "NEWOBJ_EX": Reader._newobj_ex,
     "INST": Reader._inst,
     "OBJ": Reader._obj,
     "BUILD": Reader._build,
     "PERSID": Reader._persistent,
     "BINPERSID": lambda reader, _: reader._persistent(reader.stack.pop()),
-    "PUT": Reader._put,
-    "BINPUT": Reader._put,
-    "LONG_BINPUT": Reader._put,
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), Reader._put),
     "MEMOIZE": lambda reader, _: reader._put(len(reader.memo)),
-    "GET": lambda reader, index: reader.stack.append(reader.memo[index]),
-    "BINGET": lambda reader, index: reader.stack.append(reader.memo[index]),
-    "LONG_BINGET": lambda reader, index: reader.stack.append(reader.memo[index]),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), Reader._get),
 }

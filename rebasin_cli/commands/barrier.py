@@ -12,14 +12,12 @@ from typing import Any
 from .. import networks
 from ..averages.mixing import check_interpolation
 from ..errors import UsageError
-from ..measure import baseline, intervals, signatures
-from ..measure import report as measuring
-from ..measure.baseline import Subject, check_baseline
+from ..measure import intervals
+from ..measure.baseline import check_baseline
 from ..measure.gates import GateSet, check_gate_names, fixed_rows, judged
 from ..measure.settings import (
     ATTACKED,
     MIDDLE,
-    Planned,
     Rows,
     check_points,
     plan_attacks,
@@ -29,20 +27,16 @@ from ..measure.settings import (
     points_of,
     repaired_label,
 )
-from ..measure.thresholds import Language
 from ..networks.attacks import Attack, Attacker
 from ..registry.options import PAIR, PLAIN, READS, WRITES, again, argument, option
 from ..registry.results import Plan
-from ..repair.repairing import few
 from ..reports import Report
 from ..reports.barrier import document
 from ..reports.document import Document
 from ..session.asked import subjects_of
 from ..session.inputs import of_model
 from ..session.listener import SILENT, Listener
-from ..session.method_options import bounded, start_file
 from ..session.outcomes import REPORT, Answer, Formats, Gates, Screen, Summary, Weights
-from ..session.samples import quantities_of
 from ..session.session import Session
 from ..session.subjects import (
     SAMPLES,
@@ -51,7 +45,6 @@ from ..session.subjects import (
     Data,
     DataSet,
     Grouping,
-    Interpolation,
     Loading,
     Method,
     Methods,
@@ -62,20 +55,14 @@ from ..session.subjects import (
     Repairing,
     Samples,
     Scoring,
-    Search,
     Subjects,
 )
-from ..types import Quantity
+from .merging.average import Mean
 from .merging.curved import between
-from .verbs import endpoints, plans, provenance, repairs, search
+from .verbs import endpoints, plans, repairs, search
 from .verbs.gates import Judged, asked_of, judge, known, written_of
 from .verbs.outputs import Written
-from .verbs.proof import prove
-from .verbs.repairs import RepairPlan
-from .verbs.search import shown
-
-MEASURED = ("train", "test")
-
+from .verbs.path import MEASURED, Planning, check_pairs, language_of, measure, subject_of
 
 PANEL = "Measure"
 
@@ -151,7 +138,7 @@ class Barrier(
         help="All training samples, also for the reset; 65 points a path, 25 where repaired.",
         panel="",
     )
-    interpolation: str = Interpolation.interpolation
+    interpolation: str = Mean.interpolation
     points: int | None = option(
         None,
         "Points of every path, both ends included; odd, so that λ = ½ is one (25; 11 where "
@@ -189,7 +176,7 @@ def run(asked: Barrier, listener: Listener = SILENT) -> BarrierResult | Plan:
     Gates are judged in the report, and raised only by the result's `end`: everything is written first.
     """
     subjects = subjects_of(asked)
-    gates = asked_of(asked, Language(*_split(subjects.data)))
+    gates = asked_of(asked, language_of(subjects.data))
     written, pairs = written_of(asked, listener), [_two(text) for text in asked.pair]
     found = _barrier(asked, pairs, gates, written, listener, subjects)
     return BarrierResult(found, asked.baseline) if isinstance(found, Report) else Plan(found)
@@ -233,7 +220,7 @@ def _barrier(
             | repairs.tries(planned.session, planned.repair)
             | planned.figures
         )
-    report = _measure(planned, command, gates)
+    report = measure(planned, command, gates)
     measured: list[Report] = []
     by = planned.session.asked.search  # all pairs by one method
     subjects = dataclasses.replace(subjects, search=dataclasses.replace(by, open=False))
@@ -247,31 +234,18 @@ def _barrier(
     return judge(report, gates, written, destinations, listener)
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What the report will have, what its repaired rows are called, and the plan's figures."""
-
-    session: Session
-    repair: RepairPlan
-    settings: Rows
-    word: str
-    rows: Sequence[Planned]
-    figures: dict[str, Any]
-    subject: Subject | None = None
-
-
 def _plan(
     session: Session,
     asked: Barrier,
     pairs: Sequence[tuple[Path, Path]],
     gates: GateSet,
-) -> _Plan:
+) -> Planning:
     """Everything that can be refused before an hour of measuring; the minutes are told."""
-    _, language = session.scores, Language(*_split(session.asked.data))
+    _, language = session.scores, language_of(session.asked.data)
     if session.held_out is not None:
         session.held_out.check(measured=True)
     session.fitted  # noqa: B018 (models and spec, before the pairs)
-    _check_pairs(session, pairs)
+    check_pairs(session, pairs)
     if not session.moved:
         endpoints.tell(session.models, session.say)
     if fixed := next(iter(fixed_rows(gates.gates)), None):
@@ -322,7 +296,7 @@ def _plan(
     check_gate_names(gates.gates, [row.name for row in rows], MEASURED, language)
     subject = None
     if gates.baseline is not None and gates.baseline.report is not None:
-        subject = _subject(session)
+        subject = subject_of(session)
         check_baseline(gates.baseline.report, subject)
     count = 1 + len(pairs)
     figures = plans.plan_report(
@@ -330,12 +304,7 @@ def _plan(
     )
     figures |= plans.not_estimated([(session.method, session.options)])
     session.say(plans.in_words(figures))
-    return _Plan(session, repair, settings, word, rows, figures, subject)
-
-
-def _split(data: Data) -> tuple[Quantity, Sequence[Quantity]]:
-    loss, *metrics = quantities_of(data)
-    return loss, metrics
+    return Planning(session, repair, settings, word, rows, figures, subject)
 
 
 def _attacks(asked: Barrier) -> Sequence[Attack]:
@@ -349,114 +318,3 @@ def _attacks(asked: Barrier) -> Sequence[Attack]:
             hint="Give --points 5 or more",
         )
     return list(dict.fromkeys(map(Attack.parse, asked.attack)))
-
-
-def _measure(planned: _Plan, command: str, gates: GateSet) -> Report:
-    """The report of A and B."""
-    session = planned.session
-    inputs, proof = search.inputs(session), prove(session)
-    splits, network = dict(session.splits), session.need_network()
-    fitted = splits.pop("fitted", None)
-    done, total = itertools.count(1), sum(row.points for row in planned.rows)
-    language = Language(*_split(session.asked.data))
-    (a, b), output, not_kept = session.models, session.output, session.asked.network.not_kept
-    report = measuring.barrier(
-        a,
-        b,
-        session.fitted,
-        train=splits["train"],
-        test=splits["test"],
-        reset_batches=splits.get("reset"),
-        fitted_batches=fitted,
-        held=splits["held"],
-        unseen=session.unseen,
-        method=session.asked.search.method,
-        permutations=session.given and session.given.elements,
-        **vars(planned.settings),
-        signature=signatures.in_report(
-            a,
-            b,
-            session.fitted,
-            data=splits["train"],
-            seed=session.seed,
-            network=network,
-            output=output,
-            not_kept=not_kept,
-            device=session.device,
-        ),
-        scores=session.scores,
-        seed=session.seed,
-        check=endpoints.check(session),
-        planned=lambda rows: check_gate_names(gates.gates, [row.name for row in rows], MEASURED, language),
-        measured=lambda: session.listener.step("measuring", next(done), total, ""),
-        options=bounded(session.options),
-        data=inputs.get("data"),
-        polish=session.asked.search.polish if session.moved and not session.perm else None,
-        loss=inputs.get("loss"),
-        start=search.first_state(session),
-        folds=session.folds,
-        prove=False,
-        progress=shown(session.listener.step),
-        network=network,
-        output=output,
-        not_kept=not_kept,
-        device=session.device,
-    )
-    word = planned.word
-    if decided := report.match.get("repair"):  # by the search, with the method
-        word = repaired_label(decided, statistics=bool(session.fitted.statistics)) or word
-        if fitted is not None:
-            took = report.match.get("repair_samples")
-            splits["reset"] = few(fitted, decided, took, seed=session.seed)
-    notes = provenance.notes(splits, proof.account, repair=word, held_out=session.held_out)
-    report = provenance.signed(
-        report,
-        session.models,
-        splits["test"],
-        proof=proof.account,
-        command=command,
-        full=session.asked.data.full,
-        notes=notes,
-    )
-    subject = planned.subject or _subject(session)
-    more: dict[str, Any] = {"scores": subject.scores} if subject.scores else {}
-    more |= {"sha256": subject.digest} if subject.digest else {}
-    more |= {"checks": "skipped"} if session.asked.data.skip_checks else {}
-    if session.held_out is not None:
-        more["held_out"] = session.held_out.account(splits["held"].samples)
-    return dataclasses.replace(report, data=report.data | more)
-
-
-def _subject(session: Session) -> Subject:
-    """What the report will be of. Accuracy that nobody named may be left out, so that is not known yet."""
-    open_ = session.asked.data.loss is not None and not session.asked.data.metric
-    quantities = None if open_ else quantities_of(session.asked.data)
-    data, test = session.asked.data, session.splits["test"]
-    named = {"loss": data.loss, "metric": ", ".join(data.metric) or None, "output": session.output}
-    return Subject(
-        test.name,
-        provenance.describe_data(test, full=data.full)["normalization"],
-        test.samples,
-        session.fitted.spec.digest,
-        session.fitted.log10_symmetries(),
-        {key: value for key, value in named.items() if value is not None},
-        baseline.digest_of_all(test),
-        quantities,
-    )
-
-
-def _check_pairs(session: Session, pairs: Sequence[tuple[Path, Path]]) -> None:
-    """Raise for further pairs that cannot be measured as the first one is, before an hour of measuring."""
-    if pairs and (session.perm is not None or start_file(session.asked.search) is not None):
-        raise UsageError(
-            "a permutation file (--perm, --init) is for one pair of models, and --pair names more",
-            hint="Align each first (rebasin align), then measure with --method none",
-        )
-    for pair in pairs:
-        asked = dataclasses.replace(session.asked, search=Search())
-        other = Session("barrier", pair, asked=asked).fitted
-        if other.spec.digest != session.fitted.spec.digest or other.shapes != session.fitted.shapes:
-            raise UsageError(
-                f"--pair {pair[0]},{pair[1]}: these have another architecture than the first pair",
-                hint="A mean over pairs is one over models that differ in nothing but their training",
-            )

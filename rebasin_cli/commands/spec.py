@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import writing
-from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..errors import RebasinError, SpecError, UsageError
 from ..inference.text import explaining
 from ..proof import prove as proving
-from ..registry.options import MAY_READ, PLAIN, READS, REQUIRED, WRITES, again, argument, option
+from ..registry.options import MAY_READ, PLAIN, READS, REQUIRED, again, argument, option
 from ..registry.results import UNSET, Result, Unset
 from ..reports.accounts import describe_kept, describe_proof, kept_in_words
 from ..session.asked import of
@@ -25,47 +23,16 @@ from ..session.method_options import GROUPS, check_groups
 from ..session.models import infer_spec, naming
 from ..session.network import find_network, need_inputs, none_named, origin
 from ..session.outcomes import Answer, Screen, Weights
-from ..session.subjects import MOST, Grouping, Loading, Network, Proving, Subjects
+from ..session.subjects import Grouping, Loading, Network, Proving, Subjects
 from ..spec import library
 from ..spec.fitting import fit
 from ..spec.parsing import parse
-from ..types import Shapes
 from .verbs.outputs import check_files
-from .verbs.specs import describe, fit_named, headline, lines
+from .verbs.specs import Fresh, Own, delivered, describe, fit_named, headline, lines, opened, shapes_of
 
 GROUP = "Permutation specs: list, show, check, prove, infer, explain, import."
 PANEL = "Look"
 ONLY_LOOKS = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fresh:
-    """Of what sizes the network is that a spec is shown on."""
-
-    width: float | None = option(
-        None, "Without a checkpoint: width of the spec's own network.", min=0, max=1e6
-    )
-    depth: int | None = option(None, "Without a checkpoint: hidden layers of an mlp.", min=0, max=10_000)
-    input: str | None = option(
-        None,
-        "Without a checkpoint: input, batch first: 1x3x224x224.",
-        metavar="SHAPE",
-        kind="input",
-        role=PLAIN,
-    )
-    classes: int | None = option(None, "Without a checkpoint: number of classes.", min=1, max=MOST)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Own:
-    """A network of one's own, and what it is to hold."""
-
-    checkpoint: Path | None = option(
-        None, "What the network is to hold: its shapes are given to it.", metavar="FILE", role=READS
-    )
-    out: Path | None = option(
-        None, "Write it here; else it is printed.", also=("-o",), metavar="FILE", role=WRITES
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +187,7 @@ def prove(asked: Prove, listener: Listener = SILENT) -> ProveResult:
         raise none_named(fitted)
     batch = need_inputs(module, network)
     found = proving.prove(module, fitted, batch, seed=network.seed, each_word=True, **network.outputs)
-    models = [] if asked.checkpoint is None else [_opened(asked.checkpoint, loading)]
+    models = [] if asked.checkpoint is None else [opened(asked.checkpoint, loading)]
     return ProveResult(
         spec=fitted.spec.name,
         proof=describe_proof(found) | origin(module, fitted, models, network),
@@ -280,13 +247,13 @@ def infer(asked: Infer, listener: Listener = SILENT) -> InferResult:
     if asked.out is not None:
         inputs = inputs_of([asked.checkpoint] if asked.checkpoint else [], Subjects(network=network))
         check_files([("spec", asked.out)], inputs, force=asked.force)
-    shapes = _shapes(asked.checkpoint, Loading())
+    shapes = shapes_of(asked.checkpoint, Loading())
     check_groups(asked.groups)
     how = {"prove": not asked.no_prove, "groups": asked.groups != GROUPS[0]}
     found = infer_spec(shapes, network, None, listener.say, **how)
     skipped = {"status": "skipped", "reason": "--no-prove"} | describe_kept(found.kept, found.not_kept)
     return InferResult(
-        **_delivered(found.text, asked.out, asked.force),
+        **delivered(found.text, asked.out, asked.force),
         permutations=len(found.fitted.words),
         spec=headline(found.fitted),
         proof=skipped if asked.no_prove else describe_proof(found.proof),
@@ -346,7 +313,7 @@ def explain(asked: Explain, listener: Listener = SILENT) -> ExplainResult:
     """
     network, loading = of(asked, Network), of(asked, Loading)
     given = None if loading.spec is None else library.load(loading.spec)
-    shapes = _shapes(asked.checkpoint, loading)
+    shapes = shapes_of(asked.checkpoint, loading)
     check_groups(asked.groups)
     how = {"strict": False, "groups": asked.groups != GROUPS[0]}
     found = infer_spec(shapes, network, None, lambda _: None, **how)
@@ -399,7 +366,7 @@ def import_(asked: Import, listener: Listener = SILENT) -> ImportResult:
         inputs = inputs_of([checkpoint] if checkpoint else [], Subjects(loading), [file])
         check_files([("spec", asked.out)], inputs, force=asked.force)
     mapping = importing.read(file)
-    shapes = _shapes(checkpoint, loading)
+    shapes = shapes_of(checkpoint, loading)
     try:
         text = importing.from_axes(mapping, shapes, description=f"imported from {file.name}")
     except (SpecError, UsageError) as error:
@@ -408,20 +375,4 @@ def import_(asked: Import, listener: Listener = SILENT) -> ImportResult:
             message = f"{file} does not fit {checkpoint}"
         raise type(error)(message, problems=error.problems, hint=error.hint) from None
     told = UNSET if shapes is None else headline(fit(parse(text, name=file.stem), shapes))
-    return ImportResult(**_delivered(text, asked.out, asked.force), spec=told)
-
-
-def _shapes(checkpoint: Path | None, loading: Loading) -> Shapes | None:
-    """What the network is to hold; None where no checkpoint says it."""
-    return None if checkpoint is None else _opened(checkpoint, loading).shapes
-
-
-def _opened(checkpoint: Path, loading: Loading) -> Checkpoint:
-    return open_checkpoint(checkpoint, key=loading.key, unsafe_load=loading.unsafe_load)
-
-
-def _delivered(text: str, out: Path | None, force: bool) -> dict[str, Any]:
-    """A spec's text, written to a file where one is named."""
-    if out is None:
-        return {"text": text}
-    return {"written": [str(writing.write_text_atomic(out, text, force=force))]}
+    return ImportResult(**delivered(text, asked.out, asked.force), spec=told)

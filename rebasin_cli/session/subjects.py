@@ -264,20 +264,6 @@ class Method:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interpolation:
-    """Along what models are averaged."""
-
-    interpolation: str = option(
-        "linear",
-        "linear; for two models also slerp (one angle a tensor, norms go straight) or slerp-whole (one "
-        "angle for all).",
-        metavar="HOW",
-        kind="interpolation",
-        role=PLAIN,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class Methods:
     """The options of methods, as far as they were set."""
 

@@ -13,7 +13,7 @@ from ...averages.weights import checked
 from ...errors import UsageError, unknown
 from ...registry.options import PLAIN, READS, option
 from ...session.inputs import of_model
-from ...session.subjects import Interpolation, Subjects
+from ...session.subjects import Subjects
 from ..verbs.outputs import Output
 
 SOUPS = ("greedy",)
@@ -37,7 +37,14 @@ class Mean:
         metavar="W,W,…|NAME",
         role=PLAIN,
     )
-    interpolation: str = Interpolation.interpolation
+    interpolation: str = option(
+        "linear",
+        "linear; for two models also slerp (one angle a tensor, norms go straight) or slerp-whole (one "
+        "angle for all).",
+        metavar="HOW",
+        kind="interpolation",
+        role=PLAIN,
+    )
     copy_files: bool = option(False, "Copy configuration and tokenizer, too, into -o DIR/.", role=PLAIN)
     heads: str | None = option(
         None,

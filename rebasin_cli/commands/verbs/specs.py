@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ... import nets, networks
-from ...checkpoints.checkpoint import open_checkpoint
+from ...checkpoints import writing
+from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ...errors import SpecError, UsageError
 from ...registry import user_code
+from ...registry.options import PLAIN, READS, WRITES, option
 from ...session.models import naming
 from ...session.network import parse_shape
+from ...session.subjects import MOST, Loading
 from ...spec import chain, library
 from ...spec.fitting import fit
 from ...spec.spec import FittedSpec
@@ -22,6 +26,36 @@ from ...types import Shapes
 LARGE, SMALL, DIGIT = (3, 224, 224), (3, 32, 32), (1, 28, 28)
 FLATTENING = ("mlp", "two_layer")  # take inputs of any shape
 INPUTS = {"mlp": DIGIT, "two_layer": DIGIT, "vgg": LARGE, "resnet": LARGE, "googlenet": LARGE}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fresh:
+    """Of what sizes the network is that a spec is shown on."""
+
+    width: float | None = option(
+        None, "Without a checkpoint: width of the spec's own network.", min=0, max=1e6
+    )
+    depth: int | None = option(None, "Without a checkpoint: hidden layers of an mlp.", min=0, max=10_000)
+    input: str | None = option(
+        None,
+        "Without a checkpoint: input, batch first: 1x3x224x224.",
+        metavar="SHAPE",
+        kind="input",
+        role=PLAIN,
+    )
+    classes: int | None = option(None, "Without a checkpoint: number of classes.", min=1, max=MOST)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """A network of one's own, and what it is to hold."""
+
+    checkpoint: Path | None = option(
+        None, "What the network is to hold: its shapes are given to it.", metavar="FILE", role=READS
+    )
+    out: Path | None = option(
+        None, "Write it here; else it is printed.", also=("-o",), metavar="FILE", role=WRITES
+    )
 
 
 def fit_named(
@@ -121,3 +155,19 @@ def lines(fitted: FittedSpec) -> Iterator[str]:
         yield f'  {name:<44} "{" ".join(map(str, axes))}"{mark}'
     for name in sorted(fitted.ignored):
         yield f"  {name:<44} ignored"
+
+
+def shapes_of(checkpoint: Path | None, loading: Loading) -> Shapes | None:
+    """What the network is to hold; None where no checkpoint says it."""
+    return None if checkpoint is None else opened(checkpoint, loading).shapes
+
+
+def opened(checkpoint: Path, loading: Loading) -> Checkpoint:
+    return open_checkpoint(checkpoint, key=loading.key, unsafe_load=loading.unsafe_load)
+
+
+def delivered(text: str, out: Path | None, force: bool) -> dict[str, Any]:
+    """A spec's text, written to a file where one is named."""
+    if out is None:
+        return {"text": text}
+    return {"written": [str(writing.write_text_atomic(out, text, force=force))]}
