@@ -103,6 +103,18 @@ def test_no_import_goes_up():
     assert not up, "\n".join(up)
 
 
+def test_what_other_rooms_import_has_no_underscore():
+    """An underscore before a file's name says that it is private to its room."""
+    private = {name for name in MODULES if name.rpartition(".")[2].startswith("_")} - ENTRANCES
+    taken = [
+        f"{module}:{line} imports {other}"
+        for module in sorted(MODULES.keys() - ENTRANCES)
+        for line, other in imports_of(module)
+        if other in private and room_of(other) != room_of(module)
+    ]
+    assert private and not taken, "\n".join(taken)
+
+
 def circles_of(imports):
     """The sets of files that import each other, directly or through others: {file: what it imports}."""
     left = {module: {other for other in others if other != module} for module, others in imports.items()}

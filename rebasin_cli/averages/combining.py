@@ -50,9 +50,8 @@ def combined(
     if interpolation != "linear":
         beside = set(plans[0]) - averaged
         straight = {*parts.statistics} if straight is None else straight
-        turning = interpolate(
-            *models, weights[1], interpolation=interpolation, keep=beside, straight=straight
-        )
+        a, b = models
+        turning = interpolate(a, b, weights[1], interpolation=interpolation, keep=beside, straight=straight)
     together = parts.products.members
     products = parts.products.joined(
         models, weights, (), lambda views, keep: line(views, weights, keep), dtype
@@ -93,7 +92,7 @@ def combined(
 
     whole = LazyTensors(shapes, dtypes, made, made_rows if turning is None else None)
     names = called or [f"model {k}" for k in range(1, len(models) + 1)]
-    return _finite_only(whole, averaged | joined, models, names, step)
+    return finite_only(whole, averaged | joined, models, names, step)
 
 
 def _classes(sizes: Sequence[int], heads: str | None) -> int:
@@ -114,7 +113,7 @@ def joined_head(
     return torch.cat([mean, max(both, key=len)[common:].to(dtype)])
 
 
-def _finite_only(
+def finite_only(
     tensors: LazyTensors,
     averaged: Collection[str],
     models: Sequence[Tensors],

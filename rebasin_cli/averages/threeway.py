@@ -7,7 +7,7 @@ as what they stand for.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -16,6 +16,7 @@ from ..checkpoints.families import Family, Plan
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
 from ..errors import unknown
 from ..types import Tensors
+from .combining import finite_only
 from .kinship import planned, same
 from .mean import mean_of
 from .mixing import line
@@ -154,8 +155,19 @@ def _of_both(
     return both, ""
 
 
-def mixed(base: Tensors, ours: Tensors, theirs: Tensors, found: ThreeWay) -> LazyTensors:
-    """The tensors of a merge without conflicts, each made when it is asked for; ours decide dtypes."""
+def mixed(
+    base: Tensors,
+    ours: Tensors,
+    theirs: Tensors,
+    found: ThreeWay,
+    called: Sequence[str] = ("ours", "theirs"),
+    step: Callable[[str, int, int | None, str], None] | None = None,
+) -> LazyTensors:
+    """The tensors of a merge without conflicts, each made when it is asked for; ours decide dtypes.
+
+    One that is mixed and not finite is an error, and `step` is told, as in `combining.combined`; both sides
+    are `called` by their names.
+    """
     weights = WEIGHTS["sum" if "sum" in found.taken.values() else "average"]
     joining = [(model, w) for model, w in zip((ours, theirs, base), weights, strict=True) if w]
     shares = [w for _, w in joining]
@@ -177,12 +189,14 @@ def mixed(base: Tensors, ours: Tensors, theirs: Tensors, found: ThreeWay) -> Laz
         parts = [(model, w) for model, w in zip((ours, theirs, base), weights, strict=True) if w]
         return mean_of([take(model) for model, _ in parts], [w for _, w in parts], plan[name][0])
 
-    return LazyTensors(
+    whole = LazyTensors(
         {name: shape for name, (_, shape) in plan.items()},
         {name: dtype for name, (dtype, _) in plan.items()},
         made,
         lambda name, start, stop: made(name, (start, stop)),
     )
+    averaged = {name for name, side in found.taken.items() if side in WEIGHTS}
+    return finite_only(whole, averaged, (ours, theirs), called, step)
 
 
 def merged_text(

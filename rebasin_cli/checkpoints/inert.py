@@ -330,10 +330,7 @@ class Reader:
         self.stack.append(tuple(items))
 
     def _pop(self, _: Any) -> None:
-        if self.stack:
-            self.stack.pop()
-        else:
-            self._pop_mark()
+        self.stack.pop() if self.stack else self._pop_mark()
 
     def _put(self, index: int) -> None:
         self.memo[index] = self.stack[-1]

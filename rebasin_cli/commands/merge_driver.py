@@ -23,7 +23,6 @@ from ..runtime import files
 from ..runtime.files import Inputs
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, Screen
-from .merging.plain import looked_at
 from .verbs import provenance
 
 POINTER = b"version https://git-lfs"
@@ -123,7 +122,8 @@ def run(asked: MergeDriver, listener: Listener = SILENT) -> MergeDriverResult:
         if found.conflicts:
             raise _conflict(name, found, bool(len(ancestor)))
         averaged = {tensor for tensor, side in found.taken.items() if side in WEIGHTS}
-        tensors = looked_at(mixed(ancestor, one, other, found), averaged, [one, other], listener)
+        called = [str(one.path), str(other.path)]
+        tensors = mixed(ancestor, one, other, found, called, listener.step)
         text = merged_text(getattr(ancestor, "metadata", {}), one.metadata, other.metadata)
         options = {"both": both or "average"} if averaged else {}
         both_of = [one, other]

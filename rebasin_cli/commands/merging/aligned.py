@@ -48,7 +48,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         found = search.find(session, state, given=inputs)
         repair = repairs.chosen(session, repair, found)
         models = session.standing(found)
-        tensors, done = repaired_mean(
+        averaged, done = repaired_mean(
             models,
             session.fitted,
             mean.numbers,
@@ -60,7 +60,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
             output=session.output,
             done=repair.done,
         )
-        tensors, options, account = repairs.finish(session, repair, tensors, done)
+        tensors, options, account = repairs.finish(session, repair, averaged, done)
         options |= {"weights": list(mean.weights or []), "interpolation": mean.interpolation}
         options |= of_given | how_it_went(found)
         options |= {"heads": aside.how} if aside else {}

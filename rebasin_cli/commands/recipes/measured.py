@@ -61,9 +61,10 @@ def key(step: Step, reads: Mapping[str, str], cache: Cache) -> str | None:
 
 
 def _fixed_rows(gates: Sequence[str]) -> list[str]:
-    from ...measure import gates as judging  # heavy
+    from ...measure.gates import fixed_rows  # heavy
+    from ...measure.thresholds import parse_gate
 
     try:
-        return judging.fixed_rows(map(judging.parse_gate, gates))
+        return fixed_rows(map(parse_gate, gates))
     except RebasinError:  # told by the step
         return list(gates)
