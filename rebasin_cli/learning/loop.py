@@ -114,9 +114,10 @@ def a_pass(
     augment: bool = False,
 ) -> Iterator[tuple[Any, Any]]:
     """The batches of one pass, a data set's in an order that `rng` draws; else as in `Passes`."""
-    drawn = isinstance(data, Data) and data.samples
-    left = limit
-    for inputs, targets in data.shuffled(rng, augment=augment) if drawn else checked(data):
+    left, batches = limit, checked(data)  # which says so where there are none
+    if isinstance(data, Data) and data.samples:
+        batches = data.shuffled(rng, augment=augment)
+    for inputs, targets in batches:
         size = size_of(targets, inputs)
         if left is not None and size > left:
             inputs, targets, size = head(inputs, left), head(targets, left), left
@@ -147,7 +148,7 @@ def learn(learner: Learner, passes: Passes | Made) -> None:
                         number += 1
                         if number > learner.done:
                             loss = learner.loss(inputs, targets)
-                            value = loss.item() if learner.every == 1 else loss.detach()
+                            value: Any = loss.item() if learner.every == 1 else loss.detach()
                             if learner.every:
                                 size = size_of(targets, inputs)
                                 total, samples = total + size * value, samples + size
