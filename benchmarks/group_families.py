@@ -43,7 +43,7 @@ from rebasin_cli.networks.running import fed
 from rebasin_cli.networks.state import fresh, own_state
 from rebasin_cli.proof.trials import Fails, Runs, difference
 from rebasin_cli.symmetry import elements as acts
-from rebasin_cli.symmetry.form import Canonical, canonical, moved_by
+from rebasin_cli.symmetry.form import Canonical, canonical, turned
 
 NOISES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 PLOTTED = ("ViT", "GPT-2, head apart", "Llama", "Mixtral", "BERT", "MLP tanh", "MLP ReLU", "ResNet, no norms")
@@ -191,7 +191,7 @@ class Subject:
         began = time.perf_counter()
         found = wm.match(Problem(self.found.fitted, (self.form.tensors, form.tensors)))
         seconds = time.perf_counter() - began
-        return self.distance(moved_by(form, self.found.fitted, found.elements[0])), floor, seconds
+        return self.distance(turned(form.tensors, self.found.fitted, found.elements[0])), floor, seconds
 
     def distance(self, tensors: Any) -> float:
         """Relative, of all tensors that are permuted or turned, each counted alike."""

@@ -34,7 +34,7 @@ from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.spec import FittedSpec
 from rebasin_cli.symmetry import elements as acts
 from rebasin_cli.symmetry.elements import Elements
-from rebasin_cli.symmetry.form import Canonical, canonical, moved_by
+from rebasin_cli.symmetry.form import Canonical, canonical, turned
 
 NOISE = 0.05
 HOWS = ("other orders", "random start", "kick")
@@ -100,7 +100,7 @@ def planted(make: Callable[[], Any], seed: int) -> tuple[Canonical, Canonical, F
 
 
 def right(a: Canonical, b: Canonical, fitted: FittedSpec, found: MatchResult) -> bool:
-    moved = moved_by(b, fitted, found.elements[0])
+    moved = turned(b.tensors, fitted, found.elements[0])
     return all((t - moved[name]).norm() <= 3 * NOISE * t.norm().clamp_min(1) for name, t in a.tensors.items())
 
 
@@ -131,7 +131,7 @@ def midpoints(data: str, pairs: list[str], starts: int) -> None:
         (a, b), fitted, some = pair.forms, pair.found.fitted, pair.test.subset(2_000, 0)
 
         def accuracy(found: MatchResult, a=a, b=b, fitted=fitted, pair=pair, some=some) -> float:
-            moved = moved_by(b, fitted, found.elements[0])
+            moved = turned(b.tensors, fitted, found.elements[0])
             middle = {n: ((t + moved[n]) / 2).to(pair.models[0][n].dtype) for n, t in a.tensors.items()}
             return score(*pair.logits(middle, some))[1]
 

@@ -39,10 +39,12 @@ from .repair.choosing import Choice
 from .repair.means import repaired_mean
 from .repair.repairing import few, open_to_choice, resolved
 from .runtime.ranks import ALONE, Ranks
-from .spec.library import resolve_spec
+from .spec.library import resolve_words
 from .spec.spec import FittedSpec, Spec
-from .symmetry import permutation
-from .symmetry.permutation import permuted
+from .symmetry import elements as acts
+from .symmetry.elements import Elements, element_of
+from .symmetry.folds import NONE, Folds
+from .symmetry.form import canonical, turned
 from .types import Permutations, Tensors
 
 __all__ = ["INTERPOLATIONS", "Alignment", "Merged", "align", "average", "barrier", "merge"]
@@ -79,6 +81,7 @@ def align(
     start: State | None = None,
     progress: Callable[[State], None] | None = None,
     polish: str | None = None,
+    folds: Folds = NONE,
     device: str = "cpu",
     ranks: Ranks = ALONE,
 ) -> Alignment:
@@ -92,7 +95,8 @@ def align(
     a mapping of those that differ from their defaults; `polish` says how long swaps on the true loss are
     tried in the end (`25s`, or `300steps`, which gives the same result again), and needs network and data;
     `device` is where it computes. `ranks` are processes that search together, each of which calls this alike.
-    Inputs are untouched.
+    Inputs are untouched. With groups: the spec is fitted already, `folds` what is folded, as
+    `rebasin_cli.infer_spec(network, inputs, groups=True)` finds both.
 
     Raises SpecError (also NotProven), UsageError, CheckpointError for weights that are not finite.
 
@@ -112,7 +116,7 @@ def align(
         raise UsageError("aligning takes at least two models")
     return searching.align(
         models,
-        resolve_spec(spec, models).ordered,
+        resolve_words(spec, models),
         method=method,
         seed=seed,
         options=options,
@@ -126,6 +130,7 @@ def align(
         start=start,
         progress=progress,
         polish=polish,
+        folds=folds,
         device=device,
         ranks=ranks,
     )
@@ -187,7 +192,7 @@ def merge(
     method: str = "wm",
     weights: Sequence[float] | None = None,
     interpolation: str = "linear",
-    permutations: Sequence[Permutations] | None = None,
+    permutations: Sequence[Permutations | Elements] | None = None,
     repair_with: str = "auto",
     new_bias: bool = False,
     ridge: float | None = None,
@@ -196,15 +201,16 @@ def merge(
     held: Iterable[Any] | None = None,
     unseen: bool = False,
     repaired: Outcome | None = None,
+    folds: Folds = NONE,
     device: str = "cpu",
     **align_options: Any,
 ) -> Merged:
     """One model from several: align (`method`, "none" for none), average, repair.
 
-    `weights` add up to 1 (default: equal). "slerp" and "slerp-whole" take two models. `permutations` takes
-    the place of a search. `repair_with="reset"` re-estimates BatchNorm statistics on the batches of `train`
-    and needs `network`; "auto" does so where the spec has statistics, "none" never: their average describes
-    no model.
+    `weights` add up to 1 (default: equal). "slerp" and "slerp-whole" take two models. `permutations` (or
+    elements, and `folds` what is folded before they act) take the place of a search. `repair_with="reset"`
+    re-estimates BatchNorm statistics on the batches of `train` and needs `network`; "auto" does so where the
+    spec has statistics, "none" never: their average describes no model.
     Elsewhere "auto", given `network` and `train`, chooses between "repair" and "none": by the loss on `held`,
     other training samples (default: every third batch of `train`, kept from the repair), or `unseen` ones,
     that no model was trained on: they tell best.
@@ -222,7 +228,7 @@ def merge(
     resolved(asked, statistics=False, measurable=False)  # its check, before the models are looked at
     if not models:
         raise UsageError("there are no models to merge")
-    fitted = resolve_spec(spec, models, averaged=True).ordered
+    fitted = resolve_words(spec, models, averaged=True)
     measurable = network is not None and train is not None
     if permutations is None and method != "none":
         there = {"network": network is not None, "data": align_options.get("data", train) is not None}
@@ -242,16 +248,18 @@ def merge(
             raise UsageError(
                 f"{len(permutations)} permutations for {len(models)} models; the first keeps its own"
             )
-        for given in permutations:
-            permutation.check(given, fitted.words, within=fitted.within)
-        models = [models[0], *(permuted(m, fitted, p) for m, p in zip(models[1:], permutations, strict=True))]
+        elements = [element_of(given) for given in permutations]
+        for element in elements:
+            acts.check(element, fitted)
+        others = [turned(m, fitted, e, folds) for m, e in zip(models[1:], elements, strict=True)]
+        models = [canonical(models[0], fitted, folds).tensors, *others]
     elif method != "none":
         align_options = {"data": train, "held": held if unseen else None} | align_options
         if measurable:
             tried = open_to_choice(asked, statistics=bool(fitted.statistics))
             align_options |= {"repairs": tried, "ridge": ridge}
         alignment = searching.align(
-            models, fitted, method=method, network=network, device=device, **align_options
+            models, fitted, method=method, network=network, folds=folds, device=device, **align_options
         )
         models = alignment.models
         repaired = None

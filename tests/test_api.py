@@ -34,6 +34,7 @@ from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.symmetry import permutation
+from tests.transformers import drawn, transformer
 
 
 def network(norm: str = "none", width: int = 12, seed: int = 0) -> nn.Module:
@@ -197,6 +198,19 @@ def test_models_may_be_parameters_and_the_caller_may_want_no_gradients(method, m
         found = rebasin_cli.merge([a, b], "mlp", repair_with="none", **options)
     assert not any(tensor.requires_grad for tensor in found.tensors.values())
     assert all(torch.equal(found.alignment.permutations[0][word], expected[word]) for word in expected)
+
+
+def test_elements_of_groups_are_found_and_merged_in_memory():
+    net = transformer()
+    a, b = drawn(net, 0), drawn(net, 1)
+    found = rebasin_cli.infer_spec(net, torch.randn(2, 5, 6).double(), groups=True)
+    aligned = rebasin_cli.align(a, b, found.fitted, folds=found.folds)
+    assert aligned.elements[0].maps
+    given = {"permutations": aligned.elements, "folds": found.folds}
+    merged = rebasin_cli.merge([a, b], found.fitted, **given).tensors
+    for name, tensor in merged.items():
+        mean = (aligned.models[0][name] + aligned.tensors[name]) / 2
+        torch.testing.assert_close(tensor, mean, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ from .merging.curved import between
 from .verbs import endpoints, plans, repairs, search
 from .verbs.gates import Judged, asked_of, judge, known, written_of
 from .verbs.outputs import Written
-from .verbs.path import MEASURED, Planning, check_pairs, language_of, measure, subject_of
+from .verbs.path import MEASURED, Planning, check_one_pair, check_pairs, language_of, measure, subject_of
 
 PANEL = "Measure"
 
@@ -244,6 +244,7 @@ def _plan(
     _, language = session.scores, language_of(session.asked.data)
     if session.held_out is not None:
         session.held_out.check(measured=True)
+    check_one_pair(session, pairs)
     session.fitted  # noqa: B018 (models and spec, before the pairs)
     check_pairs(session, pairs)
     if not session.moved:

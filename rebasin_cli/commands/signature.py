@@ -170,7 +170,13 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
     else:
         inputs = {"network": network, "data": samples, "prove": False} | session.outputs
         found = search.find(session, given=inputs)
-        permutations = session.element(found).permutations
+        element = session.element(found)
+        if element.maps:
+            raise UsageError(
+                f"{perm} turns units into one another, and a signature compares one with one",
+                hint="Compare what they compute: rebasin barrier A B --perm FILE",
+            )
+        permutations = element.permutations
         rows = signatures.signature(
             first,
             second,

@@ -187,7 +187,9 @@ class History:
         }
         tensors["steps"] = torch.tensor(self.steps, dtype=torch.float64)
         tensors["objectives"] = torch.tensor(self.objectives, dtype=torch.float64)
-        return State(tuple(self.corners[-1]), len(self.steps), self.objectives[-1], tensors=tensors)
+        return State(
+            tuple(map(Elements, self.corners[-1])), len(self.steps), self.objectives[-1], tensors=tensors
+        )
 
     def resumed(self, tensors: Mapping[str, torch.Tensor], words: Mapping[str, int]) -> History:
         """The history in a state's tensors."""

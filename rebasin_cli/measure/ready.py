@@ -21,7 +21,7 @@ from ..repair import Outcome
 from ..repair.channels import Repaired
 from ..repair.options import SAMPLES
 from ..repair.repairing import few, open_to_choice, resolved, set_apart
-from ..spec.library import resolve_spec
+from ..spec.library import resolve_words
 from ..spec.spec import FittedSpec, Spec
 from ..types import Batches, Tensors
 from .paths import Measure
@@ -130,8 +130,7 @@ def ready(
     """Both models fitted, and measured as they were given. Raises as `report.barrier`."""
     a, b = agreed(plain([a, b]))[0]
     resolved(rows.repair_with, statistics=False, measurable=False)  # its check, before models are looked at
-    fitted = resolve_spec(spec, [a, b], averaged=True)
-    fitted = fitted if isinstance(spec, FittedSpec) else fitted.ordered
+    fitted = resolve_words(spec, [a, b], averaged=True)
     networks.check(network, fitted.shapes)
     batches = samples.reset_batches if samples.reset_batches is not None else samples.train
     statistics = networks.has_running_statistics(network)

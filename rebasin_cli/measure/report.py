@@ -89,7 +89,7 @@ def barrier(
         acts.check(given, two.fitted)
         first, second = two.models
         standing = canonical(first, two.fitted, folds).tensors, turned(second, two.fitted, given, folds)
-        order = given.permutations
+        order = None if given.maps else given.permutations  # no unit is one of the other model's
     elif method != "none":
         alignment = _aligned(two, method, {"data": samples.train, "ridge": rows.ridge} | options)
         standing, order = alignment.models, alignment.permutations[0]

@@ -29,7 +29,7 @@ class Given:
     """The elements of a file, and what an output records of them."""
 
     elements: Elements
-    record: Mapping[str, str]
+    record: dict[str, str]
 
 
 def read(path: Path, fitted: FittedSpec, model: Checkpoint | None = None, *, undo: bool = False) -> Given:

@@ -207,7 +207,7 @@ class Session:
         return elements.identity(self.fitted) if self.given is None else self.given.elements
 
     @property
-    def of_given(self) -> Mapping[str, str]:
+    def of_given(self) -> dict[str, str]:
         """What an output records of elements that are given."""
         return {} if self.given is None else self.given.record
 

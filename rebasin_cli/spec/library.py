@@ -250,3 +250,11 @@ def _found(shapes: Shapes) -> FittedSpec:
 
 def _show(shape: tuple[int, ...] | None) -> str:
     return "absent" if shape is None else "×".join(map(str, shape)) or "a scalar"
+
+
+def resolve_words(
+    spec: str | Path | Spec | FittedSpec | None, models: Sequence[Tensors], *, averaged: bool = False
+) -> FittedSpec:
+    """The same for the library: words take orders alone, unless the spec comes fitted, with its groups."""
+    fitted = resolve_spec(spec, models, averaged=averaged)
+    return fitted if isinstance(spec, FittedSpec) else fitted.ordered

@@ -69,7 +69,7 @@ def measure(planned: Planning, command: str, gates: GateSet) -> Report:
         held=splits["held"],
         unseen=session.unseen,
         method=session.asked.search.method,
-        permutations=session.given and session.given.elements,
+        permutations=None if session.given is None else session.given.elements,
         **vars(planned.settings),
         signature=signatures.in_report(
             a,
@@ -143,13 +143,17 @@ def subject_of(session: Session) -> Subject:
     )
 
 
-def check_pairs(session: Session, pairs: Sequence[tuple[Path, Path]]) -> None:
-    """Raise for further pairs that cannot be measured as the first one is, before an hour of measuring."""
+def check_one_pair(session: Session, pairs: Sequence[tuple[Path, Path]]) -> None:
+    """Raise UsageError where a file of elements meets further pairs; it is not read."""
     if pairs and (session.perm is not None or start_file(session.asked.search) is not None):
         raise UsageError(
             "a permutation file (--perm, --init) is for one pair of models, and --pair names more",
             hint="Align each first (rebasin align), then measure with --method none",
         )
+
+
+def check_pairs(session: Session, pairs: Sequence[tuple[Path, Path]]) -> None:
+    """Raise for further pairs that cannot be measured as the first one is, before an hour of measuring."""
     for pair in pairs:
         asked = dataclasses.replace(session.asked, search=Search())
         other = Session("barrier", pair, asked=asked).fitted

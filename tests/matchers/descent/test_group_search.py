@@ -7,7 +7,7 @@ from rebasin_cli.checkpoints.tensors import LazyTensors
 from rebasin_cli.matchers import Problem, State, wm
 from rebasin_cli.matchers.portfolio.align import align
 from rebasin_cli.symmetry import elements as acts
-from rebasin_cli.symmetry.form import canonical, moved_by
+from rebasin_cli.symmetry.form import canonical, turned
 from tests.transformers import (
     ByGroup,
     ByHead,
@@ -53,7 +53,7 @@ def test_a_planted_element_is_recovered(make, noise):
     net, found, a, b = planted(make, noise)
     form = canonical(b, found.fitted, found.folds)
     result = search(a.tensors, form.tensors, found.fitted)
-    moved = moved_by(form, found.fitted, result.elements[0])
+    moved = turned(form.tensors, found.fitted, result.elements[0])
     near = max(1e-6, 3 * noise)
     for tensor in a.tensors:
         mine, theirs = a.tensors[tensor], moved[tensor]

@@ -11,7 +11,7 @@ from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.groups import MATRICES, PLANES
 from rebasin_cli.spec.parsing import parse
-from rebasin_cli.symmetry.form import canonical, moved_by
+from rebasin_cli.symmetry.form import canonical, turned
 from tests.matchers.descent.test_group_search import planted
 from tests.transformers import Factored, OneLayer, Rotary, Transformer, inferred
 
@@ -30,7 +30,7 @@ def pair(seed):
 
 
 def recovered(problem, form, result):
-    moved = moved_by(form, problem.fitted, result.elements[0])
+    moved = turned(form.tensors, problem.fitted, result.elements[0])
     own = problem.models[0]
     return all((own[name] - moved[name]).norm() <= 0.15 * own[name].norm().clamp_min(1) for name in own)
 
