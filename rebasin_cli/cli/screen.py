@@ -227,7 +227,8 @@ def _sizes(parts: Mapping[str, int]) -> dict[str, str]:
 
 def _proof(proof: Mapping[str, Any]) -> str:
     if proof["status"] == "proven":
-        on = f" on {proof['network']} (give yours with --net)" if proof.get("assumed") else ""
+        on = f" on {proof['network']}" if proof.get("made_before") else ""
+        on = f" on {proof['network']} (give yours with --net)" if proof.get("assumed") else on
         precision = proof.get("precision", "float64")
         told = f"proven{on}: outputs differ by {proof['largest_difference']:.1e} relative, in {precision}"
     else:

@@ -59,8 +59,7 @@ def places(root: Path | None, folders: Sequence[str]) -> list[Path]:
 
 def all_data() -> Path:
     """The folder of all data where none is named: REBASIN_DATA, or where downloads are kept."""
-    downloads = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rebasin"
-    return references.data_folder() or downloads
+    return references.data_folder() or files.user_cache()
 
 
 def missing(title: str, folders: Sequence[Path], names: Sequence[str], reason: object) -> DataError:

@@ -15,7 +15,7 @@ from ..errors import CheckpointError, NetworkError, UsageError
 from ..registry import unnamed, user_code
 from ..spec.spec import Spec
 from ..types import Shapes
-from . import caches
+from . import caches, hub
 from .state import duplicate
 from .tied import absent, check_equal
 
@@ -36,7 +36,7 @@ def resolve(
     """
     if (name := reference or spec.net) is None:
         return None
-    if reference is None and nets.own_factory(name) is None and not trust_code:
+    if reference is None and nets.own_factory(name) is None and not (trust_code or hub.is_name(name)):
         raise UsageError(
             f"{spec.source} names the network {spec.net}, which would import and run that code",
             hint=f"Allow it with --trust-code, or say so yourself: --net {spec.net}",
@@ -46,6 +46,11 @@ def resolve(
 
 def from_reference(name: str, shapes: Shapes | None) -> nn.Module:
     """The network that a factory, or one of ours, builds: for these tensors, where there are some."""
+    if hub.is_name(name):
+        network = hub.build(name)
+        if shapes is not None:
+            check(network, shapes, name)
+        return network
     if name in nets.variants() and shapes is None:
         raise UsageError(f"{name} is a family of networks", hint="Give a checkpoint to say how large")
     factory = nets.variants()[name].from_shapes if name in nets.variants() else _factory(name)
@@ -159,11 +164,13 @@ def has_running_statistics(network: nn.Module) -> bool:
     return bool(running_norms(network))
 
 
-def example_inputs(network: nn.Module, generator: torch.Generator, *, batch: int = 2) -> torch.Tensor | None:
+def example_inputs(network: nn.Module, generator: torch.Generator, *, batch: int = 2) -> Any:
     """Random inputs of the shape that the network says it takes; None where it says none.
 
     Whole numbers where it also says what these are below.
     """
+    if (drawn := hub.example(network, generator)) is not None:
+        return drawn
     shape, below = getattr(network, "example_shape", None), getattr(network, "example_below", None)
     if shape is None:
         return None

@@ -26,6 +26,11 @@ WEIGHTS = (".safetensors", ".safetensors.index.json", *TORCH_SUFFIXES)
 Destinations = Sequence[tuple[str, Path]]  # what is written where
 
 
+def user_cache() -> Path:
+    """The folder of what is kept between runs: downloads, and specs that were found."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rebasin"
+
+
 def text(
     path: str | os.PathLike[str],
     what: str,

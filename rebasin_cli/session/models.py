@@ -19,7 +19,8 @@ from ..averages.names import agreed
 from ..checkpoints.checking import validate
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..checkpoints.tensors import LazyTensors
-from ..errors import CheckpointError, NoEnvelope, NoSpecFits, NotProven, SpecError, UsageError
+from ..errors import CheckpointError, NetworkError, NoEnvelope, NoSpecFits, NotProven, SpecError, UsageError
+from ..networks import hub
 from ..networks.running import fed
 from ..reports import accounts
 from ..runtime.ranks import ALONE, Ranks
@@ -33,6 +34,7 @@ from .listener import SILENT
 from .network import find_network, need_inputs, none_named
 from .samples import data_reference
 from .subjects import Data, Loading, Network, Subjects
+from .twins import spec_of
 
 if TYPE_CHECKING:
     from ..inference import Inferred
@@ -135,6 +137,8 @@ def fit_spec(
     with naming([model.path for model in models]):
         try:
             spec = _inferred(models, network, data, say) if loading.spec == "infer" else loading.spec
+            if spec is None and (told := _of_hub(models[0], network, say)) is not None:
+                spec, how = told, f"proven on {told.proof['network']}"
             fitted = resolve_spec(spec, models, averaged=averaged, chains=network.net is None)
         except NoSpecFits as error:
             if network.net is None:
@@ -151,6 +155,23 @@ def fit_spec(
             how = f"unproven: {fitted.spec.unproven}; to prove it: --net file.py:factory"
         say(f"spec: {fitted.spec.name}, {how} ({many})")
     return fitted
+
+
+def _of_hub(model: Checkpoint, network: Network, say: Callable[[str], None]) -> Spec | None:
+    """The spec of a network that an installed package has: of `--net`, or by the configuration in a folder.
+
+    A folder whose package is not installed, or whose configuration tells no spec, is any folder of tensors.
+    """
+    if network.net is not None:
+        return spec_of(network.net, model.shapes, say) if hub.is_name(network.net) else None
+    name = hub.of_folder(model.path)
+    if name is None or not hub.is_installed(name):
+        return None
+    try:
+        return spec_of(name, model.shapes, say)
+    except (SpecError, NetworkError, NotProven) as error:
+        say(f"spec: none from {name.partition(':')[2]}/config.json: {error.message}")
+        return None
 
 
 def _wants_network(error: NoSpecFits, models: Sequence[Checkpoint], shape: bool) -> NoSpecFits:

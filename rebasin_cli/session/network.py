@@ -123,7 +123,7 @@ def proof_inputs(
             parse_shape(network.input, like=getattr(module, "example_shape", None))
         args, kwargs = inputs.draw(wanted, generator(network.seed, "proof inputs"))
         return args[0] if len(args) == 1 and not kwargs else networks.batch_of(module, args, kwargs)
-    if hasattr(module, "example_shape"):
+    if hasattr(module, "example_shape") or hasattr(module, "example_batch"):
         return None
     if splits:
         return next(iter(splits.values())).example()

@@ -65,7 +65,8 @@ class Spec:
     `groups` are those of words that have more than permutations.
     `sizes` are those that no axis tells: words, or families of words where they have `{i}` slots.
     `within` says of starred words what they lie within, where no axis does.
-    `unproven` is what was only assumed of the network, where the spec was read off tensors alone.
+    `unproven` is what was only assumed of the network, where the spec was read off tensors alone; `proof` is
+    the account of a proof that was made before, on a small network of the same kind.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Spec:
     within: Mapping[str, str] = field(default_factory=dict, hash=False)
     groups: Mapping[str, str] = field(default_factory=dict, hash=False)
     unproven: str = ""
+    proof: Mapping[str, object] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

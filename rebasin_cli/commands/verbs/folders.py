@@ -34,8 +34,13 @@ LARGEST = 1 << 28  # bytes of such a file; what is larger is no configuration
 
 
 def placed(output: Output, model: Path) -> Output:
-    """The output, in a folder under the names of the model's own files where a folder was named."""
-    return output if output.folder is None else inside(output, model)
+    """The output, in a folder under the names of the model's own files where a folder was named.
+
+    What belongs to a folder with a configuration goes with it.
+    """
+    if output.folder is None:
+        return output
+    return inside(output, model, copy_from=model if (model / "config.json").is_file() else None)
 
 
 def inside(output: Output, model: Path, *, copy_from: Path | None = None) -> Output:

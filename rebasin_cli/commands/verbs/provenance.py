@@ -141,6 +141,8 @@ def _outputs(proof: Mapping[str, Any]) -> dict[str, str]:
 def status(proof: Mapping[str, Any]) -> str:
     if proof["status"] == "unproven":
         return f"unproven: {proof['reason']}"
+    if proof.get("made_before"):
+        return f"{proof['status']} on {proof['network']}"
     return str(proof["status"]) + " (assumed network)" * bool(proof.get("assumed"))
 
 

@@ -1,0 +1,105 @@
+"""Folders as `save_pretrained` writes them: the spec of a small twin, and what is written loads again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from tests.cli.conftest import rebasin
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+SMALL = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 4, "num_attention_heads": 4}
+TEXT = {**SMALL, "vocab_size": 50}
+# Units a head are none of those that the twins have.
+T5 = {"d_model": 32, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_heads": 4, "vocab_size": 50}
+KINDS = {
+    "llama": ("LlamaForCausalLM", {**TEXT, "num_key_value_heads": 2}),
+    "tied heads": ("LlamaForCausalLM", {**TEXT, "num_key_value_heads": 2, "tie_word_embeddings": True}),
+    "mistral": ("MistralForCausalLM", {**TEXT, "num_key_value_heads": 2, "head_dim": 8}),
+    "qwen2": ("Qwen2ForCausalLM", {**TEXT, "num_key_value_heads": 2}),
+    "qwen3": ("Qwen3ForCausalLM", {**TEXT, "num_key_value_heads": 2, "head_dim": 12}),
+    "phi3": ("Phi3ForCausalLM", {**TEXT, "num_key_value_heads": 4, "hidden_size": 48, "pad_token_id": 0}),
+    "gpt2": ("GPT2LMHeadModel", {"n_embd": 32, "n_layer": 4, "n_head": 4, "vocab_size": 50}),
+    "bert": ("BertForSequenceClassification", TEXT),
+    "roberta": ("RobertaForMaskedLM", TEXT),
+    "t5": ("T5ForConditionalGeneration", T5 | {"decoder_start_token_id": 0}),
+}
+
+CORE = ("tied heads", "qwen3", "bert")
+ROWS = [kind if kind in CORE else pytest.param(kind, marks=pytest.mark.sweep) for kind in KINDS]
+
+
+def saved(folder, kind, seed):
+    name, settings = KINDS[kind]
+    made = getattr(transformers, name)
+    torch.manual_seed(seed)
+    network = made(made.config_class(**settings))
+    with torch.no_grad():  # fresh norms and biases would hide an order that is wrong
+        for tensor in network.parameters():
+            tensor.add_(torch.randn_like(tensor) * 0.1)
+    network.save_pretrained(folder)
+    return network.eval()
+
+
+def batch_of(network):
+    from rebasin_cli.networks import hub
+
+    return hub._example(network, network.config)(torch.Generator().manual_seed(0))
+
+
+def first(network):
+    with torch.no_grad():
+        return next(iter(network(**batch_of(network)).values()))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_an_aligned_folder_computes_the_same_and_a_merge_is_the_mean(kind, tmp_path, done):
+    networks = [saved(tmp_path / name, kind, seed) for seed, name in enumerate("ab")]
+    a, b, out = tmp_path / "a", tmp_path / "b", tmp_path / "out"
+    aligned = done("align", a, b, "-o", f"{out}/")
+    title = f"transformers' {KINDS[kind][0]}"
+    assert f"proven on a small twin of {title}" in aligned.out
+    loaded = type(networks[1]).from_pretrained(out).eval()
+    before, after = first(networks[1]), first(loaded)
+    assert torch.allclose(before, after, atol=1e-4 * before.abs().max().item())
+    moved = [n for n, t in loaded.state_dict().items() if not torch.equal(t, networks[1].state_dict()[n])]
+    assert moved
+    merged = done("merge", a, b, "--copy-files", "-o", f"{tmp_path / 'merged'}/")
+    assert "proven on a small twin" in merged.out
+    mean = type(networks[1]).from_pretrained(tmp_path / "merged").state_dict()
+    for name, tensor in mean.items():
+        both = (networks[0].state_dict()[name] + loaded.state_dict()[name]) / 2
+        assert torch.allclose(tensor, both, atol=1e-6), name
+
+
+def test_what_was_found_is_kept_and_the_real_size_is_proven_on_request(tmp_path, done):
+    for seed, name in enumerate("ab"):
+        saved(tmp_path / name, "llama", seed)
+    a, b = tmp_path / "a", tmp_path / "b"
+    done("align", a, b, "-o", tmp_path / "one.safetensors")
+    again = done("align", a, b, "-o", tmp_path / "two.safetensors")
+    assert "spec: inferred from" not in again.err
+    real = done("align", a, b, "--net", f"transformers:{a}", "-o", tmp_path / "three.safetensors")
+    assert "proven: outputs differ by" in real.out
+
+
+def test_code_of_a_folder_is_never_run(tmp_path):
+    for seed, name in enumerate("ab"):
+        saved(tmp_path / name, "llama", seed)
+        file = tmp_path / name / "config.json"
+        config = json.loads(file.read_text())
+        config |= {"architectures": ["OwnForCausalLM"], "auto_map": {"AutoModel": "own.OwnForCausalLM"}}
+        file.write_text(json.dumps(config))
+        (tmp_path / name / "own.py").write_text("raise SystemExit('run')\n")
+    outcome = rebasin("align", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "c.safetensors")
+    assert outcome.code == 4 and "no built-in spec fits" in outcome.err
+    named = rebasin("align", tmp_path / "a", tmp_path / "b", "--net", f"transformers:{tmp_path / 'a'}")
+    assert named.code == 6 and "names the class OwnForCausalLM" in named.err
