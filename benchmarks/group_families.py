@@ -9,7 +9,8 @@ in float64 and in float32 as it would be written), and a planted case: the model
 noise of a tenth of each matrix's deviation, matched by `wm` with groups. "recovered" is how far it ends from
 the original, relative, beside "floor": what the noise itself makes of that, with the true element taken back.
 The plot has recovery against noise, over `--seeds` elements. Exits with 1 where an element changes outputs by
-more than 1e-12 in float64 or 1e-5 in float32, or is not found again to 1.1 of the floor.
+more than 1e-12 in float64 or 1e-5 in float32, or is not found again to 1.1 of the floor, or without
+noise to 1e-3 ("exact copy": the worst of `--seeds` elements).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import sys
 import time
 import warnings
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +43,15 @@ from rebasin_cli.matchers import Problem, wm
 from rebasin_cli.networks.returned import Kept
 from rebasin_cli.networks.running import fed
 from rebasin_cli.networks.state import fresh, own_state
-from rebasin_cli.proof.trials import Fails, Runs, difference
+from rebasin_cli.proof.comparing import difference
+from rebasin_cli.proof.runs import Fails, Runs
 from rebasin_cli.symmetry import elements as acts
 from rebasin_cli.symmetry.form import Canonical, canonical, turned
 
 NOISES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 PLOTTED = ("ViT", "GPT-2, head apart", "Llama", "Mixtral", "BERT", "MLP tanh", "MLP ReLU", "ResNet, no norms")
 NEAR = 1.1  # of the floor
+EXACT = 1e-3  # of a copy without noise: rotations are found as well as float32 gains tell
 
 # ---------------------------------------------------------------------------------------------- networks
 
@@ -132,6 +136,20 @@ NETWORKS = {
     "ResNet, no norms": lambda: (Residual(), (torch.randn(2, 3, 8, 8),), {}, None),
 }
 
+
+def small(name: str) -> Case:
+    """A network of the tests, which needs no package."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    network = getattr(importlib.import_module("tests.transformers"), name)()
+    return network, (torch.randn(2, *getattr(network, "example_shape", (5, 6))),), {}, None
+
+
+OWN = (
+    *("Transformer", "Packed", "Gated", "relu", "tanh", "Factored", "Rotary", "Neighbours", "ByHead"),
+    *("ByGroup", "OneLayer"),
+)
+NETWORKS |= {f"tests: {name}": partial(small, name) for name in OWN}
+
 # ----------------------------------------------------------------------------------------------- figures
 
 
@@ -165,7 +183,7 @@ class Subject:
         outputs = []
         try:
             with fresh(self.network, self.inputs) as refresh, own_state(self.network, dtype), torch.no_grad():
-                runs = Runs(self.network, refresh, dtype, Kept(self.output))
+                runs = Runs(self.network, refresh, dtype, Kept(self.output), lambda: None)
                 batch = fed(self.network, self.inputs, "cpu", quiet=True)
                 for tensors in (self.tensors, moved):
                     for name, tensor in self.network.state_dict().items():
@@ -258,24 +276,24 @@ def main() -> None:
     with contextlib.suppress(ImportError):
         torchvision()
     print(environment())
-    line(
-        "date", "network", "groups", "float64", "float32", "recovered", "floor", "search, s", "why no larger"
-    )
-    print("|" + "---|" * 9)
+    figures = ("float64", "float32", "exact copy", "recovered", "floor", "search, s")
+    line("date", "network", "groups", *figures, "why no larger")
+    print("|" + "---|" * 10)
     wrong, curves = [], {}
     for name in given.rows.split(";"):
         try:
             subject = Subject(name)
         except RebasinError as error:
-            line(date.today(), name, f"{error.message[:90]}", *[""] * 6)
+            line(date.today(), name, f"{error.message[:90]}", *[""] * 7)
             wrong.append(name)
             continue
         errors = [subject.error(dtype) for dtype in (torch.float64, torch.float32)]
         reached, floor, seconds = subject.planted(0.1, 5)
-        if errors[0] > 1e-12 or not errors[1] <= 1e-5 or reached > NEAR * floor:
+        exact = max(subject.planted(0.0, seed)[0] for seed in range(5, 5 + given.seeds))
+        if errors[0] > 1e-12 or not errors[1] <= 1e-5 or reached > NEAR * floor or exact > EXACT:
             wrong.append(name)
         told = [f"{error:.0e}" if not math.isnan(error) else "float32 only" for error in errors]
-        figures = (f"{reached:.4f}", f"{floor:.4f}", f"{seconds:.1f}")
+        figures = (f"{exact:.0e}", f"{reached:.4f}", f"{floor:.4f}", f"{seconds:.1f}")
         line(date.today(), name, subject.groups(), *told, *figures, subject.reasons())
         if given.plot and name in PLOTTED:
             curves[name] = []

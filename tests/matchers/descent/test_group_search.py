@@ -6,7 +6,10 @@ import torch
 from rebasin_cli.checkpoints.tensors import LazyTensors
 from rebasin_cli.matchers import Problem, State, wm
 from rebasin_cli.matchers.portfolio.align import align
+from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.parsing import parse
 from rebasin_cli.symmetry import elements as acts
+from rebasin_cli.symmetry import permutation
 from rebasin_cli.symmetry.form import canonical, turned
 from tests.transformers import (
     ByGroup,
@@ -168,3 +171,16 @@ def test_a_search_asks_for_each_tensor_once_and_holds_what_it_compares(make):
 
     search(counted(0), counted(1), found.fitted, wm.Options(max_sweeps=2, effort="fast"))
     assert asked == {(k, name): 1 for k in (0, 1) for name in found.fitted.tensors}
+
+
+def test_words_whose_scales_are_balanced_are_searched_as_orders():
+    """One of them took a search without duals, kicks and proofs, and ended far below permutations."""
+    text = "tensors: {a: 'h .', b: 'g h~', c: 'f g', d: '. f'}"
+    shapes = {"a": (20, 9), "b": (20, 20), "c": (20, 20), "d": (9, 20)}
+    plain = fit(parse(text.replace("~", ""), name="plain"), shapes)
+    scaled = fit(parse(text + "\ngroups: {h: scaled}", name="scaled"), shapes)
+    rng = torch.Generator().manual_seed(0)
+    a, b = ({n: torch.randn(s, generator=rng) for n, s in shapes.items()} for _ in range(2))
+    for other in (b, dict(permutation.permuted(a, plain, permutation.random(plain.words, rng)))):
+        both = [wm.match(Problem(fitted, (a, other))) for fitted in (plain, scaled)]
+        assert both[0].objective_after == pytest.approx(both[1].objective_after)
