@@ -24,6 +24,7 @@ from datetime import date
 from typing import Any
 
 import torch
+from _structures import STRUCTURES
 from packages import torchvision
 from torch import nn
 from torch.nn.utils import prune
@@ -55,6 +56,11 @@ SIZES = {
 GROUPED = {"num_key_value_heads": 2, "head_dim": 8}
 MIXTURE = {"num_local_experts": EXPERTS, "num_experts": EXPERTS, "num_experts_per_tok": 2}
 FULL = {"layer_types": ["full_attention"] * LAYERS}
+LATENT = {  # attention whose keys and values are compressed
+    "n_routed_experts": EXPERTS, "topk_group": 1, "moe_intermediate_size": HIDDEN, "kv_lora_rank": 12,
+    "q_lora_rank": 10, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8,
+    "first_k_dense_replace": 1, "num_key_value_heads": 4,
+}  # fmt: skip
 CAUSAL = {  # row: (class before "ForCausalLM", class before "Config", its options beside SIZES)
     "Mixtral": ("Mixtral", GROUPED | MIXTURE),
     "GPT-OSS": ("GptOss", GROUPED | MIXTURE | FULL),
@@ -93,6 +99,50 @@ CAUSAL = {  # row: (class before "ForCausalLM", class before "Config", its optio
     "CodeGen": ("CodeGen", {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "rotary_dim": 4}),
     "Persimmon": ("Persimmon", {}),
     "BioGPT": ("BioGpt", {}),
+    "Llama": ("Llama", GROUPED),
+    "Mistral": ("Mistral", GROUPED),
+    "GPT-NeoX": ("GPTNeoX", {}),
+    "GPT-BigCode": ("GPTBigCode", {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_inner": HIDDEN,
+                                   "n_positions": 64}),
+    "Phi": ("Phi", {}),
+    "XGLM": ("XGLM", {"d_model": WIDTH, "num_layers": LAYERS, "attention_heads": HEADS, "ffn_dim": HIDDEN}),
+    "OLMo3": ("Olmo3", {"num_key_value_heads": 2} | FULL),
+    "BitNet": ("BitNet", {"num_key_value_heads": 2}),
+    "Doge": ("Doge", {"num_key_value_heads": 2}),
+    "NanoChat": ("NanoChat", {"num_key_value_heads": 2}),
+    "HunYuan": ("HunYuanDenseV1", GROUPED),
+    "DiffLlama": ("DiffLlama", {"num_key_value_heads": 2, "head_dim": 8}),
+    "GraniteMoE": ("GraniteMoe", MIXTURE | {"num_key_value_heads": 2}),
+    "JetMoE": ("JetMoe", MIXTURE | {"num_key_value_heads": 2, "kv_channels": 8}),
+    "Qwen2-MoE": ("Qwen2Moe", MIXTURE | {"num_key_value_heads": 2, "moe_intermediate_size": HIDDEN,
+                                         "shared_expert_intermediate_size": HIDDEN}),
+    "GLM-4 MoE": ("Glm4Moe", GROUPED | MIXTURE | {"n_routed_experts": EXPERTS, "n_group": 1, "topk_group": 1,
+                                                  "moe_intermediate_size": HIDDEN,
+                                                  "first_k_dense_replace": 1}),
+    "ERNIE 4.5 MoE": ("Ernie4_5_Moe", GROUPED | {"moe_intermediate_size": HIDDEN, "moe_k": 2,
+                                                 "moe_num_experts": EXPERTS, "moe_layer_start_index": 1}),
+    "DeepSeek V2": ("DeepseekV2", MIXTURE | LATENT | {"n_group": 1}),
+    "DeepSeek V3": ("DeepseekV3", MIXTURE | LATENT | {"n_group": 2, "head_dim": 4}),
+    "MiniMax": ("MiniMax", GROUPED | MIXTURE | {"layer_types": ["linear_attention", "full_attention"],
+                                                "block_size": 8}),
+    "Jamba": ("Jamba", MIXTURE | {"num_key_value_heads": 2, "mamba_d_state": 4, "mamba_dt_rank": 4,
+                                  "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2,
+                                  "expert_layer_offset": 1}),
+    "Bamba": ("Bamba", {"num_key_value_heads": 2, "mamba_d_state": 4, "mamba_n_heads": 8, "mamba_d_head": 8,
+                        "mamba_n_groups": 1, "mamba_chunk_size": 8, "attn_layer_indices": [1]}),
+    "Mamba 2": ("Mamba2", {"state_size": 4, "expand": 2, "num_heads": 8, "head_dim": 8, "n_groups": 2,
+                           "chunk_size": 8}),
+    "Falcon Mamba": ("FalconMamba", {"state_size": 4, "expand": 2, "time_step_rank": 4}),
+    "RecurrentGemma": ("RecurrentGemma", {"lru_width": WIDTH, "attention_window_size": 16, "head_dim": 8,
+                                          "num_key_value_heads": 1,
+                                          "block_types": ("recurrent", "attention")}),
+    "RWKV": ("Rwkv", {"attention_hidden_size": WIDTH, "context_length": 64}),
+    "LFM2": ("Lfm2", {"num_key_value_heads": 2, "layer_types": ["conv", "full_attention"]}),
+    "Qwen3-Next": ("Qwen3Next", GROUPED | MIXTURE | {
+        "moe_intermediate_size": HIDDEN, "shared_expert_intermediate_size": HIDDEN,
+        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8, "layer_types": ["linear_attention", "full_attention"],
+    }),
 }  # fmt: skip
 MASKED = {
     "XLNet": ("XLNetLMHeadModel", "XLNetConfig", {"d_model": WIDTH, "n_layer": LAYERS, "n_head": HEADS,
@@ -303,6 +353,7 @@ OWN: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
     "experts in a list": (Experts, lambda: torch.randn(2, WIDTH)),
     "picked experts in a list": (Picked, lambda: torch.randn(2, WIDTH)),
     "shuffled groups of 4 and 6": (shuffled, lambda: torch.randn(PICTURES)),
+    **{name: (one.make, one.inputs) for name, one in STRUCTURES.items()},
 }
 
 
@@ -336,6 +387,15 @@ HAND = {
     "EmbeddingBag": f(WIDTH) + f(HIDDEN),
     "experts in a list": f(EXPERTS) + EXPERTS * f(HIDDEN),
     "picked experts in a list": f(EXPERTS) + EXPERTS * f(HIDDEN),
+    **{name: one.digits for name, one in STRUCTURES.items()},
+    "Llama": f(WIDTH) + GATED + LAYERS * f(HIDDEN),
+    "Mistral": f(WIDTH) + GATED + LAYERS * f(HIDDEN),
+    "HunYuan": f(WIDTH) + GATED + LAYERS * f(HIDDEN),
+    "OLMo3": f(WIDTH) + GATED + LAYERS * f(HIDDEN),
+    "BitNet": f(WIDTH) + GATED + LAYERS * f(HIDDEN),
+    "NanoChat": f(WIDTH) + GATED + LAYERS * f(HIDDEN),
+    "GraniteMoE": f(WIDTH) + GATED + ROUTED,
+    "Qwen2-MoE": f(WIDTH) + GATED + ROUTED + LAYERS * f(HIDDEN),  # and an expert that all share
     "Mixtral": f(WIDTH) + GATED + ROUTED,
     "GPT-OSS": f(WIDTH) + GATED + ROUTED,
     "OLMoE": f(WIDTH) + GATED + ROUTED,

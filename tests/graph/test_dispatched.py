@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from rebasin_cli import nets
-from rebasin_cli.graph import dispatched, tracing
+from rebasin_cli.graph import dispatched, nodes, tracing
 from rebasin_cli.graph.recorder import Unfollowed
 from rebasin_cli.graph.tracing import line_of
-from rebasin_cli.inference.rules import following
 from rebasin_cli.networks.returned import leaves_of
 from tests.inference.test_infer import Net
 
@@ -40,7 +39,7 @@ def described(program):
     for node in program.graph.nodes:
         number[node] = len(number)
         if node.op == "call_function" and hasattr(node.target, "_schema"):
-            read = following._named(node.target._schema, node.args, node.kwargs)
+            read = nodes.by_name(node.target._schema, node.args, node.kwargs)
         else:
             read = {"args": node.args}
         read.pop("cudnn_enable", None)  # which library does it

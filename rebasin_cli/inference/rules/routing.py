@@ -17,7 +17,7 @@ from typing import Any
 from torch import fx
 
 from ...graph.nodes import name_of, operation, schema_of, values_of
-from ..axes.axes import Axes, Expr, Fixed, Var, variables
+from ..axes.axes import Axes, Expr, Fixed, Var, every, variables
 from . import rules, shaping
 from .rules import Rules
 from .walk import Value, Walk
@@ -26,6 +26,7 @@ IDS = "ids"  # numbers of units along `names`
 PERM = "perm"  # the order that sorts: each number of a row once, along the axis of sorted rows
 COUNTS, ENDS = "counts", "ends"  # how many rows each unit has, and where they end among sorted rows
 LOOKS = "it is looked up by number"
+UNSORTED = "a top-k that is not sorted picks of it, in an order that is not understood"
 
 RULES = Rules()
 rule = RULES.rule
@@ -47,11 +48,11 @@ def apply(walk: Walk, name: str, arguments: dict[str, Any], read: Sequence[Value
     return None if found is None else found(walk, arguments)
 
 
-def hold(walk: Walk, read: Sequence[Value]) -> None:
+def hold(walk: Walk, read: Sequence[Value], told: str = LOOKS) -> None:
     """What these numbers name stays: somebody looks at the numbers themselves."""
     for value in read:
         if value.names is not None:
-            walk.freeze(value.names, LOOKS)
+            walk.freeze(value.names, told)
 
 
 def settle(walk: Walk) -> None:
@@ -71,7 +72,7 @@ def topk(walk: Walk, a: dict[str, Any]) -> list[Value] | None:
     value = a["self"]
     at = a["dim"] % len(value.axes)
     if not a["sorted"]:  # in which order depends on where they were
-        hold(walk, [replace(value, names=value.axes[at])])
+        hold(walk, [replace(value, names=value.axes[at])], UNSORTED)
     axes = tuple(Fixed(a["k"]) if d == at else axis for d, axis in enumerate(value.axes))
     return [_made(walk, axes, 0), _made(walk, axes, 1, role=IDS, names=value.axes[at])]
 
@@ -175,7 +176,7 @@ def grouped(walk: Walk, a: dict[str, Any]) -> Value | None:
     else:  # where groups end is a matter of numbers
         hold(walk, [ends])
         walk.freeze((experts, x.axes[0]), LOOKS)
-    walk.contract(x.axes[1], weight.axes[1], frozenset(variables(walk.units.resolve(experts))))
+    walk.contract(x.axes[1], weight.axes[1], frozenset(every(walk.units.resolve(experts))))
     return _made(walk, (x.axes[0], weight.axes[2]))
 
 
