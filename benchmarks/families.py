@@ -343,7 +343,7 @@ def shuffled() -> nn.Module:
 
 
 PICTURES = (2, 3, 8, 8)
-OWN: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
+OWN: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     "Fourier operator": (Operator, lambda: torch.randn(2, 2, 12)),
     "flow of couplings": (Flow, lambda: torch.randn(2, 6)),
     "weight norm by hooks": (by_hooks, lambda: torch.randn(2, WIDTH)),
@@ -359,7 +359,8 @@ OWN: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
 
 def own(name: str) -> Case:
     make, inputs = OWN[name]
-    return make(), (inputs(),), {}, None
+    given = inputs()
+    return make(), given if isinstance(given, tuple) else (given,), {}, None
 
 
 # ------------------------------------------------------------------------------------------ counts by hand
