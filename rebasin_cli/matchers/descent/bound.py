@@ -59,8 +59,8 @@ def upper_bound(pair: Pair, enough: float = -math.inf) -> float:
     matrix a word and the singular values of every tensor.
     """
     if isinstance(pair, Baked) and pair.turning:
-        whole = Baked(pair.reference, pair.tensors, pair.fitted, {}, whole=pair.words)
-        return _Turned(whole).least()
+        as_it_is = Baked(pair.reference, pair.tensors, pair.fitted, {}, whole=pair.words)
+        return _Turned(as_it_is).least()
     terms = {atom: _moving(pair, atom) for atom in pair.atoms}
     equal = {(atom, dim): 1 / len(dims) for atom, dims in terms.items() for dim in dims}
     bound, solutions = _relaxed(pair, equal)
