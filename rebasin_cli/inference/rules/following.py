@@ -107,7 +107,8 @@ def _source(
         return Value(walk.tensors[target], node.meta["val"].dtype)
     if kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
         constant = walk.constants[node] = program.constants.get(target)
-        if constant is not None and constant.numel() and bool((constant == constant.reshape(-1)[0]).all()):
+        known = constant is not None and constant.numel() > 0 and not constant.is_meta
+        if constant is not None and known and bool((constant == constant.reshape(-1)[0]).all()):
             return Value(tuple(walk.units.free(n) for n in constant.shape), constant.dtype, uniform=True)
         still: Value | None = _still(node, _table(walk, constant))
         return still
