@@ -29,5 +29,5 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         found = wm.match(replace(alone, seed=seed), wm.Options(max_sweeps=options.max_sweeps))
         if best is None or found.objective_after > best.objective_after:
             best = found
-        problem.report(State(best.permutations, k + 1, best.objective_after))
+        problem.report(State(best.elements, k + 1, best.objective_after))
     return best
