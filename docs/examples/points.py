@@ -11,9 +11,9 @@ FILENAME = "points.csv"
 def render(report: Report) -> str:
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
-    table.writerow(["row", "split", "lambda", "loss", "accuracy"])
+    table.writerow(["row", "split", "lambda", "loss", *(metric.key for metric in report.metrics)])
     for row in report.rows:
         for split, curve in row.curves.items():
-            for point in zip(curve.lambdas, curve.loss, curve.accuracy, strict=True):
+            for point in zip(curve.lambdas, *curve.figures.values(), strict=True):
                 table.writerow([row.name, split, *point])
     return out.getvalue()

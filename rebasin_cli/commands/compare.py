@@ -22,7 +22,7 @@ from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.method_options import check_method
 from ..session.outcomes import REPORT, Answer, ReportFiles, Screen, Weights
-from ..session.samples import Splits, loss_of
+from ..session.samples import Splits
 from ..session.session import Session
 from ..session.subjects import (
     MOST,
@@ -176,7 +176,7 @@ def _compare(
         probes=asked.probes,
         seed=session.seed,
         scores=scores,
-        loss=loss_of(session.asked.data),
+        loss=session.loss,
         output=session.output,
         device=session.device,
         check=endpoints.check(session),

@@ -21,7 +21,6 @@ from ..runtime.seeds import derive
 from ..session.asked import of, subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, Output, Screen, Weights
-from ..session.samples import loss_of
 from ..session.session import Session
 from ..session.subjects import (
     SEARCH,
@@ -151,7 +150,7 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
             network=network,
             data=data,
             output=session.output,
-            loss=loss_of(session.asked.data),
+            loss=session.loss,
             device=session.device,
         )
         trained = training.train(problem, element, how)

@@ -29,7 +29,7 @@ from ..session.models import naming
 from ..session.network import begin_alike
 from ..session.outcomes import Answer, ReportFiles, Screen, Weights
 from ..session.session import Session
-from ..session.subjects import DataSet, Loading, Network, Samples, Subjects
+from ..session.subjects import DataSet, Loading, Network, Samples, Scoring, Subjects
 from ..spec.spec import FittedSpec
 from .verbs import outputs
 
@@ -41,7 +41,7 @@ FEW = 1_000  # samples of a first measurement of what is not promising
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doctor(Loading, Network, DataSet, Samples, Screen):
+class Doctor(Loading, Network, DataSet, Samples, Scoring, Screen):
     """Look at two models before hours are spent: kin or strangers, and what a merge will need.
 
     Ends with a verdict and the command to run next. It is advice: the exit code is 0 whatever it says.
@@ -192,7 +192,19 @@ def _if_there(named: str | None, get: Callable[[], Any]) -> tuple[Any, str]:
 
 
 WEIGHTS = ("spec", "key", "unsafe_load")
-RUN = ("net", "trust_code", "data", "data_root", "normalize", "output", "not_kept")
+RUN = (
+    "net",
+    "trust_code",
+    "data",
+    "targets",
+    "data_root",
+    "normalize",
+    "output",
+    "loss",
+    "metric",
+    "each",
+    "not_kept",
+)
 
 
 def next_command(
@@ -228,5 +240,5 @@ def given_options(asked: Subjects) -> dict[str, Any]:
 def _line(words: Sequence[str], given: Mapping[str, Any], carried: Sequence[str]) -> str:
     """The command with those of the user's own options that it takes too."""
     known = {one.name: one for one in operations.of(words[0])[0].options}
-    options = (known[name].typed(given[name]) for name in carried if given.get(name))
+    options = (known[name].typed(given[name]) for name in carried if name in known and given.get(name))
     return shlex.join(["rebasin", *words, *(word for each in options for word in each)])

@@ -27,7 +27,7 @@ from ..errors import DataError, UsageError
 from ..registry import Registry, import_reference, is_reference, references, unnamed, user_code
 from ..registry.surroundings import from_home
 from ..runtime.seeds import generator
-from .batches import LoaderData, Once, open_loader
+from .batches import Keyed, LoaderData, Once, open_loader
 from .normalization import UNIT, USUAL, Normalization, measured
 from .samples import MOST_CLASSES, SPLITS, Samples, check
 from .windows import spelled
@@ -160,14 +160,16 @@ def open_data(
     batch_size: int = 500,
     normalize: str | None = None,
     vocabulary: str | None = None,
+    targets: str | None = None,
 ) -> Data | LoaderData:
     """One split of a data set by reference.
 
     A built-in name, `imagefolder:DIR`, `npz:FILE`, `text:FILE`, an entry point, or a user's own loader
     `file.py:loader` or `package.module:loader`: a function from the split's name to a re-iterable of batches,
-    which are used as they are. `root` falls back to the environment's REBASIN_DATA. `limit` draws a subset
-    with `seed`. Text is numbered by its own characters, unless a model's `vocabulary` is given; to anything
-    else that means nothing.
+    or what `batches.open_loader` takes else; they are used as they are, of dictionaries the targets lie under
+    the key `targets`. `root` falls back to the environment's REBASIN_DATA. `limit` draws a subset with
+    `seed`. Text is numbered by its own characters, unless a model's `vocabulary` is given; to anything else
+    that means nothing.
     Raises UsageError for an unknown name, DataError for files that are missing or broken.
     """
     if split not in SPLITS and not is_reference(reference):  # a loader of one's own may have others
@@ -177,7 +179,7 @@ def open_data(
         loader = import_reference(reference, error=DataError)
         if normalize is not None:
             raise UsageError(f"{reference} yields its own batches; --normalize cannot change them")
-        data: Data | LoaderData = open_loader(reference, loader, split)
+        data: Data | LoaderData = open_loader(reference, loader, split, Keyed(targets))
     else:
         known = samples.vocabulary
         check(samples, f"{reference} ({split})", len(known) if known else module.CLASSES or MOST_CLASSES)

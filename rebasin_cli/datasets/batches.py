@@ -71,6 +71,7 @@ class LoaderData:
     batch_size: int | None = None
     skip: int = 0
     keyed: Keyed = Keyed()
+    how: str = ""  # the loader was called, where that was not loader(split)
     _count: list[int] = field(default_factory=list, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
@@ -122,11 +123,41 @@ class LoaderData:
         inputs, _ = next(iter(self))
         return head(inputs, size)
 
+    @property
+    def key(self) -> str | None:
+        """The key of the targets, where its first batch is a dictionary."""
+        with user_code("the data failed at batch 0", DataError):
+            first = next(iter(self.batches), None)
+        return self.keyed.of(first) if isinstance(first, Mapping) else None
 
-def open_loader(name: str, loader: Callable[[str], Any], split: str) -> LoaderData:
-    """Call a user's `loader(split)`. Raises DataError if it fails or if its result can be read only once."""
+
+def open_loader(name: str, loader: Any, split: str, keyed: Keyed = Keyed()) -> LoaderData:
+    """What a user's loader yields of one split: `loader(split)` as a rule.
+
+    A function without arguments may give a dictionary of splits; and what can be iterated over as it is, such
+    as a DataLoader, is taken for every split. Raises DataError if it fails or if its result can be read only
+    once.
+    """
+    if isinstance(loader, Mapping):
+        return LoaderData(
+            name, split, _of_splits(name, loader, split), keyed=keyed, how="a dictionary of splits"
+        )
+    if not callable(loader) and hasattr(loader, "__iter__") and not isinstance(loader, str):
+        if iter(loader) is loader:
+            raise _read_once(name, loader)
+        return LoaderData(name, split, loader, keyed=keyed, how="taken as it is, the same for every split")
     if not callable(loader):
         raise DataError(f"{name} is {describe(loader)}; expected a function loader(split)", hint=_asked())
+    if _takes_nothing(loader):
+        with user_code(f"{name} failed", DataError):
+            found = loader()
+        if isinstance(found, Mapping):
+            how = "called without arguments, a dictionary of splits"
+            return LoaderData(name, split, _of_splits(name, found, split), keyed=keyed, how=how)
+        raise DataError(
+            f"{name} takes no arguments, and gives {describe(found)}",
+            hint='Let it give {"train": …, "test": …}, or take the split\'s name: def loader(split)',
+        )
     wrong, certain = _taken(loader)
     if certain:
         raise DataError(f"{name} takes a truth value; expected a function loader(split)", hint=_asked(wrong))
@@ -134,16 +165,40 @@ def open_loader(name: str, loader: Callable[[str], Any], split: str) -> LoaderDa
         batches = loader(split)
         once = iter(batches) is batches
     if once:
-        raise DataError(
-            f"{name} returns {describe(batches)}, which can be read only once",
-            hint="Return a list, a DataLoader or an object whose __iter__ begins anew.",
-        )
+        raise _read_once(name, batches)
     if isinstance(batches, Mapping) or _loaders(batches):
         raise DataError(
             f"{name} returns {describe(batches)} for {split!r}; expected the batches of this split",
             hint=_asked("yours returns several splits at once"),
         )
-    return LoaderData(name, split, batches)
+    return LoaderData(name, split, batches, keyed=keyed)
+
+
+def _read_once(name: str, batches: Any) -> DataError:
+    return DataError(
+        f"{name} returns {describe(batches)}, which can be read only once",
+        hint="Return a list, a DataLoader or an object whose __iter__ begins anew.",
+    )
+
+
+def _takes_nothing(loader: Callable[..., Any]) -> bool:
+    """Whether it can be called without arguments alone."""
+    try:
+        return not inspect.signature(loader).parameters
+    except (TypeError, ValueError):  # it does not say
+        return False
+
+
+def _of_splits(name: str, splits: Mapping[str, Any], split: str) -> Any:
+    """The batches of one of them. Raises DataError where there are none of this split."""
+    if split not in splits:
+        raise DataError(
+            f"{name} gives the splits {', '.join(map(repr, list(splits)[:SHOWN]))}, and no {split!r}",
+            hint="Call its splits train and test",
+        )
+    if iter(splits[split]) is splits[split]:
+        raise _read_once(name, splits[split])
+    return splits[split]
 
 
 def _taken(loader: Callable[..., Any]) -> tuple[str, bool]:

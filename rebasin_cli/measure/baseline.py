@@ -251,7 +251,8 @@ def digest(batches: Batches) -> str:
         for place, tensor in enumerate(tensors_in(pair)):
             if place == len(hashes):
                 hashes.append(hashlib.sha256())
-            rows = tensor.detach().reshape(len(tensor), -1) if tensor.ndim else tensor.reshape(1, 1)
+            rows = tensor.detach()
+            rows = rows.reshape(len(rows), math.prod(rows.shape[1:])) if rows.ndim else rows.reshape(1, 1)
             some = rows[:, :: max(1, rows.shape[1] // LOOKED_AT)]
             some = some.float() if some.is_floating_point() else some.long()
             hashes[place].update(np.ascontiguousarray(some.cpu().numpy()).tobytes())
@@ -270,7 +271,7 @@ def digest_of_all(data: Iterable[Any]) -> str | None:
 def _sum_of_digests(batches: Batches) -> str:
     total = 0
     for pair in checked(batches):
-        count = size_of(pair[1])
+        count = size_of(pair[1], pair[0])
         rows = [_rows(tensor, count) for tensor in tensors_in(pair)]
         for shown in range(count):
             one = hashlib.sha256()

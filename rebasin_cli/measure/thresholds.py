@@ -362,6 +362,6 @@ def check_limit(where: str, limit: float, figure: Figure) -> None:
     if not math.isfinite(limit):
         raise UsageError(f"{where}: the limit is {limit}, expected a number")
     if figure.share and not -1 <= limit <= 1:
-        told = f"{(figure.key if figure.what != 'value' else figure.sentence).capitalize()} is 0–1"
+        told = f"{(figure.sentence if figure.key in ('loss', 'ece') else figure.key).capitalize()} is 0–1"
         hint = f"{told}: did you mean {limit / 100:g}?" if 1 < limit <= 100 else f"{told}."
         raise UsageError(f"{where}: the limit is {limit:g}", hint=hint)

@@ -29,7 +29,7 @@ from .running import select
 IGNORED = -100  # a target that does not count, as PyTorch's losses have it
 OBJECT = ("update", "compute", "reset")
 CLASSES = {"--loss": "cross-entropy", "--metric": "accuracy"}  # where the user does not say
-CARRIED = "the network's own loss"
+OWN = Quantity("the network's own loss", larger_is_better=False)
 
 
 @dataclass(frozen=True)

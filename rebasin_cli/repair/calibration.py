@@ -14,6 +14,7 @@ from ..datasets.batches import checked
 from ..errors import UsageError
 from ..networks.layout import Wrapper, in_parts
 from ..networks.running import evaluating, fed
+from ..networks.scoring import IGNORED, turned
 
 COLDEST, HOTTEST = 1e-2, 1e2
 FITTED = 1 << 20  # logits that a temperature is fitted to again and again, while something is learnt
@@ -58,8 +59,10 @@ def temperature(logits: Tensor, targets: Tensor) -> float:
 
 
 def rows_of(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (N, classes, …) with their targets (N, …) as (M, classes) and (M,)."""
-    return logits.movedim(1, -1).flatten(0, -2), targets.flatten()
+    """Logits (N, classes, …) with their targets (N, …) that count as (M, classes) and (M,)."""
+    rows, wanted = turned(logits, targets).movedim(1, -1).flatten(0, -2), targets.flatten()
+    counted = wanted != IGNORED
+    return (rows, wanted) if bool(counted.all()) else (rows[counted], wanted[counted])
 
 
 def _some(logits: Tensor, targets: Tensor, most: int) -> tuple[Tensor, Tensor]:

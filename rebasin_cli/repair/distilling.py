@@ -59,7 +59,7 @@ def distill(
     unless `seconds` end the training before: steps become smaller sooner then, so that it ends well, with
     fewer of them.
 
-    Raises UsageError, DataError, NetworkError where `output` is no tensor, CheckpointError where outputs
+    Raises UsageError, DataError, NetworkError where outputs hold no tensors, CheckpointError where outputs
     are no numbers.
     """
     shares = [1 / len(endpoints)] * len(endpoints) if weights is None else list(weights)

@@ -11,16 +11,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import networks
-from ..datasets.batches import checked, part_of, tensors_in
-from ..errors import DataError
-from ..networks.running import call, evaluating, fed
+from ..datasets.batches import checked, describe, part_of, tensors_in
+from ..errors import DataError, NetworkError
+from ..networks.returned import leaves_of
+from ..networks.running import evaluating, fed, returned
 from ..networks.state import duplicate
 from ..types import Batches
 from .options import STEP
 
 MEMORY = 1 << 28  # bytes of targets that are kept; what is beyond is computed again
 
-Step = tuple[Any, Tensor]  # some inputs and their targets
+Step = tuple[Any, tuple[Tensor, ...]]  # some inputs and their targets
 
 
 class Ensemble:
@@ -41,7 +42,7 @@ class Ensemble:
         self.teachers, self.shares, self.batches = teachers, shares, batches
         self.output, self.left, self.device = output, memory, device
         self.normed = bool(networks.running_norms(teachers[0]))
-        self.known: list[Tensor] = []
+        self.known: list[tuple[Tensor, ...]] = []
         self.steps = self.count = self.passes = 0
 
     def __iter__(self) -> Iterator[Step]:
@@ -60,17 +61,29 @@ class Ensemble:
             few = "of two samples or more, which norms with running statistics need" if self.normed else ""
             raise DataError(f"the data holds no batches {few or 'to train on'}")
 
-    def _targets(self, inputs: Any) -> Tensor:
+    def _targets(self, inputs: Any) -> tuple[Tensor, ...]:
         if self.steps < len(self.known):
             return self.known[self.steps]
         with torch.no_grad():
-            every = [call(teacher, inputs, output=self.output).float() for teacher in self.teachers]
-        shared = (share * outputs for share, outputs in zip(self.shares, every, strict=True))
-        targets = reduce(torch.add, shared)
-        if self.steps == len(self.known) and targets.nbytes <= self.left:
+            every = [self._answers(teacher, inputs) for teacher in self.teachers]
+        targets = tuple(
+            reduce(torch.add, (share * one for share, one in zip(self.shares, same, strict=True)))
+            for same in zip(*every, strict=True)
+        )
+        size = sum(one.nbytes for one in targets)
+        if self.steps == len(self.known) and size <= self.left:
             self.known.append(targets)
-            self.left -= targets.nbytes
+            self.left -= size
         return targets
+
+    def _answers(self, network: nn.Module, inputs: Any) -> tuple[Tensor, ...]:
+        """All numbers that a network returns, or of the output that was chosen. Raises NetworkError."""
+        found = returned(network, inputs, output=self.output)
+        tensors = (leaf.tensor for leaf in leaves_of(found) if not leaf.record)
+        answers = tuple(t.float() for t in tensors if t is not None and t.is_floating_point())
+        if not answers:
+            raise NetworkError(f"the network returns {describe(found)}; expected tensors of numbers")
+        return answers
 
     def missing(self, network: nn.Module) -> float:
         """The mean square of what the network's outputs lack of the targets."""
@@ -78,8 +91,12 @@ class Ensemble:
             lost = [self.loss(network, *step).item() for step in self]
         return sum(lost) / len(lost)
 
-    def loss(self, network: nn.Module, inputs: Any, targets: Tensor) -> Tensor:
-        return F.mse_loss(call(network, inputs, output=self.output).float(), targets)
+    def loss(self, network: nn.Module, inputs: Any, targets: tuple[Tensor, ...]) -> Tensor:
+        """The mean square of what is missing, over all numbers of all outputs."""
+        pairs = list(zip(self._answers(network, inputs), targets, strict=True))
+        every = sum(one.numel() for one in targets)
+        lost = [F.mse_loss(*pair) * (pair[1].numel() / every) for pair in pairs]
+        return reduce(torch.add, lost)
 
 
 def holding(network: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:

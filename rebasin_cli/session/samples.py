@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -14,7 +15,7 @@ from .. import datasets
 from ..checkpoints.checkpoint import Checkpoint
 from ..datasets import SPLITS, open_data
 from ..datasets import Data as DataSet
-from ..datasets.batches import LoaderData
+from ..datasets.batches import TARGETS, LoaderData
 from ..errors import DataError, UsageError
 from ..matchers.activations import MATCH_BATCH
 from ..networks import scoring
@@ -99,6 +100,7 @@ def open_splits(
             batch_size=data.batch_size,
             normalize=normalize,
             vocabulary=vocabulary,
+            targets=data.targets,
         )
 
     held_out = HeldOut.parse(data.held_out) if data.held_out else None
@@ -141,7 +143,14 @@ def _given(data: DataSet | LoaderData) -> str:
     """What a network's inputs are, in a few words."""
     if data.vocabulary is not None:
         return f"windows of {data.source.inputs.shape[1]} of {data.classes} characters"
-    return "as the loader yields them" if data.normalization is None else f"normalised {data.normalization}"
+    if isinstance(data, LoaderData):
+        key = data.key
+        told = [
+            data.how,
+            "" if key is None else f"targets under {key!r}",
+        ]
+        return "; ".join(["as the loader yields them", *filter(None, told)])
+    return "as they are" if data.normalization is None else f"normalised {data.normalization}"
 
 
 def _bare(data: DataSet | LoaderData) -> str:
@@ -211,6 +220,23 @@ def recorded_vocabulary(models: Sequence[Checkpoint]) -> str | None:
             hint="Train them on one text, or on texts of the same characters",
         )
     return values.pop() if values else None
+
+
+def computing_its_loss(splits: Splits, network: nn.Module) -> Splits:
+    """The splits, their targets among the inputs, where a network takes these and returns its loss itself.
+
+    That is where batches are dictionaries, and `forward` has a parameter of the name of their targets.
+    """
+    try:
+        taken = set(inspect.signature(network.forward).parameters) & set(TARGETS)
+    except (TypeError, ValueError):
+        return splits
+    return {
+        name: replace(its, keyed=replace(its.keyed, inside=True))
+        if taken and isinstance(its, LoaderData) and its.key in taken
+        else its
+        for name, its in splits.items()
+    }
 
 
 def loss_of(data: Data) -> Loss | None:

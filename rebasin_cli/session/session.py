@@ -19,7 +19,9 @@ from torch import nn
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..errors import UsageError
 from ..matchers.portfolio.align import Alignment
+from ..networks import scoring
 from ..networks.evaluation import Scores
+from ..networks.scoring import Loss
 from ..runtime import devices
 from ..runtime.files import Inputs
 from ..runtime.ranks import ALONE, Ranks
@@ -66,6 +68,7 @@ class Session:
         self.seed, self.output = self.asked.network.seed, self.asked.network.output
         self.outputs, self.say = self.asked.network.outputs, listener.say
         self.splits: Splits = {}  # those that were opened
+        self.own_loss = False  # whether the network computes its loss itself, which its batches tell
         self.nets: set[str] = set()  # that the spec names; `by` and `over` share it
         self.better: tuple[doubts.Better, ...] | None = None  # than its inputs; None: nobody looked yet
 
@@ -244,7 +247,8 @@ class Session:
     @cached_property
     def scores(self) -> Callable[..., Scores]:
         """`evaluate` with the user's own loss, metric and output."""
-        return samples.scorer(self.asked.data, self.output, self.device)
+        measured = samples.scorer(self.asked.data, self.output, self.device)
+        return lambda network, batches, **more: measured(network, batches, **{"loss": self.loss} | more)
 
     @cached_property
     def has_data(self) -> bool:
@@ -258,9 +262,28 @@ class Session:
         """
         say = SILENT.say if self.splits else self.say
         found = samples.open_splits(self.models, self.asked.data, self.seed, say, wanted=wanted, **how)
+        found = self.with_own_loss(found)
         self.splits |= found
         self.look_at_inputs(found, self.__dict__.get("network"))
         return found
+
+    def with_own_loss(self, splits: Splits) -> Splits:
+        """The splits, with targets inside where the network computes its loss itself, and none is named."""
+        network = self.__dict__.get("network") or self.__dict__.get("network_alone")
+        if self.asked.data.loss or network is None:
+            return splits
+        found = samples.computing_its_loss(splits, network)
+        if any(found[name] is not its for name, its in splits.items()) and not self.own_loss:
+            self.own_loss = True
+            self.say("loss: the network's own, since it takes the targets with the inputs")
+        return found
+
+    @property
+    def loss(self) -> Loss | None:
+        """The user's own loss, or the network's; None for cross-entropy."""
+        return samples.loss_of(self.asked.data) or (
+            Loss(scoring.OWN, carried=True) if self.own_loss else None
+        )
 
     def look_at_inputs(self, splits: Splits, network: nn.Module | None) -> None:
         """What `better` is, by the first splits that are looked at with a network."""

@@ -123,6 +123,12 @@ class DataSet:
         kind="data",
         role=MAY_RUN,
     )
+    targets: str | None = option(
+        None,
+        "Key of the targets in batches that are dictionaries; else labels, label, targets, target or y.",
+        metavar="KEY",
+        role=PLAIN,
+    )
     data_root: Path | None = option(
         None, "Where data files are; else REBASIN_DATA.", metavar="DIR", role=DATA, everywhere=True
     )

@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 
 import pytest
 
@@ -140,3 +141,94 @@ def test_a_baseline_of_another_loss_metric_or_unit_is_refused(trained, done, ref
     refused(2, *few, "--baseline", "base.json", says="what is measured: regret (cents)")
     plain = ("barrier", *trained, "--data", "digits", "--limit", 200, "--points", 3, "--method", "wm")
     refused(2, *plain, "--baseline", "base.json", says="--loss: mine.py:regret there, None here")
+
+
+INSIDE = '''
+import types
+
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    """As Hugging Face's models: given labels, it returns its loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(64, 16), nn.Linear(16, 10)
+
+    def forward(self, pixels, mask, labels=None):
+        logits = self.head(torch.relu(self.inner(pixels.flatten(1) * mask)))
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        return types.SimpleNamespace(loss=loss, logits=logits)
+
+
+def data():
+    from rebasin_cli.datasets import open_data
+
+    def batches(split):
+        some = open_data("digits", split, limit=100, batch_size=20)
+        return [{"pixels": x, "mask": torch.ones(len(x), 64), "labels": y} for x, y in some]
+
+    return {split: batches(split) for split in ("train", "test")}
+
+
+def renamed():
+    return {split: [{**b, "kind": b["labels"]} for b in its] for split, its in data().items()}
+
+
+if __name__ == "__main__":
+    for seed, name in enumerate("ab"):
+        torch.manual_seed(seed)
+        torch.save(Net().state_dict(), f"{name}.pt")
+'''
+
+
+def test_a_network_that_returns_its_loss_is_measured_by_it(done, refused, tmp_path, monkeypatch):
+    (tmp_path / "inside.py").write_text(INSIDE)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("inside.py", run_name="__main__")
+    own = ("--net", "inside.py:Net", "--data", "inside.py:data")
+    told = done("eval", "a.pt", *own, "--json")
+    assert "loss: the network's own" in told.err and "targets under 'labels'" in told.err
+    assert "called without arguments, a dictionary of splits" in told.err
+    found = told.json()
+    assert found["measured"]["loss"]["name"] == "the network's own loss" and foreign(told.out) == []
+    done("merge", "a.pt", "b.pt", *own, "--method", "auto", "--budget", "5G", "-o", "merged.safetensors")
+    report = done("barrier", "a.pt", "b.pt", *own, "--method", "wm", "--points", 3, "--json").json()
+    assert report["rows"][0]["curves"]["test"]["loss"][0] == pytest.approx(found["loss"])
+    logits = done(
+        "eval", "a.pt", *own, "--output", "logits", "--loss", "torch.nn.functional:cross_entropy", "--json"
+    )
+    assert logits.json()["loss"] == pytest.approx(found["loss"], rel=1e-5)
+
+
+def test_a_data_loader_is_taken_as_it_is_and_the_key_of_the_targets_may_be_named(
+    trained, done, refused, tmp_path
+):
+    (tmp_path / "mine.py").write_text(
+        "from torch.utils.data import DataLoader\nfrom rebasin_cli.datasets import open_data\n"
+        "source = open_data('digits', 'test', limit=60)\n"
+        "pairs = [{'image': x, 'kind': y} for x, y in zip(*next(iter(source)))]\n"
+        "loader = DataLoader(pairs, batch_size=16)\n"
+    )
+    told = done(
+        "eval", trained[0], "--data", "mine.py:loader", "--targets", "kind", "--skip-checks", "--json"
+    )
+    assert told.json()["samples"] == 60 and "taken as it is, the same for every split" in told.err
+    says = "has no 'sort': it has 'image', 'kind'"
+    refused(6, "eval", trained[0], "--data", "mine.py:loader", "--targets", "sort", says=says)
+
+
+def test_the_next_command_of_the_doctor_carries_loss_and_metric(trained, done, own):
+    told = done("doctor", *trained, *own, "--json").json()["next"]
+    assert (
+        "--loss mine.py:regret --metric mine.py:Worst --metric mine.py:misses" in told or "eval" not in told
+    )
+
+
+def test_a_recipe_may_have_gates_on_metrics_of_its_own(trained, run, own, tmp_path):
+    step = f"models: ['{trained[0]}'], data: digits, metric: ['mine.py:misses'], gate: ['misses <= 90%']"
+    (tmp_path / "recipe.yaml").write_text(f"rebasin: 1\nsteps:\n- eval: {{{step}}}\n")
+    found = run("run", "recipe.yaml")
+    assert found.code == 0 and "met  misses <= 90%" in found.out + found.err

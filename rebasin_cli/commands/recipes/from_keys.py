@@ -197,6 +197,11 @@ class Maker:
             self.problems.add(value or self.step, problem)
         return files
 
+    @property
+    def own(self) -> bool:
+        """Whether the step names a loss or a metric of its own."""
+        return self.body.is_map and any(spelt in ("loss", "metric") for spelt, _ in self.body.items())
+
     def _option(self, option: Option, value: Value) -> Any:
         values = value.value if value.is_list and option.many else [value]
         if not values:
@@ -218,7 +223,9 @@ class Maker:
         if self.names.limits is not None and self._refuse(value, self.names.limits.wrong(option, value)):
             return []
         named = value.value in self.names.outputs if isinstance(value.value, str) else False
-        problem = wrong(option, value.value) or (None if named else checking.wrong(option, str(value.value)))
+        problem = wrong(option, value.value)
+        if problem is None and not named:
+            problem = checking.wrong(option, str(value.value), own=self.own)
         if problem:
             first = f"; on a first run: {placing.form(option.key)}" * (option.key in MAY_BE_MISSING)
             self.problems.add(value, problem + first * (value.value in (None, "")))

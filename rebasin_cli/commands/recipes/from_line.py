@@ -69,6 +69,7 @@ def _read(command: Command, words: Sequence[str]) -> tuple[list[str], dict[str, 
     found: dict[str, Any] = {}
     left: list[str] = []
     rest, plain = list(words), False
+    own = any(word.partition("=")[0] in ("--loss", "--metric") for word in words)
     while rest:
         word = rest.pop(0)
         if not plain and OF_A_SHELL.match(word):
@@ -104,7 +105,7 @@ def _read(command: Command, words: Sequence[str]) -> tuple[list[str], dict[str, 
         count = option.count or 1
         if len(rest) < count:
             raise UsageError(f"{flag} lacks its value")
-        values, rest = [_value(command, option, text) for text in rest[:count]], rest[count:]
+        values, rest = [_value(command, option, text, own=own) for text in rest[:count]], rest[count:]
         if option.count:
             found[option.key] = values
         else:
@@ -120,7 +121,7 @@ def _flag(word: str, known: Collection[str]) -> tuple[str, bool, str]:
     return word[:2], False, word[2:]
 
 
-def _value(command: Command, option: Option, text: str) -> Any:
+def _value(command: Command, option: Option, text: str, *, own: bool) -> Any:
     if option.type in (int, float):
         try:
             value = READ[option.type](text)
@@ -130,7 +131,7 @@ def _value(command: Command, option: Option, text: str) -> Any:
         value = _text(command, option.brings, text)
     problem = wrong(option, value)
     if problem is None and option.brings == PLAIN:  # of a file only the run knows whether it is there
-        problem = checking.wrong(option, text)
+        problem = checking.wrong(option, text, own=own)
     if problem:
         raise UsageError(problem if problem.startswith(option.flag) else f"{option.flag}: {problem}")
     return value

@@ -14,6 +14,7 @@ from torch import nn
 from ... import matchers, networks
 from ...checkpoints.checkpoint import Checkpoint
 from ...datasets import once
+from ...datasets.batches import tensors_in
 from ...matchers.auto import budget_of
 from ...matchers.descent.blocks import wide
 from ...matchers.descent.similarity import KEEP
@@ -21,7 +22,7 @@ from ...matchers.portfolio.candidates import candidates
 from ...measure.settings import ATTACKED, ENSEMBLE, FINE_TUNED, Planned
 from ...networks.folding import folded
 from ...networks.layout import in_parts, laid
-from ...networks.running import call, fed
+from ...networks.running import fed, returned
 from ...repair.costs import TRACING, distillation_passes, refit_products, repair_passes
 from ...repair.options import REFIT_SAMPLES, SAMPLES
 from ...session.samples import Splits
@@ -244,9 +245,10 @@ def seconds_a_sample(
         return None
     network.to(device).eval()
     inputs = fed(network, inputs, device)
-    run, inputs = (in_parts, inputs) if parts else (call, laid(network, inputs, output))
+    run, inputs = (in_parts, inputs) if parts else (returned, laid(network, inputs, output))
     with torch.inference_mode(), folded(network, inputs, output) if parts else nullcontext():
         in_parts(network, inputs, output)  # also sees whether there may be parts
         began = time.perf_counter()
-        run(network, inputs, output=output).sum().item()  # a GPU has then done it, too
+        for found in tensors_in(run(network, inputs, output=output)):
+            found.sum().item()  # a GPU has then done it, too
         return (time.perf_counter() - began) / len(inputs)

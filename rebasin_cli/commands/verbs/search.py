@@ -104,14 +104,14 @@ def _inputs(session: Session) -> dict[str, Any]:
     count = getattr(matchers.registry.get(name), "SAMPLES", samples.MATCH_SAMPLES)
     say = SILENT.say if session.splits else session.say  # which data it is was told already
     opened = samples.open_splits(session.models, asked, session.seed, say, wanted=["match"], match=count)
+    opened = session.with_own_loss(opened)
     session.look_at_inputs(opened, network)
     found = {"network": network, "data": opened["match"], "prove": False} | session.outputs
     if session.held_out is not None:
-        session.splits |= samples.open_splits(
-            session.models, asked, session.seed, SILENT.say, wanted=["held"]
-        )
+        held = samples.open_splits(session.models, asked, session.seed, SILENT.say, wanted=["held"])
+        session.splits |= session.with_own_loss(held)
         found["held"] = session.splits["held"]
-    return found | ({"loss": samples.loss_of(asked)} if asked.loss else {})
+    return found | ({} if session.loss is None else {"loss": session.loss})
 
 
 def resumable(
