@@ -12,6 +12,7 @@ from .. import networks
 from ..datasets import SPLITS
 from ..errors import unknown
 from ..measure import gates as model_gates
+from ..measure.intervals import share_interval
 from ..networks.evaluation import Scores
 from ..registry.options import PLAIN, READS, again, argument, option
 from ..registry.results import IN_JSON_ONLY, UNSET, Result, Unset
@@ -37,6 +38,7 @@ from .verbs import endpoints
 
 PANEL = "Measure"
 FIGURES = True
+SHOWN = 5  # classes, of those that are worst
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,8 @@ class EvalResult(Result):
 
     `measured` says what these are: names, units, which way is better, where they lie. `held_out` says which
     samples of the split were left out. Of the expected calibration error `bins` is the number, and
-    `reliability` what is in them: their samples, mean confidence and accuracy, None in empty ones. `gates`
+    `reliability` what is in them: their samples, mean confidence and accuracy, None in empty ones. `classes`
+    are every class with its samples, its accuracy and that one's 95 % interval, the worst first. `gates`
     are those that were asked for, each with what was `measured` and whether it is `met`.
     """
 
@@ -83,6 +86,8 @@ class EvalResult(Result):
     measured: Mapping[str, Any] = field(default_factory=dict, metadata=IN_JSON_ONLY)
     bins: int | Unset = UNSET
     reliability: Mapping[str, list[float | None]] | Unset = field(default=UNSET, metadata=IN_JSON_ONLY)
+    classes: list[Mapping[str, Any]] | Unset = field(default=UNSET, metadata=IN_JSON_ONLY)
+    worst_classes: Mapping[str, str] | Unset = UNSET
     gates: list[Mapping[str, Any]] | Unset = UNSET
 
     def values(self) -> dict[str, Any]:
@@ -116,6 +121,7 @@ def run(asked: Eval, listener: Listener = SILENT) -> EvalResult:
         return found
     figures = {"loss": found.loss, **found.metrics}
     figures |= {} if isinstance(found.ece, Unset) else {"ece": found.ece}
+    figures |= {} if isinstance(found.classes, Unset) else {"class accuracy": found.classes[0]["accuracy"]}
     held = model_gates.held(limits, figures, asked.split)
     return dataclasses.replace(found, gates=list(map(dataclasses.asdict, held)))
 
@@ -154,7 +160,29 @@ def measured(path: Path, split: str, listener: Listener, subjects: Subjects) -> 
         measured=describe_quantities(scores.quantities),
         bins=len(scores.bins[0]) if scores.bins else UNSET,
         reliability=_reliability(scores) if scores.bins else UNSET,
+        classes=(classes := _classes(scores)) or UNSET,
+        worst_classes=_worst(classes) or UNSET,
     )
+
+
+def _classes(scores: Scores) -> list[Mapping[str, Any]]:
+    """The accuracy of every class that has samples, with its 95 % interval (Wilson's), the worst first."""
+    found: list[Mapping[str, Any]] = []
+    for number, (count, right) in enumerate(scores.classes):
+        if count:
+            interval = list(share_interval(right, count))
+            found.append({"class": number, "samples": count, "accuracy": right / count, "interval": interval})
+    return sorted(found, key=lambda one: one["accuracy"])
+
+
+def _worst(classes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Those that a person is shown, where there are more than two."""
+    if len(classes) < 3:
+        return {}
+    return {
+        str(one["class"]): f"{one['accuracy']:.4f} ({one['interval'][0]:.3f}–{one['interval'][1]:.3f})"
+        for one in classes[:SHOWN]
+    }
 
 
 def _reliability(scores: Scores) -> dict[str, list[float | None]]:

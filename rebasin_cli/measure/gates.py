@@ -46,6 +46,10 @@ def figures_of(loss: Quantity, metrics: Iterable[Quantity]) -> dict[str, Figure]
             "share": metric.is_share,
         }
         found[metric.key] = Figure(metric.key, metric.name, key=metric.key, **told)
+        if metric == ACCURACY:
+            found["class accuracy"] = Figure(
+                "class accuracy", "the accuracy of the worst class", key="class accuracy", **told
+            )
     if loss == CROSS_ENTROPY:
         found["ece"] = Figure("ece", "expected calibration error", share=True, key="ece")
     return found

@@ -202,3 +202,17 @@ def t_interval(values: Sequence[float]) -> tuple[float, ...]:
     variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
     half = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * math.sqrt(variance / len(values))
     return mean - half, mean + half
+
+
+def share_interval(right: int, count: int) -> tuple[float, float]:
+    """(low, high): Wilson's 95 % interval of a share, 0–1, also of few and of none.
+
+    Wilson 1927, doi:10.1080/01621459.1927.10502953.
+
+    >>> [round(end, 3) for end in share_interval(0, 10)]
+    [0.0, 0.278]
+    """
+    z, share = 1.959964, right / count
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return max(0.0, middle - half), min(1.0, middle + half)

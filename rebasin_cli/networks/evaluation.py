@@ -38,7 +38,8 @@ class Scores:
     accuracy, each as long as there are bins, NaN in empty ones; () where there is no `ece`.
     `each` holds, where asked for, every sample's figures by name ("loss", and the metrics'), float32
     (samples,) in the data's order; of a loss or a metric that gives means alone every batch's (batches,), of
-    as many samples as `sizes` says. A metric over the whole set is in neither.
+    as many samples as `sizes` says. A metric over the whole set is in neither. `classes` are, where accuracy
+    is measured, the targets of every class and how many of these were right.
     """
 
     loss: float
@@ -49,6 +50,7 @@ class Scores:
     each: Mapping[str, Tensor] | None = field(default=None, repr=False, compare=False)
     sizes: tuple[int, ...] = field(default=(), repr=False, compare=False)
     quantities: tuple[Quantity, ...] = field(default=(CROSS_ENTROPY, ACCURACY), repr=False)
+    classes: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
 
     @property
     def accuracy(self) -> float:
@@ -115,6 +117,7 @@ def evaluate(
     sums = {"loss": _Sum()} | {m.quantity.key: _Sum() for m in metrics if m.whole is None}
     filled = torch.zeros(3, bins, dtype=torch.float64)  # samples, sums of confidence and of right answers
     sizes: list[int] = []
+    counted = torch.zeros(2, 0, dtype=torch.int64)  # targets and right answers of every class
     for m in metrics:
         m.begin()
     with ExitStack() as stack:
@@ -137,6 +140,8 @@ def evaluate(
                 if (good := m.values(outputs if m.own else logits, targets, number, size)) is not None:
                     sums[m.quantity.key].add(good, size)
             sizes.append(size)
+            if classes:
+                counted = _by_class(logits, targets) + _widened(counted, logits.shape[1])
             if not lost.own:
                 _fill(filled, logits, targets)
     figures: dict[Quantity, float] = {}
@@ -153,7 +158,21 @@ def evaluate(
         {key: sums[key].each for key in known} if each else None,
         tuple(sizes) if each else (),
         (lost.quantity, *figures),
+        tuple((right[0], right[1]) for right in counted.T.tolist()),
     )
+
+
+def _by_class(logits: Tensor, targets: Tensor) -> Tensor:
+    """Targets of every class, and right answers among them, int64 (2, classes)."""
+    chosen = logits.argmax(dim=1)[targets != IGNORED].flatten().cpu()
+    known = targets[targets != IGNORED].flatten().cpu()
+    count = logits.shape[1]
+    return torch.stack([torch.bincount(some, minlength=count) for some in (known, known[chosen == known])])
+
+
+def _widened(counted: Tensor, classes: int) -> Tensor:
+    """The same, with room for so many classes."""
+    return counted if counted.shape[1] else torch.zeros(2, classes, dtype=torch.int64)
 
 
 def _nan_as_inf(loss: Loss, values: Tensor) -> Tensor:

@@ -232,3 +232,22 @@ def test_a_recipe_may_have_gates_on_metrics_of_its_own(trained, run, own, tmp_pa
     (tmp_path / "recipe.yaml").write_text(f"rebasin: 1\nsteps:\n- eval: {{{step}}}\n")
     found = run("run", "recipe.yaml")
     assert found.code == 0 and "met  misses <= 90%" in found.out + found.err
+
+
+def test_the_accuracy_of_every_class_is_told_the_worst_first(trained, done, run):
+    told = done("eval", trained[0], "--data", "digits", "--json").json()
+    classes = told["classes"]
+    assert len(classes) == 10 and sum(one["samples"] for one in classes) == told["samples"]
+    right = sum(one["samples"] * one["accuracy"] for one in classes)
+    assert right / told["samples"] == pytest.approx(told["accuracy"])
+    shares = [one["accuracy"] for one in classes]
+    assert shares == sorted(shares) and all(
+        lo <= a <= hi for a, (lo, hi) in zip(shares, (c["interval"] for c in classes), strict=True)
+    )
+    assert len(told["worst_classes"]) == 5
+    assert (
+        run("eval", trained[0], "--data", "digits", "--gate", f"class accuracy >= {shares[0] - 1e-6}").code
+        == 0
+    )
+    missed = run("eval", trained[0], "--data", "digits", "--gate", "class accuracy >= 100%")
+    assert missed.code == 1 and "the accuracy of the worst class is" in missed.err
