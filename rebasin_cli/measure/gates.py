@@ -36,7 +36,7 @@ from .thresholds import (
 )
 
 
-def figures_of(loss: Quantity, metrics: Iterable[Quantity]) -> dict[str, Figure]:
+def figures_of(loss: Quantity, metrics: Sequence[Quantity]) -> dict[str, Figure]:
     """What there is of one model, by the words of a gate."""
     found = {"loss": Figure("loss", "loss", loss.in_unit)}
     for metric in metrics:
@@ -46,12 +46,12 @@ def figures_of(loss: Quantity, metrics: Iterable[Quantity]) -> dict[str, Figure]
             "share": metric.is_share,
         }
         found[metric.key] = Figure(metric.key, metric.name, key=metric.key, **told)
-        if metric == ACCURACY:
-            found["class accuracy"] = Figure(
-                "class accuracy", "the accuracy of the worst class", key="class accuracy", **told
-            )
     if loss == CROSS_ENTROPY:
         found["ece"] = Figure("ece", "expected calibration error", share=True, key="ece")
+    if ACCURACY in metrics:
+        found["class accuracy"] = Figure(
+            "class accuracy", "the accuracy of the worst class", "", True, True, "class accuracy"
+        )
     return found
 
 

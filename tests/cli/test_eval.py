@@ -231,7 +231,7 @@ def test_a_bad_gate_is_refused_before_anything_is_opened(refused, gate, says):
 
 def test_a_loss_of_ones_own_has_no_calibration_to_hold_a_gate_against(refused, tmp_path):
     (tmp_path / "mine.py").write_text("def loss(outputs, targets): return 0.0\n")
-    says = ("with --loss no ece is measured", "figures: loss, accuracy\n")
+    says = ("with --loss no ece is measured", "figures: loss, accuracy, class accuracy\n")
     refused(2, "eval", "nowhere.safetensors", "--loss", "mine.py:loss", "--gate", "ece <= 0.1", says=says)
 
 
