@@ -282,7 +282,7 @@ def _plan(
         word=word,
         ship=None if auto else how,
         auto=auto,
-        logits=session.asked.data.loss is None,
+        logits=session.loss is None,
         statistics=statistics,
         points=points,
         repaired_points=repaired,
