@@ -110,12 +110,17 @@ def _proven(write: Writing, inferred: Inferred, inputs: Any) -> Inferred:
     So are those of tensors that could not be tested, and those that they meet. One whose group does not hold
     is left with its permutations first.
     """
-    walk = write.walk
+    walk, held = write.walk, set[str]()
     for _ in range(3 + bool(inferred.lists)):
         try:
             kept = write.kept
             proof = proving.prove(
-                write.module, inferred.fitted, inputs, output=kept.output, not_kept=kept.not_kept
+                write.module,
+                inferred.fitted,
+                inputs,
+                output=kept.output,
+                not_kept=kept.not_kept,
+                held=held,
             )
         except NotProven as error:
             if (wrong := _refused_lists(inferred, error)) and not error.grouped:
@@ -130,6 +135,7 @@ def _proven(write: Writing, inferred: Inferred, inputs: Any) -> Inferred:
             why = f"{REFUSED}: {error.message.partition(': ')[2]}"
             met = meeting(walk, write.program, error.untested)
             every = not (error.words or met)
+            held |= {*error.untested}
             for var, word in names(walk.units, walk.tensors, walk.used, walk.hints).items():
                 if word in error.words or var in met or every:
                     walk.freeze(var, why)

@@ -72,6 +72,7 @@ def prove(
     trials: int = 2,
     each_word: bool = False,
     tolerance: float | None = None,
+    held: Collection[str] = (),
 ) -> Proof:
     """Show that permuting by the spec leaves the network's outputs as they are.
 
@@ -79,8 +80,9 @@ def prove(
     its kind is drawn. All words are permuted together in each trial; `each_word` also permutes one word at
     a time, to name the culprit. All that the network returns is compared, but for caches, hidden states,
     attentions and what `not_kept` names (keys, attributes, indices, dotted ways); what `output` picks by key
-    or index, since it is measured, is in any case. Without a `tolerance`, it is a multiple of rounding. The
-    network computes on a float64 copy of its tensors and is as it was afterwards: memory is those, their
+    or index, since it is measured, is in any case. Without a `tolerance`, it is a multiple of rounding.
+    Tensors that are `held` need no test: neither they nor what they meet moves. The network computes on a
+    float64 copy of its tensors and is as it was afterwards: memory is those, their
     gradients, its activations and the largest tensor.
 
     Raises NotProven, also where a tensor has an effect that no trial could see; and NetworkError where the
@@ -93,7 +95,7 @@ def prove(
     network, fitted = networks.on(network, "cpu"), completed(network, fitted)
     kept = Kept(output, tuple(not_kept))
     how = {"seed": seed, "trials": trials, "each_word": each_word, "tolerance": tolerance}
-    return in_finest(network, inputs, kept, partial(_proven, fitted=fitted, **how))
+    return in_finest(network, inputs, kept, partial(_proven, fitted=fitted, held=held, **how))
 
 
 def _proven(
@@ -105,6 +107,7 @@ def _proven(
     trials: int,
     each_word: bool,
     tolerance: float | None,
+    held: Collection[str],
 ) -> Proof:
     network, dtype = runs.network, runs.dtype
     allowed, measured = (MARGIN * torch.finfo(dtype).eps, False) if tolerance is None else (tolerance, True)
@@ -152,9 +155,9 @@ def _proven(
                 generator(seed, "unseen"),
                 0.0 if runs.drawn else 1.0,
             )
-            untested = set(seen.untested)
+            untested = {*seen.untested} - {*held}
             if done == trials and not runs.drawn:  # these may stand where nothing shows: another trial
-                untested |= {*seen.without_effect}
+                untested |= {*seen.without_effect} - {*held}
                 seen = seeing.Seen()
             without_effect += seen.without_effect
             unread |= found.unread & {*seen.without_effect}
