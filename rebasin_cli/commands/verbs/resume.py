@@ -115,6 +115,7 @@ def _looked(state: State) -> bool:
     return state.notes.get("looked") == state.sweep
 
 
+FORM = {"rebasin.search-form": "2"}  # how a state is kept: one of another form cannot be gone on from
 OWN = "own"  # what a method itself needs to go on, among a kept state's tensors
 
 
@@ -146,7 +147,7 @@ def resumable(
     OutputExists where something has the state's name, unless it is a search and `force` begins anew,
     ResourceError where the log cannot be written.
     """
-    path = state_path(output)
+    path, identity = state_path(output), {**identity, **FORM}
     kept = Resumable(ranks.first(_begin, path, identity, words, within, resume=resume, force=force))
     if kept.start is not None:
         say(f"going on after {_place(kept.start)}")
