@@ -123,12 +123,13 @@ def build(name: str) -> nn.Module:
         if package == "transformers":
             network: nn.Module = _of_config(module, *_configured(module, Path(rest)))
         elif package == "timm":
-            network = module.create_model(rest, pretrained=False)
-            size = tuple(network.pretrained_cfg["input_size"])
-            network.example_batch = _images(size)
+            made: Any = module.create_model(rest, pretrained=False)
+            made.example_batch = _images(tuple(made.pretrained_cfg["input_size"]))
+            network = made
         else:
-            network = module.models.get_model(rest, weights=None)
-            network.example_batch = _images((3, 299, 299) if rest == "inception_v3" else (3, 224, 224))
+            made = module.models.get_model(rest, weights=None)
+            made.example_batch = _images((3, 299, 299) if rest == "inception_v3" else (3, 224, 224))
+            network = made
     return network.eval()
 
 
@@ -169,7 +170,8 @@ def _configured(module: Any, folder: Path) -> tuple[Any, Any]:
             f"{module.__version__} has not",
             hint="Code of a folder is never run. Give the network: --net file.py:factory",
         )
-    return kind, kind.config_class.from_dict(read)
+    configuration: Any = kind
+    return kind, configuration.config_class.from_dict(read)
 
 
 def _of_config(module: Any, kind: Any, config: Any) -> nn.Module:

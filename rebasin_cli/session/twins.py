@@ -143,6 +143,6 @@ def _common(one: str, other: str) -> str | None:
         elif re.sub("[0-9]+", "0", line) != re.sub("[0-9]+", "0", its):
             return None
         elif '"' in line.partition(": ")[2]:
-            rest = iter(re.findall("[0-9]+", its))
-            found.append(re.sub("[0-9]+", lambda n, rest=rest: n[0] if n[0] == next(rest) else "_", line))
+            pieces, theirs = re.split("([0-9]+)", line), re.split("([0-9]+)", its)
+            found.append("".join(a if a == b else "_" for a, b in zip(pieces, theirs, strict=True)))
     return "\n".join(found) + "\n" if len(one.splitlines()) == len(other.splitlines()) else None
