@@ -27,6 +27,7 @@ from rebasin_cli import nets, networks
 from rebasin_cli.datasets import open_data
 from rebasin_cli.learning.training import train
 from rebasin_cli.measure import baseline, intervals
+from rebasin_cli.measure.samples import kept as kept_of
 from rebasin_cli.networks.evaluation import Scores, evaluate
 from rebasin_cli.reports import Curve, Middle, Report, Row
 
@@ -54,7 +55,7 @@ def report(each: torch.Tensor, end: torch.Tensor, seed: int) -> Report:
     scores = [Scores(0.0, 0.0, len(each), 0.0, each=torch.stack([one, right], 1)) for one in (each, end, end)]
     row = Row("aligned", {"test": curve}, {}, shipped=True, middle={"test": Middle(math.nan)})
     (row,) = intervals.compare([row], scores[1:], {"aligned": scores[0]}, seed=seed).rows
-    kept = baseline.kept(scores[0], scores[1:], [(torch.zeros(1, 1), torch.zeros(1))])
+    kept = kept_of(scores[0], scores[1:], [(torch.zeros(1, 1), torch.zeros(1))])
     return Report("0", "", 0, (), {}, {}, {}, {}, (), (row,), each=kept)
 
 

@@ -60,7 +60,8 @@ from ..session.subjects import (
 from .merging.average import Mean
 from .merging.curved import between
 from .verbs import endpoints, plans, repairs, search
-from .verbs.gates import Judged, asked_of, judge, known, written_of
+from .verbs.before import known
+from .verbs.gates import Judged, asked_of, judge, written_of
 from .verbs.outputs import Written
 from .verbs.path import MEASURED, Planning, check_one_pair, check_pairs, language_of, measure, subject_of
 

@@ -145,7 +145,7 @@ def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
         raise UsageError(
             f"--resume: there is no {state}", hint="Only an interrupted training leaves one; start anew"
         )
-    keep, setup = None, None
+    keep, prepared = None, None
     kept: list[Path] = []
     saved: list[Path] = []
     if keep_every is not None:
@@ -157,9 +157,9 @@ def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
 
         keep = training.Keep(keep_every, save)
     if output.dry_run or (keep is not None and asked.epochs is None):
-        setup = setup.prepare(net, data, **wanted)
+        prepared = setup.prepare(net, data, **wanted)
     if keep is not None:
-        epochs = setup.recipe.epochs if setup is not None else asked.epochs or 0
+        epochs = prepared.recipe.epochs if prepared is not None else asked.epochs or 0
         if keep.every > epochs:
             raise UsageError(
                 f"--keep-every {keep.every} keeps none of {many(epochs, 'epoch')}",
@@ -168,8 +168,8 @@ def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
         kept = [_kept(output.path, epoch) for epoch in keep.epochs(epochs)]
         for path in kept:
             destination.check_output(path, force=again, inputs=inputs)
-    if output.dry_run and setup is not None:
-        return Plan(_plan(net, setup) | ({"keeps": list(map(str, kept))} if kept else {}))
+    if output.dry_run and prepared is not None:
+        return Plan(_plan(net, prepared) | ({"keeps": list(map(str, kept))} if kept else {}))
 
     def progress(at: training.Progress) -> None:
         tested = "" if at.test_accuracy is None else f"  test accuracy {at.test_accuracy:.4f}"
@@ -228,10 +228,10 @@ def _kept(path: Path, epoch: int) -> Path:
     return path.with_name(f"{path.stem}.epoch{epoch}{path.suffix}")
 
 
-def _plan(net: str, setup: setup.Setup) -> dict[str, Any]:
-    data, used = {"data": setup.train.name}, setup.train.normalization
+def _plan(net: str, prepared: setup.Setup) -> dict[str, Any]:
+    data, used = {"data": prepared.train.name}, prepared.train.normalization
     data |= {} if used is None else {"normalization": str(used)}
-    samples = {"train_samples": setup.train.samples, "test_samples": setup.test.samples}
-    network = {"net": net, **setup.shaped, "parameters": setup.parameters}
-    how = {"seed": setup.seed, "device": setup.device, "steps": setup.steps}
-    return network | data | setup.portion | samples | how | told(setup.recipe)
+    samples = {"train_samples": prepared.train.samples, "test_samples": prepared.test.samples}
+    network = {"net": net, **prepared.shaped, "parameters": prepared.parameters}
+    how = {"seed": prepared.seed, "device": prepared.device, "steps": prepared.steps}
+    return network | data | prepared.portion | samples | how | told(prepared.recipe)

@@ -25,7 +25,7 @@ from ..symmetry.folds import NONE
 from ..symmetry.form import canonical, turned
 from ..types import Permutations, Tensors
 from ..version import version
-from . import baseline, intervals
+from . import intervals
 from .measuring import Measuring
 from .paths import Measure
 from .ready import Ready, ready
@@ -141,7 +141,7 @@ def barrier(
         differences=certain.differences,
         choice=choice.account() if choice else {},
         signature=tuple(dict(word) for word in signed),
-        each=baseline.kept(measuring.middles.get(shipped), [end["test"] for end in two.ends], test),
+        each=samples.kept(measuring.middles.get(shipped), [end["test"] for end in two.ends], test),
     )
 
 

@@ -36,7 +36,7 @@ class Broken(nn.Module):
         self.layer = nn.Linear(4, 3)
 
     def forward(self, x):
-        return self.layer(x) if x.sum().item() > 0 else x
+        return self.layer(x) + self.missing
 """
 WORDS = {6, 8}  # the residual stream, and the units between gate and down
 

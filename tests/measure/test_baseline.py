@@ -10,7 +10,7 @@ import torch
 
 from rebasin_cli.datasets.batches import LoaderData
 from rebasin_cli.errors import UsageError
-from rebasin_cli.measure import baseline
+from rebasin_cli.measure import baseline, samples
 from rebasin_cli.measure.baseline import Subject, against, check_baseline
 from rebasin_cli.networks.evaluation import Scores
 from rebasin_cli.reports import Barrier, Curve, Heights, Middle, Report, Row
@@ -35,7 +35,7 @@ def scores(loss, right=None):
 
 
 def kept(middle, count=SAMPLES, batches=BATCHES):
-    return baseline.kept(middle, [scores(torch.full((count,), 0.3))] * 2, batches)
+    return samples.kept(middle, [scores(torch.full((count,), 0.3))] * 2, batches)
 
 
 def report(loss=0.35, accuracy=0.915, *, each=None, intervals=None, name="aligned", **more) -> Report:
@@ -211,33 +211,33 @@ def test_what_is_kept_survives_a_file_and_names_its_samples():
 
 def test_the_digest_is_of_the_samples_and_not_of_their_batches():
     inputs, targets = torch.randn(12, 3, 40, generator=torch.Generator().manual_seed(0)), torch.arange(12)
-    whole = baseline.digest([(inputs, targets)])
-    assert baseline.digest([(inputs[:5], targets[:5]), (inputs[5:], targets[5:])]) == whole
-    assert baseline.digest([(inputs.flip(0), targets.flip(0))]) != whole
-    assert baseline.digest([(inputs, targets + 1)]) != whole
-    assert baseline.digest([(inputs + 1e-3, targets)]) != whole
-    assert baseline.digest([({"x": inputs, "y": targets}, targets)]) != whole
+    whole = samples.digest([(inputs, targets)])
+    assert samples.digest([(inputs[:5], targets[:5]), (inputs[5:], targets[5:])]) == whole
+    assert samples.digest([(inputs.flip(0), targets.flip(0))]) != whole
+    assert samples.digest([(inputs, targets + 1)]) != whole
+    assert samples.digest([(inputs + 1e-3, targets)]) != whole
+    assert samples.digest([({"x": inputs, "y": targets}, targets)]) != whole
 
 
 def test_the_digest_of_all_is_of_the_data_in_any_order():
     inputs, targets = torch.randn(12, 3, 40, generator=torch.Generator().manual_seed(0)), torch.arange(12)
-    whole = baseline.digest_of_all([(inputs, targets)])
+    whole = samples.digest_of_all([(inputs, targets)])
     order = torch.randperm(12)
     for same in ([(inputs[:5], targets[:5]), (inputs[5:], targets[5:])], [(inputs[order], targets[order])]):
-        assert baseline.digest_of_all(same) == whole
+        assert samples.digest_of_all(same) == whole
     nudged = inputs.clone()
     nudged[3, 1, 7] += 1e-6
     tokens, other = torch.arange(48).reshape(12, 4), torch.zeros(12, 40)
     others = [(nudged, targets), (inputs, targets.flip(0)), (inputs[:11], targets[:11]), (other, targets)]
     others += [(tokens, tokens.flatten()), (tokens, tokens + 1)]
-    assert len({whole, *(baseline.digest_of_all([another]) for another in others)}) == 1 + len(others)
+    assert len({whole, *(samples.digest_of_all([another]) for another in others)}) == 1 + len(others)
 
     class Drawn:
         def __iter__(self):
             return iter([(torch.rand(4, 2), torch.arange(4))])
 
-    assert baseline.digest_of_all(LoaderData("own", "test", Drawn())) is None  # others each time
-    assert baseline.digest_of_all(LoaderData("own", "test", [(inputs, targets)])) == whole
+    assert samples.digest_of_all(LoaderData("own", "test", Drawn())) is None  # others each time
+    assert samples.digest_of_all(LoaderData("own", "test", [(inputs, targets)])) == whole
 
 
 def test_a_baseline_of_an_earlier_version_names_no_samples():
@@ -251,8 +251,8 @@ def test_nothing_is_kept_of_losses_that_are_no_numbers_or_not_of_single_samples(
     assert kept(scores(broken)) == {} and kept(None) == {}
     ends = scores(losses(0))
     alone = dataclasses.replace(ends, each=None)
-    assert baseline.kept(ends, [ends, alone], BATCHES) == {}
-    assert baseline.kept(ends, [ends, ends], BATCHES)
+    assert samples.kept(ends, [ends, alone], BATCHES) == {}
+    assert samples.kept(ends, [ends, ends], BATCHES)
 
 
 def test_what_was_tampered_with_is_not_paired():

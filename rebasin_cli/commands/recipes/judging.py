@@ -10,7 +10,7 @@ from typing import Any
 
 from ...checkpoints.locate import ToCome, to_come
 from ...errors import Interrupted, RebasinError
-from ..verbs import gates as taken
+from ..verbs import before as taken
 from .cache import Cache
 from .running import FAILED, How, Outcome, Perform, Progress, check_outputs, is_done, known, placed
 from .steps import Step

@@ -29,7 +29,7 @@ from ...reports import Report
 from ...reports.verdicts import GateResult, raise_unmet
 from ...runtime.files import is_missing
 from ...session.listener import Listener
-from ..verbs import gates as taken
+from ..verbs import before as taken
 from . import measured
 from .cache import Cache
 from .files import lies

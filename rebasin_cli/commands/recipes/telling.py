@@ -20,7 +20,7 @@ from ...reports.formats.markdown import code, escape, head, line
 from ...reports.verdicts import Case, Ended, GateResult
 from ...runtime.files import WEIGHTS
 from ..verbs import attestation as attesting
-from ..verbs import gates as since
+from ..verbs import before
 from ..verbs.attestation import versions
 from .recipe import Recipe
 from .records import digest_of
@@ -151,7 +151,7 @@ def _cases(outcome: Outcome, why: str) -> list[Case]:
         return [Ended(command, why, step, skipped=True)]
     found: list[Case] = []
     if (report := outcome.report) is not None:
-        held = since.of_missed(report, outcome.step.options.get("baseline"))
+        held = before.of_missed(report, outcome.step.options.get("baseline"))
         found += verdicts.results(report, step, where=outcome.step.where, baseline=held)
     elif isinstance(gates := outcome.result.get("gates"), list):  # in a word where they are another's
         found += verdicts.of_values(gates, step, where=outcome.step.where)

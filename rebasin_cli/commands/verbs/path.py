@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError
-from ...measure import baseline, signatures
 from ...measure import report as measuring
+from ...measure import samples, signatures
 from ...measure.baseline import Subject
 from ...measure.gates import GateSet, check_gate_names
 from ...measure.settings import Planned, Rows, repaired_label
@@ -138,7 +138,7 @@ def subject_of(session: Session) -> Subject:
         session.fitted.spec.digest,
         session.fitted.log10_symmetries(),
         {key: value for key, value in named.items() if value is not None},
-        baseline.digest_of_all(test),
+        samples.digest_of_all(test),
         quantities,
     )
 

@@ -13,7 +13,7 @@ from rebasin_cli.commands.recipes.limits import Limits
 from rebasin_cli.commands.recipes.recipe import parse
 from rebasin_cli.commands.recipes.running import How, Performed
 from rebasin_cli.commands.recipes.vocabulary import vocabulary
-from rebasin_cli.commands.verbs.gates import known
+from rebasin_cli.commands.verbs.before import known
 from rebasin_cli.errors import GateNotMet
 from rebasin_cli.measure import gates
 from rebasin_cli.measure.thresholds import asked as asked_for

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from rebasin_cli.commands.verbs import gates
+from rebasin_cli.commands.verbs import before
 
 DAY = "2026-11-20T10:00:00+00:00"
 WHO = {f"GIT_{who}_{what}": f"{what}@x" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
@@ -21,7 +21,7 @@ def git(*words):
 @pytest.fixture
 def report(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    gates._account.cache_clear()
+    before._account.cache_clear()
     path = tmp_path / "report.json"
     path.write_text("{}")
     os.utime(path, (1_764_000_000, 1_764_000_000))
@@ -29,12 +29,12 @@ def report(tmp_path, monkeypatch):
 
 
 def test_without_git_it_is_the_files_own_time(report):
-    told = gates.account(report)
+    told = before.account(report)
     assert (
         told == "report.json, sha256 44136fa355b3…, last written 2025-11-24 16:00 UTC by the file's own time"
     )
     report.unlink()
-    assert gates.account(report) == "report.json, which is gone"
+    assert before.account(report) == "report.json, which is gone"
 
 
 def test_a_commit_tells_more_than_the_time_of_a_checkout_but_only_of_this_very_content(report, tmp_path):
@@ -43,13 +43,13 @@ def test_a_commit_tells_more_than_the_time_of_a_checkout_but_only_of_this_very_c
     git("commit", "-qm", "good")
     commit = git("rev-parse", "--short", "HEAD")
     git("commit", "-q", "--allow-empty", "-m", "later")
-    assert gates.account(report).endswith(f", in git since 2026-11-20 (commit {commit})")
+    assert before.account(report).endswith(f", in git since 2026-11-20 (commit {commit})")
     git("clone", "-q", "--depth", "1", f"file://{tmp_path}", "shallow")
     later = git("rev-parse", "--short", "HEAD")
-    shallow = gates.account(tmp_path / "shallow" / "report.json")
+    shallow = before.account(tmp_path / "shallow" / "report.json")
     assert shallow.endswith(f", in git since 2026-11-20 or before (commit {later}, a shallow clone)")
     report.write_text("[]")
-    assert "by the file's own time" in gates.account(report)
+    assert "by the file's own time" in before.account(report)
 
 
 def test_a_name_is_no_pattern(report):
@@ -61,7 +61,7 @@ def test_a_name_is_no_pattern(report):
     report.with_name("report5.json").write_text("another")
     git("add", "--all")
     git("commit", "-qm", "later")
-    assert gates.account(named).endswith(f"(commit {commit})")
+    assert before.account(named).endswith(f"(commit {commit})")
 
 
 def test_a_folder_that_is_made_like_a_repository_starts_no_program(report, tmp_path):
@@ -81,5 +81,5 @@ def test_a_folder_that_is_made_like_a_repository_starts_no_program(report, tmp_p
     git(
         "--git-dir=.", "update-ref", "HEAD", git("--git-dir=.", "hash-object", "-t", "commit", "-w", "commit")
     )
-    assert "by the file's own time" in gates.account(report)
+    assert "by the file's own time" in before.account(report)
     assert not told.exists()
