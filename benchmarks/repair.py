@@ -32,8 +32,8 @@ import rebasin_cli
 from rebasin_cli import matchers, networks
 from rebasin_cli.datasets import open_data
 from rebasin_cli.errors import NetworkError
-from rebasin_cli.networks.evaluation import accuracy, cross_entropy
 from rebasin_cli.networks.running import call, evaluating
+from rebasin_cli.networks.scoring import accuracies, cross_entropies
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.library import resolve_spec
 from rebasin_cli.symmetry import permutation
@@ -117,7 +117,8 @@ class Pair:
 
 
 def score(outputs: torch.Tensor, targets: torch.Tensor) -> Score:
-    return cross_entropy(outputs, targets), accuracy(outputs, targets)
+    loss, right = (each(outputs, targets).mean().item() for each in (cross_entropies, accuracies))
+    return loss, right
 
 
 def parsed(method: str) -> tuple[str, Any]:

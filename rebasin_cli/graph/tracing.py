@@ -84,12 +84,12 @@ def _export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any],
                 _let_through(cause)
                 causes.append(cause)
             anew()
-    *_, before, cause = causes  # PyTorch's exporter says most, but of values
+    *_, before, last = causes  # PyTorch's exporter says most, but of values
     raise NetworkError(
         "the network cannot be traced, so no spec can be inferred",
-        problems=_reasons(cause, before),
-        hint=_next_step(message_of(cause)),
-    ) from cause
+        problems=_reasons(last, before),
+        hint=_next_step(message_of(last)),
+    ) from last
 
 
 def exported_by_torch(

@@ -52,7 +52,8 @@ class Ensemble(Wrapper):
         answers = [answers.known(args[0]) for answers in self.answered if len(args) == 1]
         known = [each for each in answers if each is not None]
         if len(known) == len(answers) == 2:
-            return (known[0] + known[1]) / 2
+            middle: Tensor = (known[0] + known[1]) / 2
+            return middle
         one, other = (
             select(functional_call(self.network, state, args, kwargs), self.output) for state in self.states
         )

@@ -163,7 +163,7 @@ def _configured(module: Any, folder: Path) -> tuple[Any, Any]:
     """The class and the configuration of a folder; only what the package itself has."""
     read = _read(folder / CONFIG)
     named = (read.get("architectures") or [""])[0]
-    kind = getattr(module, named, None) if isinstance(named, str) and named.isidentifier() else None
+    kind: Any = getattr(module, named, None) if isinstance(named, str) and named.isidentifier() else None
     if kind is None or not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise NetworkError(
             f"{folder / CONFIG} names the class {named}, which the installed {module.__name__} "

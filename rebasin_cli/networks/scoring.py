@@ -331,30 +331,41 @@ def logits_of(
     of the two options that the user did not give. Raises DataError or NetworkError where cross-entropy and
     accuracy mean nothing here.
     """
-    lacking = list(lacking)
-    measured = " and ".join(CLASSES[option] for option in lacking)
-    own = f"give {' and '.join(f'{option} module:function' for option in lacking)}."
     if not isinstance(targets, Tensor) or targets.dtype != torch.int64:
+        lacking = list(lacking)
         raise DataError(
             f"batch {number}: targets are {describe(targets)}; "
-            f"for {measured} expected class numbers, int64 (N,)",
-            hint=f"For other targets {own}",
+            f"for {' and '.join(CLASSES[option] for option in lacking)} expected class numbers, int64 (N,)",
+            hint=f"For other targets {_give(lacking)}",
         )
     outputs = turned(outputs, targets)
     if outputs.ndim < 2 or outputs.shape[:1] + outputs.shape[2:] != targets.shape:
         raise NetworkError(
             f"batch {number}: outputs {tuple(outputs.shape)} do not fit targets {tuple(targets.shape)}; "
             "expected (N, classes) and (N,), or (N, classes, T) and (N, T)",
-            hint=f"Where they are no logits of classes {own}",
+            hint=f"Where they are no logits of classes {_give(lacking)}",
         )
-    known = targets[targets != IGNORED]
-    low, high = map(int, known.aminmax()) if known.numel() else (0, 0)
+    low, high = _limits(targets)
+    if low < 0:  # some may not count
+        low, high = _limits(targets[targets != IGNORED])
     if low < 0 or high >= outputs.shape[1]:
         raise DataError(
             f"batch {number}: targets lie in {low}…{high}, but the network knows {outputs.shape[1]} classes",
             hint="Is this the data set that the network was trained on?",
         )
     return outputs
+
+
+def _give(lacking: Iterable[str]) -> str:
+    return f"give {' and '.join(f'{option} module:function' for option in lacking)}."
+
+
+def _limits(targets: Tensor) -> tuple[int, int]:
+    """The least and the largest; 0 where there are none."""
+    if not targets.numel():
+        return 0, 0
+    low, high = targets.aminmax()
+    return int(low), int(high)
 
 
 def turned(outputs: Any, targets: Tensor) -> Tensor:

@@ -94,8 +94,8 @@ def prove(
     networks.check(network, fitted.shapes)  # else nothing might be permuted, and all look well
     network, fitted = networks.on(network, "cpu"), completed(network, fitted)
     kept = Kept(output, tuple(not_kept))
-    how = {"seed": seed, "trials": trials, "each_word": each_word, "tolerance": tolerance}
-    return in_finest(network, inputs, kept, partial(_proven, fitted=fitted, held=held, **how))
+    work = partial(_proven, fitted=fitted, held=held, seed=seed, trials=trials, each_word=each_word)
+    return in_finest(network, inputs, kept, partial(work, tolerance=tolerance))
 
 
 def _proven(

@@ -93,7 +93,8 @@ class Scaled(Wrapper):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         inputs = kwargs or (args[0] if len(args) == 1 else args)
-        return in_parts(self.network, inputs, self.output) / self.temperature
+        divided: Tensor = in_parts(self.network, inputs, self.output) / self.temperature
+        return divided
 
 
 def fit_temperature(

@@ -245,7 +245,8 @@ def _middle(middle: dict[str, Any]) -> dict[str, Any]:
 
 def _difference(one: dict[str, Any]) -> dict[str, Any]:
     figures, intervals = one.pop("figures"), one.pop("intervals")
-    return one | figures | {f"{key}_interval": intervals.get(key, ()) for key in figures}
+    told: dict[str, Any] = one | figures
+    return told | {f"{key}_interval": intervals.get(key, ()) for key in figures}
 
 
 def nested(content: dict[str, Any]) -> dict[str, Any]:

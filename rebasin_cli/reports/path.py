@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..runtime.text import clean
 from ..types import CROSS_ENTROPY, Quantity
 from . import Curve, Reliability, Report, Row
 from . import format as f
@@ -36,7 +37,7 @@ def path(report: Report) -> Figure:
         Panel(label, "", "", _lines(report, quantity), scale, ticks=ticks, across=(-0.02, 1.02))
         for quantity, label, scale in (
             ("loss", loss_axis(report.loss) + " (logarithmic)" * bool(log), log),
-            *((metric.key, _capital(f.clean(metric.titled)), "") for metric in report.metrics),
+            *((metric.key, _capital(clean(metric.titled)), "") for metric in report.metrics),
         )
     ]
     keys = [_drawn(row, [], [], remark=", ".join(f.tags(row)), few=_few(row)) for row in report.rows]
@@ -50,7 +51,7 @@ def loss_axis(loss: Quantity) -> str:
     """What an axis of the loss says: its unit, and what it is where that is no cross-entropy."""
     if loss == CROSS_ENTROPY:
         return f"Loss, {loss.unit} per sample"
-    return f.clean(f"Loss: {loss.titled if loss.unit else loss.name}")
+    return clean(f"Loss: {loss.titled if loss.unit else loss.name}")
 
 
 def _capital(text: str) -> str:
@@ -84,9 +85,9 @@ def describe(report: Report) -> str:
     if shown is None:
         return "Nothing was measured."
     rows = [row for row in report.rows if shown in row.barriers]
-    unit = f.clean(report.loss.in_unit)
+    unit = clean(report.loss.in_unit)
     heights = ", ".join(f"{row.name} {f.fixed(row.barriers[shown].chord)}{unit}" for row in rows)
-    names = " and ".join(["Loss", *(f.clean(metric.name) for metric in report.metrics)])
+    names = " and ".join(["Loss", *(clean(metric.name) for metric in report.metrics)])
     return f"{names} along the path. Chord barriers on {shown}: {heights}."
 
 
@@ -127,7 +128,7 @@ def learning(report: Report) -> Figure:
     if not (rows := f.learning(report.match)):
         return Figure(title, [], "")
     kept, steps, losses = f.best(rows), [row["step"] for row in rows], [row["held_out_loss"] for row in rows]
-    unit = f.clean(report.loss.in_unit)
+    unit = clean(report.loss.in_unit)
     told = [
         f"step {step:.0f}: held-out loss {f.fixed(loss)}{unit}"
         for step, loss in zip(steps, losses, strict=True)

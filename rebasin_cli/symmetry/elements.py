@@ -182,6 +182,9 @@ def check(elements: Elements, fitted: FittedSpec) -> None:
         kind = fitted.groups.get(word, PERMUTATION)
         if word in fitted.words and (why := _wrong(map_, word, kind, fitted, elements.permutations)):
             problems.append(f'"{word}" {why}')
+    for word, kind in fitted.groups.items():
+        if kind in PLANES and word not in elements.maps and not _stays(word, fitted, elements.permutations):
+            problems.append(f'"{word}" has no order of its own in its group ({kind}), and is given one')
     if problems:
         raise CheckpointError("these elements do not fit the spec", problems=sorted(problems))
 
@@ -200,9 +203,7 @@ def _wrong(map_: torch.Tensor, word: str, kind: str, fitted: FittedSpec, perms: 
         bad = (map_ == 0) | (map_ < 0 if kind == "scaled" else False)
         bad |= (map_.abs() != 1) if kind == "signed" else False
         return f"has factors that are not {kind}" if bool(bad.any()) else ""
-    within = torch.arange(block.size).repeat(block.count) if block else None
-    inside = perms[word] % block.size if block else perms[word]
-    if not torch.equal(inside, torch.arange(n) if within is None else within):
+    if not _stays(word, fitted, perms):
         return "has a map and an order of its own; an element of a matrix group is one matrix"
     if kind in ROTATIONS:
         eye = torch.eye(map_.shape[-1], dtype=torch.float64)
@@ -217,6 +218,14 @@ def _wrong(map_: torch.Tensor, word: str, kind: str, fitted: FittedSpec, perms: 
             return f"has a map that is no complex number a pair ({kind})"
     values = torch.linalg.svdvals(map_)
     return "has a singular map" if bool((values[..., -1] <= SINGULAR * values[..., 0]).any()) else ""
+
+
+def _stays(word: str, fitted: FittedSpec, perms: Permutations) -> bool:
+    """Whether the units lie as they lay; of a starred word within each block."""
+    block, order = fitted.within.get(word), perms[word]
+    if block is None:
+        return torch.equal(order, torch.arange(len(order)))
+    return torch.equal(order % block.size, torch.arange(block.size).repeat(block.count))
 
 
 def acted(tensors: Tensors, fitted: FittedSpec, elements: Elements) -> LazyTensors:

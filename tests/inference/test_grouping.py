@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rebasin_cli.errors import NotProven
+from rebasin_cli.errors import CheckpointError, NotProven
 from rebasin_cli.inference.groups import planes, side_rules
 from rebasin_cli.inference.inferring import infer
 from rebasin_cli.inference.text.explaining import explain
@@ -13,7 +13,9 @@ from rebasin_cli.matchers.portfolio.align import align
 from rebasin_cli.proof.prove import prove
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
+from rebasin_cli.symmetry import elements
 from rebasin_cli.symmetry.acting import views
+from rebasin_cli.symmetry.elements import Elements
 from rebasin_cli.symmetry.form import canonical
 from tests.transformers import (
     After,
@@ -174,13 +176,22 @@ def test_pairs_of_heads_that_stay_are_found_in_each(make):
 
 
 def test_a_spec_with_pairs_is_no_claim_of_their_order():
-    """For a search of permutations its pairs are positions that stay."""
+    """For a search of permutations its pairs are positions that stay; for one of elements, within heads."""
     net = Rotary()
     fitted = found(net, prove=False).fitted
     plain = infer(net, torch.randn(2, 5, 6), prove=False).fitted
     assert fitted.ordered.words == plain.words
     models = [{name: torch.randn(t.shape) for name, t in net.state_dict().items()} for _ in range(2)]
-    assert align(models, fitted).permutations[0].keys() == plain.words.keys()
+    assert align(models, fitted.ordered).permutations[0].keys() == plain.words.keys()
+    (element,) = align(models, fitted).elements
+    block, order = fitted.within["block.q.dim"], element.permutations["block.q.dim"]
+    assert torch.equal(order % block.size, torch.arange(block.size).repeat(block.count))
+    swapped = order.view(block.count, block.size).flip(1).flatten()  # blocks stay, units within do not
+    permutations = {**element.permutations, "block.q.dim": swapped}
+    maps = {word: map_ for word, map_ in element.maps.items() if word != "block.q.dim"}
+    with pytest.raises(CheckpointError, match="do not fit") as refused:
+        elements.check(Elements(permutations, maps), fitted)
+    assert any("has no order of its own" in problem for problem in refused.value.problems)
 
 
 class Flipped(nn.Module):

@@ -114,13 +114,13 @@ def test_swaps_end_with_their_work_and_steps_of_the_same_number_are_the_same(pro
 
 
 def test_a_distillation_is_cut_to_the_share_that_there_is_work_for(problem, monkeypatch):
-    shares, own = [], distilling._train
+    shares, own = [], distilling._Distillation
 
     def training(network, samples, steps, began, seconds):
         shares.append((steps, samples.steps, seconds))
         return own(network, samples, steps, began, seconds)
 
-    monkeypatch.setattr(distilling, "_train", training)
+    monkeypatch.setattr(distilling, "_Distillation", training)
     able = dataclasses.replace(problem, repairs=("none", "refit", "distill"))
     trials = Trials(able, Clock(1e3, counts=True))
     trials.try_(candidates(problem.fitted, 2, able=True)[0])

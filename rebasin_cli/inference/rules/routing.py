@@ -171,7 +171,7 @@ def grouped(walk: Walk, a: dict[str, Any]) -> Value | None:
         return None
     ends, x, weight = (by_rank[rank] for rank in (1, 2, 3))
     experts = weight.axes[0]
-    if ends.role == ENDS and walk.units.tells(x.axes[0], ends.names):
+    if ends.role == ENDS and ends.names is not None and walk.units.tells(x.axes[0], ends.names):
         walk.unify(experts, ends.names)
     else:  # where groups end is a matter of numbers
         hold(walk, [ends])

@@ -229,7 +229,7 @@ def _cat(walk: Walk, a: dict[str, Any]) -> Stack | None:
     at = a["dim"] % len(values[0].axes)
     stacks = [value.stack for value in values]
     if any(stacks):
-        first = next(stack for stack in stacks if stack)
+        first: Stack = next(stack for stack in stacks if stack)
         if at not in first.at and all(s and (s.at, s.lengths) == (first.at, first.lengths) for s in stacks):
             pieces = zip(*(stack.pieces for stack in stacks if stack), strict=True)
             rule = rules.RULES["cat"]
@@ -321,8 +321,8 @@ def _less(stack: Stack, dim: int) -> Stack | Axes:
         return stack
     if len(stack.at) == 1:
         return stack.pieces[0]
-    at, lengths = (tuple(x for k, x in enumerate(row) if k != place) for row in (stack.at, stack.lengths))
-    return Stack(at, lengths, stack.pieces)
+    at = stack.at[:place] + stack.at[place + 1 :]
+    return Stack(at, stack.lengths[:place] + stack.lengths[place + 1 :], stack.pieces)
 
 
 def _select(walk: Walk, stack: Stack, dim: int, index: int) -> Stack | Axes:
@@ -375,7 +375,7 @@ def _in_order(stack: Stack) -> Stack:
     order = sorted(range(len(stack.at)), key=stack.at.__getitem__)
     numbered = zip(stack.numbers(), stack.pieces, strict=True)
     rows = sorted(numbered, key=lambda pair: [pair[0][k] for k in order])
-    at, lengths = (tuple(row[k] for k in order) for row in (stack.at, stack.lengths))
+    at, lengths = (tuple(stack.at[k] for k in order), tuple(stack.lengths[k] for k in order))
     return Stack(at, lengths, tuple(axes for _, axes in rows))
 
 
