@@ -29,6 +29,7 @@ from . import intervals
 from .measuring import Measuring
 from .paths import Measure
 from .ready import Ready, ready
+from .samples import kept
 from .settings import (
     ENSEMBLE,
     STRAIGHT,
@@ -141,7 +142,7 @@ def barrier(
         differences=certain.differences,
         choice=choice.account() if choice else {},
         signature=tuple(dict(word) for word in signed),
-        each=samples.kept(measuring.middles.get(shipped), [end["test"] for end in two.ends], test),
+        each=kept(measuring.middles.get(shipped), [end["test"] for end in two.ends], test),
     )
 
 

@@ -338,22 +338,22 @@ def logits_of(
             f"for {' and '.join(CLASSES[option] for option in lacking)} expected class numbers, int64 (N,)",
             hint=f"For other targets {_give(lacking)}",
         )
-    outputs = turned(outputs, targets)
-    if outputs.ndim < 2 or outputs.shape[:1] + outputs.shape[2:] != targets.shape:
+    logits = turned(outputs, targets)
+    if logits.ndim < 2 or logits.shape[:1] + logits.shape[2:] != targets.shape:
         raise NetworkError(
-            f"batch {number}: outputs {tuple(outputs.shape)} do not fit targets {tuple(targets.shape)}; "
+            f"batch {number}: outputs {tuple(logits.shape)} do not fit targets {tuple(targets.shape)}; "
             "expected (N, classes) and (N,), or (N, classes, T) and (N, T)",
             hint=f"Where they are no logits of classes {_give(lacking)}",
         )
     low, high = _limits(targets)
     if low < 0:  # some may not count
         low, high = _limits(targets[targets != IGNORED])
-    if low < 0 or high >= outputs.shape[1]:
+    if low < 0 or high >= logits.shape[1]:
         raise DataError(
-            f"batch {number}: targets lie in {low}…{high}, but the network knows {outputs.shape[1]} classes",
+            f"batch {number}: targets lie in {low}…{high}, but the network knows {logits.shape[1]} classes",
             hint="Is this the data set that the network was trained on?",
         )
-    return outputs
+    return logits
 
 
 def _give(lacking: Iterable[str]) -> str:
