@@ -26,6 +26,7 @@ from .thresholds import (
     Threshold,
     check_limit,
     compared,
+    joined,
     limit_of,
     misread,
     parse_gate,
@@ -249,7 +250,7 @@ def parse(
 
     figures = figures_of(loss, metrics)
     left, sign, right = compared(text, wrong)
-    words = left.casefold().split()
+    words = joined(left, metrics).casefold().split()
     splits, named = [word for word in words if word in SPLITS], [word for word in words if word not in SPLITS]
     name = " ".join(named)
     if not name:

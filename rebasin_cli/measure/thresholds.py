@@ -68,14 +68,14 @@ def figures_of(loss: Quantity, metrics: Iterable[Quantity]) -> dict[str, Figure]
         key, name, larger = metric.key, metric.name, metric.larger_is_better
         below = "fall of {} at λ=½ below" if larger else "rise of {} at λ=½ above"
         of: dict[str, Any] = {"unit": metric.in_unit, "share": metric.is_share, "key": key}
-        worse = () if larger else (f"{key} rise",)
+        worse, other = ("drop", "rise")[:: 1 if larger else -1]
         found |= {
             key: Figure(key, f"{name} at λ=½", larger=larger, **of),
             f"{key}_drop": Figure(
-                f"{key} drop",
+                f"{key} {worse}",
                 f"the {below.format(name)} the mean of the endpoints",
                 what="drop",
-                also=worse,
+                also=() if larger else (f"{key} {other}",),
                 **of,
             ),
             f"{key}_chord": Figure(
@@ -104,6 +104,7 @@ class Language:
         }
         self.words = {word: word for words in self.definitions for word in words}
         self.all = (*SPLITS, *self.words)
+        self.metrics = tuple(metrics)
         self.words |= {"(chord)": "chord", "(midpoint)": "midpoint"}  # as a report writes them
 
     @classmethod
@@ -242,6 +243,19 @@ def compared(text: str, wrong: Callable[[str], UsageError]) -> tuple[str, str, s
     return left, sign, right
 
 
+def joined(text: str, metrics: Iterable[Quantity]) -> str:
+    """The same with each metric's name, of several words too, as its key, which is one word.
+
+    >>> joined("test absolute  error <= 1", [Quantity("absolute error")])
+    'test absolute_error <= 1'
+    """
+    text = " ".join(text.split())
+    for metric in sorted(metrics, key=lambda metric: -len(metric.name)):
+        name = re.escape(" ".join(metric.name.split()))
+        text = re.sub(rf"(?<![\w-]){name}(?![\w-])", metric.key, text, flags=re.IGNORECASE)
+    return text
+
+
 def limit_of(text: str, left: str, sign: str, right: str, figure: Figure) -> float:
     """The number that a figure is held against. Raises UsageError for the wrong side of it, and for none."""
     wanted, better = (">=", "larger") if figure.larger else ("<=", "smaller")
@@ -255,6 +269,7 @@ def limit_of(text: str, left: str, sign: str, right: str, figure: Figure) -> flo
 def _named(text: str, left: str, language: Language) -> tuple[tuple[str, str, str], str]:
     """Row, split and definition; and the words that they were read from, where they are words."""
     fails = partial(wrong, text, language=language)
+    left = joined(left, language.metrics)
     parts = left.rsplit(":", 2)
     if len(parts) == 3:
         row, split, name = (" ".join(part.replace("+", " + ").split()) for part in parts)

@@ -248,7 +248,8 @@ def checked_name(quantity: Quantity) -> Quantity:
     if not quantity.key or quantity.key in TAKEN or quantity.key[0].isdigit():
         raise UsageError(
             f"a metric cannot be called {quantity.name!r}, which means something else in reports",
-            hint="Give the function or object a `name` of its own, such as metric.name = 'iou'",
+            hint="Give the function or object a `name` of its own, such as metric.name = 'iou', "
+            "or what compute gives another key",
         )
     return quantity
 

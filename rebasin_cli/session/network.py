@@ -128,7 +128,9 @@ def proof_inputs(
     if splits:
         return next(iter(splits.values())).example()
     if data is not None and data.data is not None:
-        return open_data(data.data, "test", root=data.data_root, normalize=data.normalize).example()
+        return open_data(
+            data.data, "test", root=data.data_root, normalize=data.normalize, targets=data.targets
+        ).example()
     return None
 
 

@@ -103,8 +103,8 @@ def read(shapes: Shapes, *, plain: bool = False) -> FittedSpec:
     for one in (layers, _flipped(layers)):
         try:
             if one:
-                text, flattened = _spec(one, norms, list(shapes), plain)
-                found[text] = flattened
+                text, taken = _spec(one, norms, list(shapes), plain)
+                found[text] = taken
         except NoChain as why:
             refused.append(why)
     if not found:
@@ -225,8 +225,12 @@ def _factor(one: Layer, other: Layer, sure: bool, known: bool = False) -> int | 
 
 def _in_order(
     layers: Sequence[Layer], sealed: Mapping[str, list[Layer]], names: Sequence[str], plain: bool
-) -> list[Layer]:
-    """All layers, each fitting behind the one before. Raises NoChain where no order does, or several do."""
+) -> tuple[list[Layer], tuple[str, ...]]:
+    """All layers, each fitting behind the one before, and what was taken on trust of their order.
+
+    Raises NoChain where no order fits, or several do.
+    """
+    trusted: tuple[str, ...] = ()
     for its in sealed.values():
         for one, other in pairwise(its):
             if _factor(one, other, sure=True, known=True) is None:
@@ -243,10 +247,12 @@ def _in_order(
         pieces.sort(key=lambda piece: place[f"{piece[0].name}.weight"])
         if pieces in _orders(pieces, plain, most=1):
             orders = [pieces]
+            shown = " → ".join(piece[0].name for piece in pieces)
+            trusted = (f"in the order of the file, one of several that fit: {shown}",)
     if len(orders) > 1:
-        shown = ("; ".join(" → ".join(piece[0].name for piece in order) for order in orders),)
-        raise NoChain(f"several orders of its layers fit: {shown[0]}", asks=not plain)
-    return [layer for piece in orders[0] for layer in piece]
+        shown = "; ".join(" → ".join(piece[0].name for piece in order) for order in orders)
+        raise NoChain(f"several orders of its layers fit: {shown}", asks=not plain)
+    return [layer for piece in orders[0] for layer in piece], trusted
 
 
 def _orders(pieces: Sequence[list[Layer]], plain: bool, most: int = 2) -> list[list[list[Layer]]]:
@@ -283,9 +289,9 @@ def _orders(pieces: Sequence[list[Layer]], plain: bool, most: int = 2) -> list[l
 def _spec(
     layers: Sequence[Layer], norms: Sequence[Norm], names: Sequence[str], plain: bool
 ) -> tuple[str, tuple[str, ...]]:
-    """A spec's text, and what was taken for flattened. Raises NoChain."""
+    """A spec's text, and what was taken for given: an order, what is flattened. Raises NoChain."""
     sealed = _sealed(layers, names)
-    layers = _in_order(layers, sealed, names, plain)
+    layers, trusted = _in_order(layers, sealed, names, plain)
     places = _places(layers, sealed, plain)
     if not plain:
         _check_alone(places)
@@ -311,14 +317,15 @@ def _spec(
         for text in place.axes.values()
         if text.startswith("(")
     )
-    return _text({name: axes[name] for name in names}, flattened), flattened
+    taken = (*trusted, *flattened)
+    return _text({name: axes[name] for name in names}, taken), taken
 
 
 def _places(layers: Sequence[Layer], sealed: Mapping[str, list[Layer]], plain: bool) -> list[Place]:
     """Before the first layer, between any two, behind the last."""
     of = {layer.name: name for name, its in sealed.items() for layer in its}
     named = all(_WORD.fullmatch(layer.name) for layer in layers)
-    found = [Place({layers[0].into: "."}, "the inputs", hidden=False)]
+    found = [Place({layers[0].into: "."}, "at the inputs", hidden=False)]
     for k, (one, other) in enumerate(pairwise(layers)):
         word = one.name if named else f"h{k}"
         inside = of.get(one.name) if of.get(one.name) == of.get(other.name) else None
@@ -329,7 +336,7 @@ def _places(layers: Sequence[Layer], sealed: Mapping[str, list[Layer]], plain: b
             axes[max(one.out, other.into)] = f"({word} {abs(factor)})"
         told = f"between {one.name} and {other.name}"
         found.append(Place(axes, told, sealed=inside, channels=bool(one.kernel or other.kernel)))
-    return [*found, Place({layers[-1].out: "."}, "the outputs", hidden=False)]
+    return [*found, Place({layers[-1].out: "."}, "at the outputs", hidden=False)]
 
 
 def _check_alone(places: Sequence[Place]) -> None:
@@ -403,12 +410,12 @@ class _Finder:
         raise NoChain(f"{norm.name}  has {norm.size} units, which are {where}")
 
 
-def _text(axes: Mapping[str, str], flattened: Sequence[str]) -> str:
+def _text(axes: Mapping[str, str], taken: Sequence[str]) -> str:
     lines: dict[str, list[str]] = {"tensors": [], "statistics": []}
     for name, text in axes.items():
         section = "statistics" if name.rpartition(".")[2] in STATISTICS else "tensors"
         lines[section].append(f'  {json.dumps(name, ensure_ascii=False)}: "{text}"')
-    description = "; ".join(("a plain chain, read off shapes and not proven", *flattened))
+    description = "; ".join(("a plain chain, read off shapes and not proven", *taken))
     return "\n".join(
         [
             "schema: 1",

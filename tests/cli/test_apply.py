@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
@@ -64,6 +65,24 @@ def test_what_is_no_permutation_for_this_model_is_refused(pair, refused, done, t
     refused(
         4, "apply", perm, "other.safetensors", says=(f"{perm} was found with another spec (mlp)", "--spec")
     )
+
+
+def test_an_order_of_an_inferred_spec_is_applied_with_the_spec_as_written(refused, done, tmp_path):
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n"
+        "def net():\n    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2))\n"
+    )
+    for name, seed in (("a.pt", 1), ("b.pt", 2)):
+        torch.manual_seed(seed)
+        torch.save(nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2)).state_dict(), name)
+    net = ("--net", "net.py:net", "--input", "2x5")
+    done("align", "a.pt", "b.pt", *net, "--method", "wm", "-o", "aligned.pt")
+    says = ("found with another spec (inferred)", "rebasin spec infer", "--spec spec.yaml")
+    refused(4, "apply", "aligned.perm.safetensors", "b.pt", "-o", "again.pt", says=says)
+    done("spec", "infer", *net, "-o", "spec.yaml")
+    done("apply", "aligned.perm.safetensors", "b.pt", "--spec", "spec.yaml", "-o", "again.pt")
+    aligned, again = torch.load("aligned.pt"), torch.load("again.pt")
+    assert all(torch.equal(aligned[name], again[name]) for name in aligned)
 
 
 def test_a_permutation_that_is_no_bijection_is_refused(pair, refused, done):

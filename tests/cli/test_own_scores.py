@@ -5,6 +5,7 @@ import re
 import runpy
 
 import pytest
+import torch
 
 MINE = '''
 import torch
@@ -216,6 +217,22 @@ def test_a_data_loader_is_taken_as_it_is_and_the_key_of_the_targets_may_be_named
         "eval", trained[0], "--data", "mine.py:loader", "--targets", "kind", "--skip-checks", "--json"
     )
     assert told.json()["samples"] == 60 and "taken as it is, the same for every split" in told.err
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.one, self.two = nn.Linear(64, 9), nn.Linear(9, 10)\n"
+        "    def forward(self, image):\n"
+        "        return self.two(self.one(image.flatten(1)).relu())\n"
+    )
+    for name, seed in (("one.pt", 1), ("other.pt", 2)):
+        torch.manual_seed(seed)
+        layers = {"one": torch.nn.Linear(64, 9), "two": torch.nn.Linear(9, 10)}
+        torch.save(torch.nn.ModuleDict(layers).state_dict(), name)
+    inferred = ("--net", "net.py:Net", "--data", "mine.py:loader", "--targets", "kind")
+    told = done("merge", "one.pt", "other.pt", *inferred, "--method", "am", "-o", "merged.pt")
+    assert "proven" in told.out  # on a batch of the data, without its targets
     says = "has no 'sort': it has 'image', 'kind'"
     refused(6, "eval", trained[0], "--data", "mine.py:loader", "--targets", "sort", says=says)
 

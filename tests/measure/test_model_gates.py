@@ -24,6 +24,12 @@ def test_a_gate_names_a_figure_and_may_name_the_split():
         assert (gate.figure.name, gate.limit, gate.text) == (*told, text.strip())
 
 
+def test_a_metric_is_named_as_reports_show_it_or_by_one_word():
+    for text in ("test absolute error <= 1", "Absolute_error <= 1"):
+        gate = parse(text, "test", MINE, (Quantity("absolute error", larger_is_better=False),))
+        assert gate.figure.name == "absolute_error"
+
+
 def test_each_mistake_is_told_with_what_there_is():
     for text, split, own_loss, told in (
         ("train loss <= 1", "test", False, "names train, and one split is measured, test"),

@@ -11,6 +11,7 @@ from rebasin_cli.measure.thresholds import (
     LONG,
     OPTIONS,
     PLAIN,
+    Language,
     asked,
     gone,
     instead,
@@ -19,6 +20,7 @@ from rebasin_cli.measure.thresholds import (
     stored,
 )
 from rebasin_cli.networks.attacks import Attack
+from rebasin_cli.types import CROSS_ENTROPY, Quantity
 
 
 def said(text, rows=None):
@@ -27,6 +29,22 @@ def said(text, rows=None):
         gate = parse_gate(text)
         check_gate_names([gate], rows or [], ["train", "test"])
     return str(caught.value)
+
+
+def test_a_metric_is_named_as_reports_show_it_or_by_one_word():
+    metrics = (Quantity("Absolute error", larger_is_better=False), Quantity("error"))
+    language = Language(CROSS_ENTROPY, metrics)
+    for text, parted in {
+        "absolute error <= 1": "shipped:test:absolute_error<=1",
+        "absolute_error <= 1": "shipped:test:absolute_error<=1",
+        "naive train Absolute  error rise <= 1": "naive:train:absolute_error_drop<=1",
+        "test absolute error drop <= 1": "shipped:test:absolute_error_drop<=1",
+        "naive:test:absolute error<=1": "naive:test:absolute_error<=1",
+        "error >= 1": "shipped:test:error>=1",
+        "error drop <= 1": "shipped:test:error_drop<=1",
+    }.items():
+        assert parse_gate(text, language).parted == parted
+    assert {"absolute_error rise", "error drop"} <= {*language.names}
 
 
 def test_a_gate_says_a_figure_and_a_limit_and_the_rest_has_defaults():

@@ -116,7 +116,7 @@ REFUSED = {
         lambda: mlp((12, 8, 8, 3)),
         "8 units between fc1 and fc2 and between fc2 and fc3",
     ),
-    "a hidden width equal to the inputs": (lambda: mlp((12, 12, 3)), "12 units the inputs and between"),
+    "a hidden width equal to the inputs": (lambda: mlp((12, 12, 3)), "12 units at the inputs and between"),
     "a hidden width equal to the outputs": (lambda: mlp((12, 3, 3)), "3 units between fc1 and fc2"),
     "a list of modules": (
         lambda: Parts(layers=nn.ModuleList([L(6, 4), L(4, 4), L(4, 2)])),
@@ -191,5 +191,7 @@ def test_the_order_of_a_file_tells_what_shapes_leave_open_only_where_it_is_not_s
     network = Parts(first=L(9, 6), again=L(6, 6), between=L(6, 6), last=L(6, 2))
     order = [*chain.read(shapes(network), plain=True).words]
     assert order == ["first", "again", "between"]
+    said = "one of several that fit: first → again → between → last"
+    assert said in chain.read(shapes(network), plain=True).spec.unproven
     with pytest.raises(chain.NoChain, match="several orders"):
         chain.read(shapes(network, filed=False), plain=True)
