@@ -311,7 +311,6 @@ def rounded(history: History, fitted: FittedSpec) -> Sets:
         shares.append(left * step)
         left *= 1 - step
     for k in range(history.models):
-        nearest = {}
         mixtures = {word: torch.zeros(size, size, dtype=torch.float64) for word, size in fitted.words.items()}
         for share, sets in zip([left, *reversed(shares)], (begun, *history.corners), strict=True):
             for word, mixture in mixtures.items():

@@ -51,11 +51,14 @@ def draw(network: nn.Module, rng: torch.Generator) -> None:
 
 
 def stir(network: nn.Module, rng: torch.Generator) -> None:
-    """Move each number by up to `STIRRED` of itself, in place, and those of a tensor of zeros off zero."""
+    """Move each number by up to `STIRRED` of itself, in place, and those of a tensor of zeros off zero.
+
+    What is infinite stays, as in a mask.
+    """
     for _, tensor in tensors_of(network):
         real = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
         moved = STIRRED * (2 * torch.rand(real.shape, generator=rng, dtype=torch.float64) - 1)
-        real.add_(torch.where(real == 0, 0.0, real) * moved if real.any() else moved)
+        real.add_(torch.where(real.isfinite(), real, 0.0) * moved if real.any() else moved)
 
 
 def draws(tensor: torch.Tensor) -> bool:

@@ -290,6 +290,16 @@ def test_logits_of_too_many_numbers_have_no_best_temperature_of_their_own(monkey
     assert mean.held_out(task.data) == found._replace(calibrated=found.loss)
 
 
+def test_held_out_accuracy_is_of_the_targets_that_count():
+    data = batches()
+    some = [(x, torch.where(torch.arange(len(y)) < 8, y, -100)) for x, y in data]
+    first = [(x[:8], y[:8]) for x, y in data]
+    mean = Mixture(problem(), "fp32")
+    whole, part = mean.held_out(some), mean.held_out(first)
+    assert whole.accuracy == pytest.approx(part.accuracy) and part.accuracy > 0
+    assert whole.loss == pytest.approx(part.loss)
+
+
 def test_classes_that_are_masked_out_leave_the_loss_as_it_is():
     class Masked(MLP):
         def forward(self, inputs):

@@ -12,8 +12,9 @@ from rebasin_cli import infer_spec
 from rebasin_cli.errors import NotProven
 from rebasin_cli.networks.state import fresh, own_state
 from rebasin_cli.proof import prove as proving
-from rebasin_cli.proof.drawing import PERIOD, Scaling, draw
+from rebasin_cli.proof.drawing import PERIOD, Scaling, draw, stir
 from rebasin_cli.proof.prove import prove
+from rebasin_cli.runtime.seeds import generator
 
 from .test_prove import SENTENCES, Attention, spec_for
 
@@ -341,3 +342,13 @@ def test_no_mutant_of_a_right_spec_is_accepted(name):
     counts = mutations.measured(name, 8, seed=1)
     assert counts["mutants"] == 8 and counts["wrong"] >= 4
     assert not counts["right refused"] and not counts["accepted wrong"] and not counts["refused valid"]
+
+
+def test_weights_near_their_own_keep_what_a_mask_forbids():
+    net = nn.Linear(3, 3)
+    mask = torch.tensor([0.0, -torch.inf, 1.0])
+    net.register_buffer("mask", mask.clone())
+    with torch.no_grad():
+        for k in range(8):
+            stir(net, generator(k, "near"))
+    assert net.mask[:2].equal(mask[:2]) and not net.mask[2].equal(mask[2])

@@ -188,7 +188,7 @@ class Mixture:
         count = len(self.rows)
         self.mix([1 / count] * count)
         total_loss = right = 0.0
-        samples = 0
+        samples = counted = 0
         kept = Kept()
         with torch.no_grad():
             for inputs, targets in checked(held):
@@ -201,14 +201,16 @@ class Mixture:
                 samples += size
                 if not self.scored.own:
                     logits = turned(outputs, targets)
-                    right += accuracies(logits, targets).nansum().item()
+                    each = accuracies(logits, targets)  # NaN where targets do not count
+                    right += each.nansum().item()
+                    counted += int((~each.isnan()).sum())
                     kept.add(logits, targets)
                 if samples >= HELD_OUT:
                     break
         mean = math.inf if math.isnan(total_loss) else total_loss / samples
         if self.scored.own:
             return Held(mean, math.nan, mean)
-        return Held(mean, right / samples, kept.calibrated(mean))
+        return Held(mean, right / counted if counted else math.nan, kept.calibrated(mean))
 
 
 class Held(NamedTuple):
