@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from .. import networks
 from ..datasets import SPLITS
@@ -96,6 +96,11 @@ class EvalResult(Result):
         for key, value in super().values().items():
             found |= dict(self.metrics) if key == "metrics" else {key: value}
         return found
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        own = {each.name for each in fields(cls)}
+        return super().of({**values, "metrics": {key: values[key] for key in values.keys() - own}})
 
     @property
     def _found(self) -> Sequence[verdicts.GateResult]:

@@ -20,7 +20,7 @@ import functools
 import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
@@ -29,7 +29,7 @@ from typing import Any, cast, get_args, get_type_hints
 from ..errors import RebasinError, UsageError
 from . import Registry, source
 from .options import PLAIN, UNSAID, WRITES, Option
-from .results import UNSET, Plan
+from .results import Plan
 from .source import constant
 
 PACKAGE = "rebasin_cli.commands"
@@ -158,7 +158,7 @@ class Operation:
         """A result of this operation by the values of its fields, as they were kept."""
         hint = get_type_hints(self.run)["return"]
         kind = next(kind for kind in get_args(hint) or (hint,) if kind is not Plan)
-        return kind(**{each.name: values.get(each.name, UNSET) for each in fields(kind)})
+        return kind.of(values)
 
 
 def _flags(one: Option) -> set[str]:

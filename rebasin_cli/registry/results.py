@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 
 class Unset(Enum):
@@ -37,6 +37,11 @@ class Result:
         """The fields by their names, but those that are UNSET."""
         found = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         return {name: value for name, value in found.items() if value is not UNSET}
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """The result that has these values, as `values` gives them."""
+        return cls(**{each.name: values.get(each.name, UNSET) for each in dataclasses.fields(cls)})
 
     def shown(self) -> dict[str, Any]:
         """The same without what is for JSON only."""

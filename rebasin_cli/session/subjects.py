@@ -128,6 +128,7 @@ class DataSet:
         "Key of the targets in batches that are dictionaries; else labels, label, targets, target or y.",
         metavar="KEY",
         role=PLAIN,
+        everywhere=True,
     )
     data_root: Path | None = option(
         None, "Where data files are; else REBASIN_DATA.", metavar="DIR", role=DATA, everywhere=True
@@ -195,10 +196,16 @@ class Scoring:
         role=MAY_RUN,
     )
     each: bool = option(
-        False, "Ask a --loss that gives a mean one sample at a time: then there are intervals.", role=PLAIN
+        False,
+        "Ask a --loss that gives a mean one sample at a time: then there are intervals.",
+        role=PLAIN,
+        everywhere=True,
     )
     skip_checks: bool = option(
-        False, "Measure endpoints at chance, or far below their recorded accuracy.", role=TRUSTS
+        False,
+        "Measure endpoints at chance, or far below their recorded accuracy.",
+        role=TRUSTS,
+        everywhere=True,
     )
 
 

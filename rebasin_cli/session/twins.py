@@ -18,7 +18,6 @@ from torch import nn
 
 from ..checkpoints.writing import write_text_atomic
 from ..errors import NotProven, RebasinError, ResourceError, SpecError
-from ..inference.text.families import compact_words
 from ..networks import hub, tied
 from ..proof import prove as proving
 from ..reports import accounts
@@ -119,6 +118,8 @@ def _of_twins(name: str) -> dict[str, Any] | None:
     first, second, third = networks
     if first is None or second is None or third is None:
         return None
+    from ..inference.text.families import compact_words
+
     one, other = _inferred(first), _inferred(second)
     if (text := _common(one.text, other.text)) is None or one.refused or other.refused:
         return None

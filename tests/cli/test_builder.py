@@ -133,7 +133,7 @@ def test_a_report_that_nobody_typed_a_command_for_names_the_one_that_would_make_
 def test_what_a_result_does_not_have_is_told_to_nobody():
     from rebasin_cli.commands.eval import EvalResult
 
-    figures = {"file": "a", "data": "digits", "split": "test", "loss": 1.0, "accuracy": 0.5}
+    figures = {"file": "a", "data": "digits", "split": "test", "loss": 1.0, "metrics": {"accuracy": 0.5}}
     done = EvalResult(**figures, samples=3, ece=0.1, bins=1, reliability={"samples": [3.0]})
     assert "held_out" not in done.values() and list(done.values())[:3] == ["file", "data", "split"]
     assert "reliability" in done.values() and "reliability" not in done.shown()

@@ -11,10 +11,12 @@ import subprocess
 import pytest
 
 from rebasin_cli.measure import comparison, formats
+from rebasin_cli.reports import accounts
 from rebasin_cli.reports import doctor as doctors
 from rebasin_cli.reports import plane as planes
 from rebasin_cli.reports import signature as signatures
 from rebasin_cli.reports.formats import html
+from rebasin_cli.types import ACCURACY, CROSS_ENTROPY
 
 from ..measure.test_comparison import batches, setting
 from . import browser as browsers
@@ -71,6 +73,7 @@ def plane():
     return {
         "inputs": [{"file": "a.pt"}, {"file": "b.pt"}],
         "data": {"split": "test", "samples": 100, "name": "digits", "reset": False},
+        "measured": accounts.describe_quantities((CROSS_ENTROPY, ACCURACY)),
         "x": places,
         "y": places,
         "loss": values,
