@@ -259,7 +259,8 @@ def say_repair(say: Callable[[str], None], done: Repaired, splits: Mapping[str, 
         to = "compute there" if done.method == "refit" else "compute there, and trained towards their outputs"
         say(f"repair: {layers} fitted to the mean of what the models {to}, on {samples}")
         if done.dead:
-            say(f"repair: the weights of {done.dead} inputs that are always 0 stay as averaged")
+            dead = "1 input that is" if done.dead == 1 else f"{done.dead} inputs that are"
+            say(f"repair: the weights of {dead} always 0 stay as averaged")
         for name, why in done.left:
             say(f"left as averaged: {name}: {why}")
         return

@@ -424,3 +424,5 @@ def test_a_curve_runs_between_turned_models(models, done, tmp_path):
     line = ("barrier", *models, *how, "--curve", "x.curve.safetensors", "--method", "none", "--skip-checks")
     rows = done(*line, "--points", "3", "--json").json()["rows"]
     assert any(row["name"].startswith("curve (aligned)") for row in rows)
+    line = ("barrier", *models, *how, "--curve", "x.curve.safetensors", "--skip-checks", "--points", 3)
+    assert done(*line, "--json").json()["match"]["method"] == "wm"  # not auto: they are turned

@@ -286,7 +286,7 @@ def tell(session: Session) -> None:
 def chosen(session: Session) -> Session:
     """The session by the method `auto`, where nobody named one and network and data are known; else this."""
     search = session.asked.search
-    alone = session.perm is None and search.polish is None and search.groups == "permutations"
+    alone = session.perm is None and search.polish is None and not session.grouped
     if not (search.open and alone):
         return session
     if why := nothing_to_run(session):
