@@ -36,7 +36,11 @@ class Promote:
     baseline: Path = argument("BASELINE", "The file that --baseline names, there or not.", role=REPLACES)
     ungated: bool = option(False, "Also a report that was held against no gate.", role=TRUSTS)
     skip_checks: bool = again(
-        Scoring.skip_checks, False, help="Also a report that was measured with --skip-checks.", panel=""
+        Scoring.skip_checks,
+        False,
+        help="Also a report that was measured with --skip-checks.",
+        panel="",
+        everywhere=False,
     )
     json: bool = Answer.json
     quiet: bool = Screen.quiet
