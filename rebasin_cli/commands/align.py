@@ -105,7 +105,9 @@ def run(asked: Align, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Alig
     ranks.first(lambda: check_outputs(output, session.reads, permutation_beside=True, as_torch=True))
     search.check(session, output)
     search.check_needs(session)
-    ranks.first(symmetries.check_reference, session)  # which all look for, together
+    if session.grouped:
+        _ = session.symmetries  # which all look for, together
+        ranks.first(symmetries.check_reference, session)
     _check_same_run(session)
     method.tell(session)
     if output.dry_run:
