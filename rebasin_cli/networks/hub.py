@@ -4,7 +4,8 @@
     timm:convnext_tiny       a model of timm
     torchvision:resnet50     a model of torchvision
 
-Only classes of the installed package are made: code that a folder brings is never run. A twin is the same
+Only classes of the installed package are made: code that a folder or a hub brings is never run, and what a
+configuration says of such code is left out. A twin is the same
 class with fewer layers and units and the real number of heads; what may be permuted is the same rule for
 both. Its configuration is changed by the names that those of transformers have; where none is known, there is
 no twin.
@@ -16,6 +17,8 @@ import copy
 import hashlib
 import importlib.util
 import json
+import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +29,12 @@ from torch import nn
 
 from ..errors import NetworkError, UsageError
 from ..registry import user_code
+from ..registry.regular import content
 
 PACKAGES = ("transformers", "timm", "torchvision")
 CONFIG = "config.json"
 TOKENS, MOST = 6, 1 << 20
+LARGEST = 400_000_000  # parameters of a network that is made for its spec alone
 
 _LAYERS = (
     *("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers", "decoder_layers"),
@@ -44,6 +49,8 @@ _HIDDEN = (
 _HEAD = ("head_dim", "d_kv")
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_target_positions")
 _PARTS = ("text_config", "vision_config", "audio_config")
+_CODE = ("auto_map", "attn_implementation", "_attn_implementation", "experts_implementation")
+_OBJECTS = {**dict.fromkeys(_LAYERS, 1 << 12), "num_labels": 1 << 20, "_num_labels": 1 << 20}  # at most
 
 
 @dataclass(frozen=True)
@@ -62,8 +69,11 @@ SIZES = (Size(3, 8, 97, 64, 16), Size(3, 12, 89, 48, 20), Size(4, 20, 101, 80, 2
 
 def is_name(text: str) -> bool:
     """Whether `text` names a network of an installed package."""
-    package, colon, name = text.partition(":")
-    return bool(colon) and package in PACKAGES and bool(name)
+    package, _, name = text.partition(":")
+    own = (
+        name if package == "transformers" else re.fullmatch(r"[\w.]+", name)
+    )  # timm takes places of a hub, too
+    return package in PACKAGES and bool(own)
 
 
 def of_folder(path: Path) -> str | None:
@@ -71,18 +81,28 @@ def of_folder(path: Path) -> str | None:
     folder = path if path.is_dir() else path.parent
     try:
         read = _read(folder / CONFIG)
-    except (OSError, ValueError):
+    except NetworkError:
         return None
-    return f"transformers:{folder}" if read.get("architectures") and read.get("model_type") else None
+    return f"transformers:{folder}" if read.get("model_type") else None
 
 
 def _read(file: Path) -> dict[str, Any]:
-    with file.open("rb") as opened:
-        content = opened.read(MOST + 1)
-    found = json.loads(content)
-    if len(content) > MOST or not isinstance(found, dict):
-        raise ValueError(f"{file} is no configuration")
-    return found
+    """A configuration that names a class, less what it says of code. Raises NetworkError for all else."""
+    try:
+        found = json.loads(content(file, MOST), object_hook=_plain)
+    except (OSError, ValueError, RecursionError) as cause:
+        raise NetworkError(f"{file} is no configuration that can be read: {cause}") from None
+    named = found.get("architectures") if isinstance(found, dict) else None
+    if not isinstance(named, list) or not named or not isinstance(named[0], str):
+        raise NetworkError(f"{file} names no class of a network")
+    return dict(found)
+
+
+def _plain(found: dict[str, Any]) -> dict[str, Any]:
+    for name, most in _OBJECTS.items():
+        if isinstance(count := found.get(name), int) and count > most:
+            raise ValueError(f"{name} is {count:,}, and at most {most:,} are made")
+    return {name: value for name, value in found.items() if name not in _CODE}
 
 
 def _imported(package: str) -> Any:
@@ -112,16 +132,20 @@ def digest(name: str, *more: str) -> str:
     if package == "transformers":
         said = {k: v for k, v in _read(Path(rest) / CONFIG).items() if k not in ("dtype", "torch_dtype")}
     whole = [package, _imported(package).__version__, torch.__version__, said, *more]
-    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+    with user_code(f"{name} cannot be told from others"):  # it may be nested too deep
+        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
 
-def build(name: str) -> nn.Module:
-    """The network with values drawn at random, and an `example_batch`. Raises UsageError, NetworkError."""
+def build(name: str, *, most: float = math.inf) -> nn.Module:
+    """The network with values drawn at random, and an `example_batch`.
+
+    Raises UsageError; NetworkError, also where a configuration asks for more than `most` parameters.
+    """
     package, _, rest = name.partition(":")
     module = _imported(package)
     with user_code(f"{name} cannot be built"), torch.random.fork_rng(devices=[]):
         if package == "transformers":
-            network: nn.Module = _of_config(module, *_configured(module, Path(rest)))
+            network: nn.Module = _of_config(*_configured(module, Path(rest)), most)
         elif package == "timm":
             made: Any = module.create_model(rest, pretrained=False)
             made.example_batch = _images(tuple(made.pretrained_cfg["input_size"]))
@@ -146,7 +170,7 @@ def twin(name: str, size: Size) -> nn.Module | None:
         return None
     try:
         with torch.random.fork_rng(devices=[]):
-            return _of_config(module, kind, config).eval()
+            return _of_config(kind, config, LARGEST).eval()
     except Exception:  # of another's code, for a configuration that nobody has written
         return None
 
@@ -162,8 +186,8 @@ def title(name: str) -> str:
 def _configured(module: Any, folder: Path) -> tuple[Any, Any]:
     """The class and the configuration of a folder; only what the package itself has."""
     read = _read(folder / CONFIG)
-    named = (read.get("architectures") or [""])[0]
-    kind: Any = getattr(module, named, None) if isinstance(named, str) and named.isidentifier() else None
+    named = read["architectures"][0]
+    kind: Any = getattr(module, named, None) if named.isidentifier() else None
     if kind is None or not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise NetworkError(
             f"{folder / CONFIG} names the class {named}, which the installed {module.__name__} "
@@ -174,7 +198,12 @@ def _configured(module: Any, folder: Path) -> tuple[Any, Any]:
     return kind, configuration.config_class.from_dict(read)
 
 
-def _of_config(module: Any, kind: Any, config: Any) -> nn.Module:
+def _of_config(kind: Any, config: Any, most: float) -> nn.Module:
+    if most < math.inf:
+        with torch.device("meta"):  # no memory is taken
+            count = sum(tensor.numel() for tensor in kind(copy.deepcopy(config)).parameters())
+        if count > most:
+            raise NetworkError(f"its configuration asks for {count:,} parameters, more than {most:,}")
     network: nn.Module = kind(config)
     network.example_batch = _example(network, config)  # type: ignore[assignment]
     return network

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ..checkpoints.writing import write_text_atomic
-from ..errors import NotProven, RebasinError, ResourceError, SpecError
+from ..errors import NotProven, RebasinError, SpecError
 from ..networks import hub, tied
 from ..proof import prove as proving
 from ..reports import accounts
@@ -32,7 +32,8 @@ from ..version import version
 if TYPE_CHECKING:
     from ..inference import Inferred
 
-LARGEST = 400_000_000  # parameters of a network that is run as large as it is
+_TOLD = {"network", "assumed", "made_before"}  # of a proof, by every record
+_UNREADABLE = (OSError, RebasinError, RecursionError, ValueError, KeyError, TypeError, AttributeError)
 
 
 def spec_of(name: str, shapes: Shapes, say: Callable[[str], None]) -> Spec:
@@ -70,24 +71,25 @@ def _spec(record: Mapping[str, Any], name: str, shapes: Shapes) -> Spec:
 def _record(name: str, small: bool, shapes: Shapes, say: Callable[[str], None]) -> dict[str, Any] | None:
     """What was found of it, or of its twins where `small`; None where there is no twin, or they disagree."""
     file = files.user_cache() / "specs" / f"{hub.digest(name, version(), str(small))}.json"
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(*_UNREADABLE):
         found = json.loads(files.content(file))
-        if isinstance(found["text"], str) and isinstance(found["proof"], dict):
+        kept = _spec(found, name, shapes)
+        if kept.proof.keys() >= _TOLD and kept.proof["network"].endswith(hub.title(name)):
             return dict(found)
-    if not small and (count := sum(map(math.prod, shapes.values()))) > LARGEST:
+    if not small and (count := sum(map(math.prod, shapes.values()))) > hub.LARGEST:
         raise SpecError(
             f"{name} has {count:,} parameters, and no small twin of it has a spec that fits",
             hint="Give a smaller network of the same kind: rebasin spec infer --net file.py:factory -o FILE",
         )
     say(f"spec: inferred from {'small twins of ' * small}{hub.title(name)}")
     try:
-        record = _of_twins(name) if small else _of_network(hub.build(name), name)
+        record = _of_twins(name) if small else _of_network(hub.build(name, most=hub.LARGEST), name)
     except RebasinError:
         if small:
             return None
         raise
     if record is not None:
-        with contextlib.suppress(OSError, ResourceError):
+        with contextlib.suppress(OSError, RebasinError):
             file.parent.mkdir(parents=True, exist_ok=True)
             write_text_atomic(file, json.dumps(record, indent=1), force=True)
     return record

@@ -194,8 +194,8 @@ def _wrong(map_: torch.Tensor, word: str, kind: str, fitted: FittedSpec, perms: 
     if kind == PERMUTATION:
         return "has a map, and the spec gives it permutations only"
     wanted = (n,) if kind not in MATRICES else (n, n) if block is None else (block.count, *[block.size] * 2)
-    if tuple(map_.shape) != wanted or not map_.is_floating_point():
-        return f"has a map {tuple(map_.shape)} {map_.dtype}, expected {wanted} of floating point"
+    if tuple(map_.shape) != wanted or not map_.is_floating_point() or map_.dtype.itemsize == 1:
+        return f"has a map {tuple(map_.shape)} {map_.dtype}, expected {wanted} of float16 or wider"
     map_ = map_.double()
     if not bool(map_.isfinite().all()):
         return "has a map with NaN or infinite values"

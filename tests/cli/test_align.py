@@ -445,6 +445,23 @@ def test_a_kept_search_of_other_models_is_refused(pair, refused, interrupted, tm
     refused(3, "align", *pair, "-o", "out.safetensors", "--resume", says="is not a kept search")
 
 
+def test_a_kept_search_that_was_changed_is_refused_whatever_was_changed(pair, refused, interrupted, tmp_path):
+    interrupted("align", *pair, "-o", "out.safetensors")
+    path = tmp_path / "out.search.safetensors"
+    kept = open_checkpoint(path)
+    said, state = dict(kept.metadata), {name: kept[name].clone() for name in kept}
+    longer = {name: torch.cat([one, one]) for name, one in state.items()}
+    for metadata, held in (
+        (said | {"rebasin.notes": "5"}, state),
+        (said | {"rebasin.notes": "[" * 100_000}, state),
+        (said | {"rebasin.sweep": "7"}, state),
+        (said, state | {"own/more": torch.ones(2)}),
+        (said, longer),
+    ):
+        write_safetensors(path, held, metadata=metadata, force=True)
+        refused(3, "align", *pair, "-o", "out.safetensors", "--resume", says="is damaged")
+
+
 def test_what_is_no_kept_search_is_neither_replaced_nor_removed(pair, refused, done, interrupted, tmp_path):
     for precious in (b"precious", pair[0].read_bytes()):
         (tmp_path / "out.search.safetensors").write_bytes(precious)

@@ -103,3 +103,26 @@ def test_code_of_a_folder_is_never_run(tmp_path):
     assert outcome.code == 4 and "no built-in spec fits" in outcome.err
     named = rebasin("align", tmp_path / "a", tmp_path / "b", "--net", f"transformers:{tmp_path / 'a'}")
     assert named.code == 6 and "names the class OwnForCausalLM" in named.err
+
+
+def test_a_network_larger_than_its_tensors_is_not_built(tmp_path):
+    for seed, name in enumerate("ab"):
+        saved(tmp_path / name, "llama", seed)
+        file = tmp_path / name / "config.json"
+        large = {"num_attention_heads": 10**6, "hidden_size": 8 * 10**6}
+        file.write_text(json.dumps(json.loads(file.read_text()) | large))
+    named = rebasin("align", tmp_path / "a", tmp_path / "b", "--net", f"transformers:{tmp_path / 'a'}")
+    assert named.code == 6 and "parameters, more than 400,000,000" in named.err
+
+
+@pytest.mark.parametrize("change", [{"title": None}, {"tied": 3}, {"text": "x: ["}, {"proof": {}}], ids=str)
+def test_a_kept_record_that_is_damaged_is_made_again(change, tmp_path, done, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for seed, name in enumerate("ab"):
+        saved(tmp_path / name, "bert", seed)
+    done("align", tmp_path / "a", tmp_path / "b", "--dry-run")
+    (file,) = (tmp_path / "cache/rebasin/specs").iterdir()
+    good = file.read_text()
+    file.write_text(json.dumps(json.loads(good) | change))
+    done("align", tmp_path / "a", tmp_path / "b", "--dry-run")
+    assert file.read_text() == good

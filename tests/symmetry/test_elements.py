@@ -86,6 +86,7 @@ def test_what_is_drawn_is_of_its_group(kind):
     "word, map_, told",
     [
         ("x", torch.eye(5, dtype=torch.float64) * 2, "no rotation"),
+        ("h", torch.ones(4).to(torch.float8_e4m3fn), "expected (4,) of float16 or wider"),
         ("d", torch.zeros(3, 2, 2, dtype=torch.float64), "singular"),
         ("d", torch.eye(2, dtype=torch.float64), "expected (3, 2, 2)"),
         ("h", torch.tensor([1.0, 0, 1, 1]), "not monomial"),

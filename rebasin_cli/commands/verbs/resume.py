@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from ...checkpoints import destination
+from ...checkpoints.checking import digest
 from ...checkpoints.checkpoint import open_checkpoint
 from ...checkpoints.disk import disk
 from ...checkpoints.writing import write_safetensors, write_text_atomic
@@ -26,6 +28,7 @@ from ...runtime.ranks import ALONE, Ranks
 from ...session.subjects import Search
 from ...symmetry import elements, permutation, stored
 from ...symmetry.index_maps import PLAIN, Within
+from ...types import Tensors
 from .outputs import Output
 
 LINE = b'{"step": '  # how every line of a log begins
@@ -96,7 +99,7 @@ def _step_of(line: bytes, log: Path, *, last: bool) -> tuple[float, int, bool] |
     try:
         row = json.loads(line)
         return row.get("model", 0), int(row["step"]), "loss" not in row
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as cause:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as cause:
         if last and line.startswith(LINE[: len(line)]):
             return None
         raise UsageError(
@@ -116,6 +119,7 @@ def _looked(state: State) -> bool:
 
 
 FORM = {"rebasin.search-form": "2"}  # how a state is kept: one of another form cannot be gone on from
+SEAL = "rebasin.search-digest"  # of all else that is kept: a search never goes on from what was changed
 OWN = "own"  # what a method itself needs to go on, among a kept state's tensors
 
 
@@ -238,11 +242,17 @@ def _keep(path: Path, state: State, identity: Mapping[str, str]) -> str:
         "rebasin.notes": json.dumps(dict(state.notes), sort_keys=True),
     }
     try:
+        metadata[SEAL] = _seal(tensors, metadata)
         destination.make_folder(path.parent)  # that of a report may not be there yet
         write_safetensors(path, tensors, metadata=metadata, force=True)
     except RebasinError as error:
         return f"interrupted after {_place(state)}; the search could not be kept: {error.message}"
     return f"interrupted after {_place(state)}; the search is kept in {path}: go on with --resume"
+
+
+def _seal(tensors: Tensors, metadata: Mapping[str, str]) -> str:
+    said = sorted((key, text) for key, text in metadata.items() if key.startswith("rebasin.") and key != SEAL)
+    return hashlib.sha256(repr((said, digest(tensors))).encode()).hexdigest()
 
 
 def _is_search(path: Path) -> bool:
@@ -271,6 +281,8 @@ def _read(path: Path, identity: Mapping[str, str], words: Mapping[str, int], wit
             problems=[f"{key}  was {kept.metadata.get(key)}, now {identity[key]}" for key in other],
             hint="Start anew with --force",
         )
+    if kept.metadata.get(SEAL) != _seal(kept, kept.metadata):
+        raise CheckpointError(f"{path} is damaged", hint="Start anew with --force")
     sets: dict[int, dict[str, torch.Tensor]] = {}
     own: dict[str, torch.Tensor] = {}
     try:

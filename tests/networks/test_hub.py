@@ -1,0 +1,53 @@
+"""Names of packages' networks, and configurations that a stranger wrote: read, and never believed."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from rebasin_cli.errors import NetworkError
+from rebasin_cli.networks import hub
+
+GOOD = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(GOOD | {"architectures": {"a": 1}}),
+        json.dumps(GOOD | {"architectures": 5}),
+        json.dumps(GOOD | {"architectures": []}),
+        json.dumps(GOOD | {"architectures": [None]}),
+        json.dumps(GOOD | {"text_config": {"num_hidden_layers": 10**9}}),
+        json.dumps(GOOD | {"num_labels": 10**12}),
+        json.dumps(GOOD | {"more": "x" * hub.MOST}),
+        "[" * 100_000,
+        "null",
+        "",
+    ],
+    ids=lambda text: text[-40:],
+)
+def test_a_configuration_that_names_no_class_or_too_much_names_no_network(text, tmp_path):
+    (tmp_path / "config.json").write_text(text)
+    assert hub.of_folder(tmp_path) is None
+    with pytest.raises(NetworkError, match=r"config\.json"):
+        hub.title(f"transformers:{tmp_path}")
+
+
+def test_a_pipe_is_no_configuration(tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    assert hub.of_folder(tmp_path) is None
+
+
+def test_what_a_configuration_says_of_code_is_left_out(tmp_path):
+    code = {"auto_map": {"AutoModel": "own.Own"}, "attn_implementation": "someone/kernel"}
+    (tmp_path / "config.json").write_text(json.dumps(GOOD | code | {"text_config": code | {"n": 1}}))
+    assert hub._read(tmp_path / "config.json") == GOOD | {"text_config": {"n": 1}}
+
+
+def test_a_name_is_that_of_an_installed_network_and_no_place_of_a_hub():
+    assert hub.is_name("timm:resnet50.a1_in1k") and hub.is_name("torchvision:resnet50")
+    for name in ("timm:hf-hub:someone/net", "timm:hf_hub:x", "timm:local-dir:/x", "timm:a/b", "timm:", "x:y"):
+        assert not hub.is_name(name), name
