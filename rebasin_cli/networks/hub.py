@@ -70,9 +70,8 @@ SIZES = (Size(3, 8, 97, 64, 16), Size(3, 12, 89, 48, 20), Size(4, 20, 101, 80, 2
 def is_name(text: str) -> bool:
     """Whether `text` names a network of an installed package."""
     package, _, name = text.partition(":")
-    own = (
-        name if package == "transformers" else re.fullmatch(r"[\w.]+", name)
-    )  # timm takes places of a hub, too
+    # timm takes places of a hub, too
+    own = name if package == "transformers" else re.fullmatch(r"[\w.]+", name)
     return package in PACKAGES and bool(own)
 
 
