@@ -74,7 +74,7 @@ def _record(name: str, small: bool, shapes: Shapes, say: Callable[[str], None]) 
     with contextlib.suppress(*_UNREADABLE):
         found = json.loads(files.content(file))
         kept = _spec(found, name, shapes)
-        if kept.proof.keys() >= _TOLD and kept.proof["network"].endswith(hub.title(name)):
+        if kept.proof.keys() >= _TOLD and str(kept.proof["network"]).endswith(hub.title(name)):
             return dict(found)
     if not small and (count := sum(map(math.prod, shapes.values()))) > hub.LARGEST:
         raise SpecError(
