@@ -404,7 +404,7 @@ REFERENCES = {  # what --data may say: the exit code and the words
     "../up:loader": (2, ""),
     "digits:train": (6, "importing digits failed"),
     "rebasin_cli.datasets.sets.digits:load": (6, "failed on 'test': TypeError"),
-    "os:getcwd": (6, "os:getcwd failed on 'test'"),
+    "os:getcwd": (6, "os:getcwd takes no arguments, and gives str"),
     "\0": (2, "unknown data set"),
     "npz:\0": (6, "no such file"),
 }
