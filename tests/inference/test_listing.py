@@ -46,7 +46,7 @@ def test_where_tokens_are_picked_by_value_whole_experts_change_places_with_what_
     torch.manual_seed(0)
     found = infer(mixtures.Mixture(), TOKENS)
     layers = ("layers.0.experts", "layers.1.experts")
-    assert set(found.fitted.words) == {*layers, *(f"{layer}.hidden" for layer in layers)}
+    assert set(found.fitted.words) == {"stream", *layers, *(f"{layer}.hidden" for layer in layers)}
     assert found.proof is not None
 
 
