@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, Protocol
 
 from ..errors import RebasinError, UsageError, unknown
@@ -209,9 +209,16 @@ def _import_module(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
+class _AsItStands(importlib.machinery.SourceFileLoader):
+    """Runs what the file says now: bytecode kept beside it may be of a text as long, of the same second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _import_file(path: Path) -> ModuleType:
     name = f"_rebasin_user_{path.stem}"
-    loader = importlib.machinery.SourceFileLoader(name, str(path))
+    loader = _AsItStands(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None  # with a loader there is one
     module = importlib.util.module_from_spec(spec)

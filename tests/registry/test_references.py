@@ -1,5 +1,7 @@
 """Files of a user's own code: regular ones of a possible size are read, and nothing waits for another."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,3 +48,14 @@ def test_code_of_two_folders_that_call_a_module_alike_gets_its_own_each(tmp_path
         (tmp_path / folder / "net.py").write_text(code)
     found = [import_reference(f"{folder}/net.py:told", error=NetworkError) for folder in "aba"]
     assert [told() for told in found] == ["aaaa", "bbbb", "aaaa"]
+
+
+def test_a_file_runs_as_it_stands_whatever_bytecode_lies_beside_it(tmp_path, monkeypatch):
+    """One text is as long as the other, and was written in the same second."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    for text in ("VALUE = 'cents'\n", "VALUE = 'euros'\n"):
+        (tmp_path / "mine.py").write_text(text)
+        os.utime(tmp_path / "mine.py", (1_000_000_000, 1_000_000_000))
+        assert import_reference("mine.py:VALUE", error=NetworkError) == text[9:14]
+    assert not (tmp_path / "__pycache__").exists()
