@@ -234,8 +234,11 @@ def case_of(name: str) -> Case:
     return Case(network, infer(network, args, kwargs, not_kept=not_kept).fitted, kwargs or args, not_kept)
 
 
+REFUSED = 10_000  # mutants in a row: there is none that the notation can say
+
+
 def mutants(fitted: FittedSpec, rng: random.Random) -> Iterator[tuple[str, FittedSpec]]:
-    """What was broken, and the spec then: all kinds of mistakes, at random places, forever."""
+    """What was broken, and the spec then: all kinds of mistakes, at random places, on and on."""
     axes = {name: [str(axis) for axis in found] for name, found in fitted.tensors.items()}
     moving = {
         name: [k for k, axis in enumerate(found) if list(words_of(axis))]
@@ -243,23 +246,32 @@ def mutants(fitted: FittedSpec, rng: random.Random) -> Iterator[tuple[str, Fitte
     }
     names = [name for name, places in moving.items() if places]
     kinds = (_drop, _forget, _swap, _join, _tear, _turn)
-    while True:
+    # all places of a list have one line, which begins with the word of its places
+    lists = {name: fitted.places.get(name, (name, 0))[0] for name in axes}
+    first = {entry.name: [str(entry.axes[0])] for entry in fitted.spec.entries if "{}" in entry.name}
+    refused = 0
+    while refused < REFUSED:
         name = rng.choice(names)
         kind = rng.choice(kinds)
         changed = kind(axes[name], moving[name], fitted, name, rng)
+        refused += 1
         if changed is None or changed == axes[name]:
             continue
-        told = f"{kind.__name__[1:]} {name}: {' '.join(axes[name])} → {' '.join(changed)}"
-        lines = axes | {name: changed}
+        told = f"{kind.__name__[1:]} {lists[name]}: {' '.join(axes[name])} → {' '.join(changed)}"
+        lines = {lists[other]: line for other, line in axes.items()} | {lists[name]: changed}
+        lines = {key: first.get(key, []) + line for key, line in lines.items()}
         text = "".join(f"  {key!r}: {' '.join(line)!r}\n" for key, line in lines.items())
         used = {word for line in lines.values() for axis in line for word in fitted.sizes if word in axis}
         sizes = "".join(f"  {word!r}: {fitted.sizes[word]}\n" for word in sorted(used))
         outer = {word: block.word for word, block in fitted.within.items() if word in used and block.word}
         within = "within:\n" * bool(outer) + "".join(f"  {w!r}: {o!r}\n" for w, o in outer.items())
         try:
-            yield told, fit(parse(f"tensors:\n{text}sizes:\n{sizes}{within}", name="mutant"), fitted.shapes)
+            mutant = fit(parse(f"tensors:\n{text}sizes:\n{sizes}{within}", name="mutant"), fitted.shapes)
         except RebasinError:
             continue  # the notation refuses it already
+        refused = 0
+        yield told, mutant
+    raise RuntimeError(f"the notation refuses {REFUSED} mutants one after the other")
 
 
 def _drop(axes, moving, fitted, name, rng) -> list[str]:

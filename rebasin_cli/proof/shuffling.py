@@ -27,6 +27,9 @@ class Changed:
         self._runs, self._fitted, self._batch, self._before = runs, fitted, batch, before
         self._done: Permutations | None = None
         self._sizes = own_sizes(before)
+        if runs.looks:  # at numbers of this batch, and not of one that was looked at beside it
+            runs.outputs(batch)
+        self._looked_at = runs.looked_at()
         self._most: list[float] = []  # by any permutation so far, of every output
 
     def __call__(self, permutations: Permutations) -> float:
@@ -42,7 +45,8 @@ class Changed:
     def difference(self) -> float:
         its = differences(self._before, self._runs.outputs(self._batch), self._sizes)
         self._most = list(map(max, self._most or its, its))
-        return max(its, default=0.0)
+        looked_at = difference(self._looked_at, self._runs.looked_at()) if self._looked_at else 0.0
+        return max([*its, looked_at])
 
     def rounding(self) -> float:
         """How much rounding of the inputs alone changes; from now on numbers are as large as it shows.
