@@ -29,9 +29,9 @@ def main(arguments: list[str] | None = None) -> None:
             _main(sys.argv[1:] if arguments is None else arguments)
     except SystemExit as stop:
         if arguments is None and stop.code in STOPPED:  # a process of its own, and whoever stopped it waits
-            from .runtime import ending
+            from .runtime import signals
 
-            ending.in_any_case(stop.code)
+            signals.in_any_case(stop.code)
         raise
 
 

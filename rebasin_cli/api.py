@@ -28,7 +28,7 @@ from .averages.mixing import INTERPOLATIONS, check_interpolation
 from .averages.names import agreed
 from .averages.parts import parts_of
 from .averages.weights import parse
-from .checkpoints.given import Model, Values, as_given, named, plain
+from .checkpoints.tensors import Model, Values, as_given, named, plain
 from .errors import UsageError
 from .matchers import State
 from .matchers.portfolio import align as searching

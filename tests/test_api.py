@@ -397,7 +397,7 @@ def test_what_rows_share_is_measured_once_and_no_figure_is_another(norm, monkeyp
 
     shared, once = measured(), len(passes)
     monkeypatch.setattr("rebasin_cli.measure.ready.once", lambda batches: batches)
-    monkeypatch.setattr("rebasin_cli.measure.measuring._same", lambda one, other: False)
+    monkeypatch.setattr("rebasin_cli.measure.rows._same", lambda one, other: False)
     assert measured() == shared
     assert once < len(passes) - once
 

@@ -161,7 +161,11 @@ def test_an_import_that_goes_up_is_noticed():
 
 @pytest.mark.parametrize(
     "package, rooms",
-    [("typer", {"cli"}), ("rich", {"cli", "reports.formats.terminal"}), ("print", {"cli", "runtime.ending"})],
+    [
+        ("typer", {"cli"}),
+        ("rich", {"cli", "reports.formats.terminal"}),
+        ("print", {"cli", "runtime.signals"}),
+    ],
 )
 def test_only_the_screen_prints(package, rooms):
     """`print` is the function; the others are packages."""

@@ -11,8 +11,7 @@ from ..checkpoints.checking import finite, validate
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
 from ..errors import UsageError
 from ..types import Tensors
-from .mean import mean_of
-from .mixing import interpolate, line
+from .mixing import interpolate, line, mean_of
 from .parts import Parts
 from .weights import checked
 

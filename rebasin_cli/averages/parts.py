@@ -20,8 +20,7 @@ import torch
 from ..checkpoints.tensors import plan_of
 from ..errors import SpecError, UsageError, near, unknown
 from ..types import Tensors
-from .products import Products
-from .together import products_of
+from .together import Products, products_of
 
 Plan = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 

@@ -18,11 +18,9 @@ from ..errors import unknown
 from ..types import Tensors
 from .combining import finite_only
 from .kinship import planned, same
-from .mean import mean_of
-from .mixing import line
+from .mixing import line, mean_of
 from .parts import running_statistics, show
-from .products import Products
-from .together import families_of
+from .together import Products, families_of
 
 BOTH = ("average", "sum", "ours", "theirs", "conflict")
 COUNTER = "num_batches_tracked"  # of a norm: the larger one has seen more

@@ -2,7 +2,7 @@
 
 What a layer computes with is then a function of several stored tensors: two factors of low rank, codes and
 their scales, a direction and its length. The mean of each of them is not the mean of what they stand for. The
-table is in `forms`; what is done with them where models are averaged is `averages.products`.
+table is in `forms`; what is done with them where models are averaged is `averages.together`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ REMOVING = 'torch.nn.utils.parametrize.remove_parametrizations(layer, "weight")'
 class Kind:
     """`name` as messages say it, what the tensors are together, and `next`: what to do where they differ.
 
-    `exact`: the mean of what they stand for can be written in their form (`averages.products`). Of all
+    `exact`: the mean of what they stand for can be written in their form (`averages.together`). Of all
     others one role in `free` may differ among models, if no other does: the product is linear in it.
     """
 

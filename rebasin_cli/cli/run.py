@@ -134,7 +134,7 @@ def refused(command: TyperCommand, arguments: Sequence[str], error: UsageError) 
 
 def _again(given: Mapping[str, Any]) -> list[str]:
     """The command line without what it leaves beside the steps' outputs, and without secrets of addresses."""
-    from ..commands.recipes.variables import public
+    from ..commands.recipes.reading import public
 
     sets = [word for text in given["assign"] or () for word in ("--set", public(text))]
     names = [text.partition("=")[0] for text in given["allow_env"] or ()]  # no value is shown

@@ -33,8 +33,7 @@ from ..registry.results import Plan
 from ..reports import Report
 from ..reports.barrier import document
 from ..reports.document import Document
-from ..session.asked import subjects_of
-from ..session.inputs import of_model
+from ..session.asked import of_model, subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import REPORT, Answer, Formats, Gates, Screen, Summary, Weights
 from ..session.session import Session

@@ -37,8 +37,7 @@ from ..session.subjects import (
 from ..symmetry.form import canonical, turned
 from .verbs import outputs, plans, provenance, search, symmetries
 from .verbs.outputs import check_outputs
-from .verbs.proof import prove
-from .verbs.search import shown
+from .verbs.search import prove, shown
 
 PANEL = "Align and merge"
 TRAINED = "Training"  # the panel of what is said of the training

@@ -26,10 +26,10 @@ from .recipes.fetching import Fetcher
 from .recipes.from_line import recipe_of
 from .recipes.inputs import Fetch
 from .recipes.limits import HINT, MOST_BYTES, Limits
+from .recipes.reading import Had
 from .recipes.recipe import Recipe, parse
 from .recipes.running import How, Outcome, Perform
 from .recipes.steps import Step
-from .recipes.variables import Had
 from .recipes.vocabulary import Command
 
 __all__ = ["Settings", "read", "recipe_of", "run", "schema_text"]

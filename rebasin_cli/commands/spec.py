@@ -16,8 +16,7 @@ from ..proof import prove as proving
 from ..registry.options import MAY_READ, PLAIN, READS, REQUIRED, again, argument, option
 from ..registry.results import UNSET, Result, Unset
 from ..reports.accounts import describe_kept, describe_proof, kept_in_words
-from ..session.asked import of
-from ..session.inputs import inputs_of
+from ..session.asked import inputs_of, of
 from ..session.listener import SILENT, Listener
 from ..session.method_options import GROUPS, check_groups
 from ..session.models import infer_spec, naming

@@ -15,7 +15,7 @@ from ..registry.options import MAY_READ, MAY_RUN, PLAIN, REQUIRED, again, argume
 from ..registry.results import UNSET, Plan, Result, Unset
 from ..runtime import devices
 from ..runtime.text import many
-from ..session.inputs import inputs_of
+from ..session.asked import inputs_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, Output, Screen, Weights
 from ..session.subjects import Data, DataSet, Interruptible, Network, Running, Subjects, Training

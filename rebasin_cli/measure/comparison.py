@@ -15,7 +15,7 @@ from torch import nn
 from .. import matchers, networks
 from ..averages.mixing import average
 from ..averages.names import agreed
-from ..checkpoints.given import plain
+from ..checkpoints.tensors import plain
 from ..errors import UsageError
 from ..matchers.portfolio.align import align
 from ..networks.evaluation import Scores, evaluate

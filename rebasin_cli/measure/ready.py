@@ -12,7 +12,7 @@ from torch import nn
 
 from .. import networks
 from ..averages.names import agreed
-from ..checkpoints.given import plain
+from ..checkpoints.tensors import plain
 from ..datasets import once
 from ..errors import UsageError
 from ..networks.evaluation import Scores, evaluate

@@ -26,9 +26,9 @@ from ..symmetry.form import canonical, turned
 from ..types import Permutations, Tensors
 from ..version import version
 from . import intervals
-from .measuring import Measuring
 from .paths import Measure
 from .ready import Ready, ready
+from .rows import Measuring
 from .samples import kept
 from .settings import (
     ENSEMBLE,

@@ -24,8 +24,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from ..errors import Elsewhere, Lost, UsageError, account
-from .ending import HINT, Ending, listening
 from .ranks import P, Ranks, T
+from .signals import HINT, Ending, listening
 from .text import in_a_line
 
 MEETING = timedelta(minutes=10)  # between the first process and the last one

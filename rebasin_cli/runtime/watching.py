@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from ..errors import TimedOut
 from ..registry import options
-from . import ending, signals
+from . import signals
 from .signals import Stopped
 
 PATIENCE = 4.0  # seconds between a signal and what is written all the same; a CI server kills after 10
@@ -51,12 +51,12 @@ class Watch:
         before = len(signals.limits)
         rung, self._bell = socket.socketpair()
         try:
-            with self._bell, ending.heard(lambda reading: self._listen(reading, rung)):
+            with self._bell, signals.heard(lambda reading: self._listen(reading, rung)):
                 yield self
         finally:
             del signals.limits[before:]
             if self._numbers:
-                ending.end_children()
+                signals.end_children()
 
     @contextmanager
     def limited(self, seconds: float | None, error: TimedOut) -> Iterator[None]:
@@ -155,7 +155,7 @@ class Watch:
         words.start()
         words.join(1.0)
         error = signals.ending(_raised(self._numbers[0]))
-        ending.at_once(error.message, error.exit_code)
+        signals.at_once(error.message, error.exit_code)
 
 
 def _raised(number: int) -> KeyboardInterrupt:

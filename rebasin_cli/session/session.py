@@ -32,8 +32,8 @@ from ..symmetry.folds import NONE, Folds
 from ..symmetry.form import canonical, turned
 from ..types import Tensors
 from . import doubts, given, method_options, samples
+from .asked import inputs_of
 from .given import Given
-from .inputs import inputs_of
 from .listener import SILENT, Listener
 from .models import fit_spec, looked_through, open_models, with_groups
 from .network import find_network, given_network, line_of, none_named

@@ -25,8 +25,8 @@ from itertools import pairwise
 
 from ..types import Shapes
 from .fitting import fit
+from .naming import natural
 from .parsing import parse
-from .slots import natural
 from .spec import FittedSpec
 
 NAME = "chain"  # what a user types for it

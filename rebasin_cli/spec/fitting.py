@@ -14,9 +14,8 @@ from ..errors import SpecError
 from ..types import Shapes
 from .groups import MATRICES, PERMUTATION, PLANES
 from .lists import gathered, shapes_of, stacks_of
-from .naming import pattern_of
+from .naming import fill, pattern_of, slots_of, stem_of
 from .notation import Axis, Fixed, Product, Rest, Sum, Word, length_of, parts_of, rewrite, words_of
-from .slots import fill, slots_of, stem_of
 from .spec import Block, Entry, FittedSpec, Spec
 from .within import find_blocks
 

@@ -11,9 +11,8 @@ import yaml
 
 from ..errors import SpecError
 from .groups import KINDS
-from .naming import MOST
+from .naming import MOST, slots_of
 from .notation import ENDS, parse_axes, words_of
-from .slots import slots_of
 from .spec import Entry, Spec
 
 SCHEMA = 1

@@ -14,7 +14,7 @@ from rebasin_cli import networks
 from rebasin_cli.datasets import Data, Normalization, Samples
 from rebasin_cli.errors import DataError, NetworkError, UsageError
 from rebasin_cli.matchers import MatchResult, Problem, auto, wm
-from rebasin_cli.matchers.polish import swaps
+from rebasin_cli.matchers.polish import search
 from rebasin_cli.matchers.polish.length import Length
 from rebasin_cli.matchers.polish.midpoint import Midpoint
 from rebasin_cli.matchers.polish.search import polish
@@ -84,12 +84,12 @@ def test_the_slope_proposes_what_a_swap_really_changes(problem):
     batch = midpoint.batch(*problem.data[0], 0)
     share = 1e-3
     mean = {n: (1 - share) * a[n] + share * b[n] for n in midpoint.names}
-    places = swaps.movable(problem.fitted, midpoint.names)
+    places = search.movable(problem.fitted, midpoint.names)
     word = next(iter(places))
     loss, gradient = midpoint.gradient(mean, batch)
-    slope = swaps.slopes(places[word], gradient, b)
+    slope = search.slopes(places[word], gradient, b)
     for i, j in itertools.islice(itertools.combinations(range(8), 2), 6):
-        index = swaps.order(8, [(i, j)])
+        index = search.order(8, [(i, j)])
         moved = {n: b[n].index_select(dim, index) for n, dim in places[word]}
         changed = {n: mean[n] + share * (t - b[n]) for n, t in moved.items()}
         found = midpoint.losses(mean, [changed], batch)[0] - loss
@@ -102,8 +102,8 @@ def test_the_steepest_swaps_are_proposed_first_and_none_that_rises():
     slope[0, 1] = slope[1, 0] = -1.0
     slope[2, 3] = -3.0
     slope[0, 2] = 5.0
-    assert swaps.best(slope, 10) == [(2, 3), (0, 1)] and swaps.best(slope, 1) == [(2, 3)]
-    assert swaps.apart([(2, 3), (0, 2), (0, 1)]) == [(2, 3), (0, 1)]
+    assert search.best(slope, 10) == [(2, 3), (0, 1)] and search.best(slope, 1) == [(2, 3)]
+    assert search.apart([(2, 3), (0, 2), (0, 1)]) == [(2, 3), (0, 1)]
 
 
 def test_many_changes_at_once_have_the_losses_that_they_have_one_by_one(problem):

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from rebasin_cli import api, nets
 from rebasin_cli.errors import CheckpointError, RebasinError, UsageError
-from rebasin_cli.runtime import ending
+from rebasin_cli.runtime import signals
 from rebasin_cli.runtime.processes import _account, joined
 from rebasin_cli.runtime.seeds import seeded
 from rebasin_cli.spec import library
@@ -161,7 +161,7 @@ pair = [
 ]
 search("two words", *pair, file.name)
 
-ending.GRACE = 0.5
+signals.GRACE = 0.5
 
 
 @scenario("stuck")

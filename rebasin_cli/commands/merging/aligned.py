@@ -25,7 +25,7 @@ from ...symmetry.permutation import permuted
 from ...types import Permutations
 from ..verbs import endpoints, plans, provenance, repairs, search
 from ..verbs.outputs import Output, write, write_as_planned
-from ..verbs.proof import prove
+from ..verbs.search import prove
 from . import configs
 from .average import Average
 

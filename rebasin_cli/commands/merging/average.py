@@ -12,7 +12,7 @@ from ...averages.parts import check_choices
 from ...averages.weights import checked
 from ...errors import UsageError, unknown
 from ...registry.options import PLAIN, READS, option
-from ...session.inputs import of_model
+from ...session.asked import of_model
 from ...session.subjects import Subjects
 from ..verbs.outputs import Output
 

@@ -13,7 +13,7 @@ import torch
 
 from ...averages.combining import combined
 from ...averages.kinship import alike
-from ...averages.mean import BLOCK
+from ...averages.mixing import BLOCK
 from ...averages.names import equal_values
 from ...averages.parts import Parts, parts_of
 from ...checkpoints import destination

@@ -21,7 +21,7 @@ from ...session.samples import Splits
 from ...session.session import Session
 from ..verbs import endpoints, provenance, repairs, search
 from ..verbs.outputs import Output, write_as_planned
-from ..verbs.proof import prove
+from ..verbs.search import prove
 from .average import Average
 
 

@@ -29,12 +29,12 @@ from ...runtime.files import Inputs
 from . import running, telling
 from .aside import NotPassed
 from .cache import Cache
+from .reading import public
 from .recipe import Recipe
 from .remembered import Left, Remembered
 from .running import How, Progress
 from .steps import Step
 from .telling import gates_of
-from .variables import public
 
 
 @dataclass(frozen=True)

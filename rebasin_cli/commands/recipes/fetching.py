@@ -19,7 +19,7 @@ from ...checkpoints import digests
 from ...errors import CheckpointError, ResourceError, UsageError
 from ...runtime import files
 from .inputs import hub_parts
-from .variables import public, told
+from .reading import public, told
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.json", "tokenizer*", "*.model", "*.txt")
 SEAL = ".complete"  # in a folder of the hub's files: their digests, written last

@@ -24,8 +24,7 @@ from ...registry import Registry
 from ...registry import references as allowed
 from ...registry.options import DATA, MAY_READ, MAY_RUN, REPLACES, TRUSTS, UNSAID, Option
 from .files import is_inside
-from .reading import Value
-from .variables import is_secret
+from .reading import Value, is_secret
 from .vocabulary import Command
 
 MOST_BYTES = 1 << 18  # of a recipe

@@ -23,9 +23,8 @@ from ...session.samples import quantities_of
 from ...session.session import Session
 from ...session.subjects import Data, Search
 from . import endpoints, provenance, search
-from .proof import prove
 from .repairs import RepairPlan
-from .search import shown
+from .search import prove, shown
 
 MEASURED = ("train", "test")
 

@@ -16,7 +16,8 @@ from ...registry import references
 from ...repair.options import SAMPLES
 from ...reports import accounts
 from ...runtime.text import many
-from ...session import inputs, method_options
+from ...session import asked as inputs
+from ...session import method_options
 from ...session.samples import HeldOut
 from ...session.session import Session
 from ...spec.spec import FittedSpec

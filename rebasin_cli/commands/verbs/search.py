@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from ... import matchers
 from ...errors import DataError, NetworkError, UsageError
 from ...matchers import State
 from ...matchers.portfolio import align
+from ...matchers.portfolio.align import prove_spec
 from ...repair.options import SAMPLES
 from ...reports import accounts
 from ...runtime import devices
@@ -20,7 +21,7 @@ from ...session import given as given_elements
 from ...session import method_options, samples
 from ...session.listener import SILENT
 from ...session.method_options import check_method
-from ...session.network import origin
+from ...session.network import origin, proof_inputs
 from ...session.session import Session
 from ...session.subjects import Search
 from ...symmetry import elements as acts
@@ -28,7 +29,6 @@ from ...symmetry.elements import Elements
 from ...symmetry.form import canonical
 from . import provenance, resume, symmetries
 from .outputs import Output
-from .proof import Proof
 from .resume import Resumable
 
 
@@ -329,3 +329,40 @@ def no_network(session: Session) -> str:
     if origin(session.network, session.fitted, session.models, session.asked.network)["assumed"]:
         return "only the tensors' names tell the network (give yours with --net)"
     return ""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The `account` of a proof, as results and provenance record it, and the seconds of one that holds."""
+
+    account: Mapping[str, Any]
+    times: Mapping[str, float] = field(default_factory=dict)
+
+
+def prove(session: Session) -> Proof:
+    """Prove the spec of a session's models; of several ranks, the first one does.
+
+    Raises NotProven, and NetworkError where the network fails.
+    """
+    began = time.perf_counter()
+    account = session.ranks.first(_account, session)
+    proven = account["status"] == "proven"
+    return Proof(account, {"proof": time.perf_counter() - began} if proven else {})
+
+
+def _account(session: Session) -> dict[str, Any]:
+    if not session.asked.search.prove:
+        return {"status": "skipped", "reason": "--no-prove"}
+    if not session.moved:
+        return {"status": "skipped", "reason": "nothing was permuted"}
+    if session.fitted.spec.proof and session.asked.network.net is None:
+        return dict(session.fitted.spec.proof)
+    if (network := session.network) is None:
+        return accounts.describe_proof(None, unproven=session.fitted.spec.unproven)
+    inputs = proof_inputs(network, session.asked.network, session.asked.data, session.splits)
+    proof = prove_spec(network, session.fitted, inputs=inputs, seed=session.seed, **session.outputs)
+    account = accounts.describe_proof(
+        proof, "the network does not say its input: give --input SHAPE or --data"
+    )
+    whose = origin(network, session.fitted, session.models, session.asked.network)
+    return account if proof is None else account | whose

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -21,11 +22,12 @@ from ...datasets.held_out import held_out
 from ...errors import UsageError
 from ...learning.loop import a_pass
 from ...runtime.seeds import derive, generator
+from ...spec.notation import Word
+from ...spec.spec import FittedSpec
 from ...symmetry import permutation
 from ...types import Permutations, Tensors
 from .. import Problem
 from ..accounts import Polish
-from . import swaps
 from .length import Length
 from .midpoint import Midpoint
 
@@ -119,7 +121,7 @@ class _Run:
             )
             for n in names
         }
-        self.places = swaps.movable(fitted, names)
+        self.places = movable(fitted, names)
         self.found = [permutation.identity(fitted.words) for _ in others]
         self.swapped = 0
         self.train, held = held_out(problem.given_data, derive(problem.seed, "held out"))
@@ -169,10 +171,10 @@ class _Run:
         """Swap units of a word in a model if the loss falls by it, here and on held-out samples."""
         model, places = self.models[k], self.places[word]
         loss, gradient = self.midpoint.gradient(self.mean, batch)
-        pairs = swaps.best(swaps.slopes(places, gradient, model), self.candidates)
+        pairs = best(slopes(places, gradient, model), self.candidates)
         losses = self.midpoint.losses(self.mean, [self._changed(k, word, [pair])[0] for pair in pairs], batch)
         falling = sorted((fell, pair) for fell, pair in zip(losses, pairs, strict=True) if fell < loss)
-        chosen = swaps.apart([pair for _, pair in falling])
+        chosen = apart([pair for _, pair in falling])
         counts = sorted({*(1 << n for n in range(len(chosen).bit_length())), len(chosen)} - {0})
         if not (counts := [n for n in counts if n <= len(chosen)]):
             return False
@@ -184,7 +186,7 @@ class _Run:
             return False
         self.mean |= mean
         model |= moved
-        change = {word: swaps.order(self.problem.fitted.words[word], chosen[: counts[at]])}
+        change = {word: order(self.problem.fitted.words[word], chosen[: counts[at]])}
         still = permutation.identity(self.problem.fitted.words)
         self.found[k] = permutation.compose(self.found[k], still | change)
         self.swapped += counts[at]
@@ -195,7 +197,7 @@ class _Run:
         self, k: int, word: str, pairs: list[tuple[int, int]]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The tensors of the mean, and of the model, that are others once these units are swapped."""
-        model, index = self.models[k], swaps.order(self.problem.fitted.words[word], pairs)
+        model, index = self.models[k], order(self.problem.fitted.words[word], pairs)
         index = index.to(self.midpoint.device)
         moved: dict[str, Tensor] = {}
         for name, dim in self.places[word]:
@@ -203,3 +205,63 @@ class _Run:
         share = self.weights[k + 1]
         mean = {name: self.mean[name] + share * (tensor - model[name]) for name, tensor in moved.items()}
         return mean, moved
+
+
+def movable(fitted: FittedSpec, names: list[str]) -> dict[str, list[tuple[str, int]]]:
+    """Words whose units are whole slices wherever they appear: tensors and axes of these, by word.
+
+    Words within others, those that others lie within, and the orders of lists stay as the search found them.
+    """
+    nested = {*fitted.within, *(block.word for block in fitted.within.values())}
+    nested |= {its.word for its in fitted.stacks.values()}
+    places: dict[str, list[tuple[str, int]]] = {word: [] for word in fitted.words}
+    for name in names:
+        for dim, axis in enumerate(fitted.tensors.get(name, ())):
+            if isinstance(axis, Word) and axis.name in places:
+                places[axis.name].append((name, dim))
+    return {w: its for w, its in places.items() if its and fitted.words[w] > 1 and w not in nested}
+
+
+def slopes(
+    places: list[tuple[str, int]], gradient: Mapping[str, Tensor], model: Mapping[str, Tensor]
+) -> Tensor:
+    """The slope of the loss along every entry of a word's permutation, (n, n), in float32."""
+    products = []
+    for name, dim in places:
+        one, other = (t[name].movedim(dim, 0) for t in (gradient, model))
+        products.append(one.reshape(len(one), -1) @ other.reshape(len(other), -1).T)
+    return reduce(torch.add, products)
+
+
+def best(slope: Tensor, count: int) -> list[tuple[int, int]]:
+    """Up to `count` pairs of units, the steepest fall first; none that would let the loss rise."""
+    here = slope.diagonal()
+    change = slope + slope.T - here[:, None] - here
+    size = len(change)
+    rows, columns = torch.triu_indices(size, size, 1, device=change.device)
+    falls = change[rows, columns]
+    found = falls.topk(min(count, len(falls)), largest=False)
+    return [
+        (int(rows[k]), int(columns[k]))
+        for fall, k in zip(*map(Tensor.tolist, found), strict=True)
+        if fall < 0
+    ]
+
+
+def apart(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those of the pairs, in their order, that share no unit with an earlier one."""
+    taken: set[int] = set()
+    found = []
+    for pair in pairs:
+        if not taken & {*pair}:
+            taken |= {*pair}
+            found.append(pair)
+    return found
+
+
+def order(size: int, pairs: list[tuple[int, int]]) -> Tensor:
+    """The permutation of `size` units that swaps these pairs."""
+    found = torch.arange(size)
+    for i, j in pairs:
+        found[i], found[j] = j, i
+    return found

@@ -9,7 +9,7 @@ import pytest
 
 from rebasin_cli.commands.recipes import fetching
 from rebasin_cli.commands.recipes.fetching import Fetcher
-from rebasin_cli.commands.recipes.variables import Had, is_secret, public
+from rebasin_cli.commands.recipes.reading import Had, is_secret, public
 from rebasin_cli.errors import CheckpointError
 
 CONTENT = b"weights"
