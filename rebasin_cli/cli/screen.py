@@ -249,7 +249,7 @@ def _match(match: Mapping[str, Any]) -> str:
         return match["method"]
     if "chosen" in match:
         repair = f" + {match['repair']}" if match.get("repair", "none") != "none" else ""
-        return f"{match['method']}, {match['chosen']}{repair}: {tried_in_words(match['tried'])}"
+        return f"{match['method']}, {match['chosen']}{repair}: {tried_in_words(match)}"
     polished = f"; polished by {polished_in_words(match['polished'])}" if "polished" in match else ""
     return _searched(match) + polished
 

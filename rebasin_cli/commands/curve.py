@@ -76,6 +76,7 @@ class Curve(Loading, Network, DataSet, Screen):
     method: str | None = again(Method.method, None, help="How B is aligned: {methods}, or none (wm).")
     perm: Path | None = again(Method.perm, None, panel=SEARCH)
     loss: str | None = Scoring.loss
+    metric: tuple[str, ...] = Scoring.metric
     no_prove: bool = Proving.no_prove
     checkpoint_every: int | None = Interruptible.checkpoint_every
     log: Path | None = Interruptible.log

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..averages.weights import parse
+from ..errors import UsageError
 from ..registry.options import READS, again, argument
 from ..registry.results import UNSET, Plan, Result, Unset
 from ..session.asked import of, subjects_of
@@ -15,6 +16,7 @@ from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights
 from ..session.session import Session
 from ..session.subjects import (
+    Choice,
     Choosing,
     DataSet,
     Grouping,
@@ -94,6 +96,8 @@ class Merge(
     repair: str = Repair.repair
     bake_temperature: bool = Repair.bake_temperature
     loss: str | None = Scoring.loss
+    metric: tuple[str, ...] = Scoring.metric
+    choose: str = Choice.choose
     skip_checks: bool = Scoring.skip_checks
     no_prove: bool = Proving.no_prove
     dry_run: bool = Answer.dry_run
@@ -163,7 +167,13 @@ def merged(
     reads = session.reads.and_files([mean.curve, *mean.sources()])
     check_outputs(output, reads, as_torch=True)
     search.check(session, output, or_none=True)
-    done = _way(session, mean)(session, output, mean)
+    way = _way(session, mean)
+    if session.chosen_by != "loss" and way in (plain.merge, soups.merge):
+        by = "--soup greedy takes what lowers the loss" if mean.soup else "models are averaged as they are"
+        raise UsageError(
+            f"--choose {session.asked.data.choose}: {by}", hint="Leave it out, or align: --method auto"
+        )
+    done = way(session, output, mean)
     done = attested(session, output, done, copied=mean.copy_from)
     return Plan(done) if output.dry_run else MergeResult(**done)
 

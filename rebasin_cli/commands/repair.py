@@ -21,7 +21,7 @@ from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights
 from ..session.session import Session
-from ..session.subjects import Choosing, DataSet, Loading, Network, Repairing, Samples
+from ..session.subjects import Choice, Choosing, DataSet, Loading, Network, Repairing, Samples, Scoring
 from ..session.subjects import Repair as Mending
 from ..spec.spec import FittedSpec
 from .verbs import provenance, repairs
@@ -53,6 +53,9 @@ class Repair(Loading, Network, DataSet, Choosing, Repairing, Weights, Screen):
     share: float = option(0.5, "Where FILE lies between A (0) and B (1).", flag="--lambda", metavar="λ")
     repair: str = again(Mending.repair, "repair")
     limit: int | None = Samples.limit
+    loss: str | None = Scoring.loss
+    metric: tuple[str, ...] = Scoring.metric
+    choose: str = Choice.choose
     bake_temperature: bool = Mending.bake_temperature
     perm: Path | None = option(
         None, "The permutation of B that FILE was merged with.", metavar="FILE", role=READS

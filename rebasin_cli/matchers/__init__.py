@@ -86,8 +86,9 @@ class Problem:
     with the `ridge` that they will have (None: the default); () where nothing is merged. `output` says which
     of several outputs of the network is measured, `not_kept` which are no part of its function beside caches,
     hidden states and attentions, `loss(outputs, targets)` is a batch's mean loss with a gradient
-    (None: cross-entropy). `device` is where they compute, `ranks` the processes that search together. Models
-    are in canonical form: where the spec gives no groups that is how they are.
+    (None: cross-entropy), `metric` what is measured beside it, and `choose` the key of the figure that a
+    method which tries several chooses by. `device` is where they compute, `ranks` the processes that search
+    together. Models are in canonical form: where the spec gives no groups that is how they are.
     """
 
     fitted: FittedSpec
@@ -103,6 +104,8 @@ class Problem:
     output: str | int | None = None
     not_kept: tuple[str, ...] = ()
     loss: Callable[[Any, Any], Any] | None = None
+    metric: Any = None
+    choose: str = "loss"
     device: str = "cpu"
     ranks: Ranks = ALONE
 

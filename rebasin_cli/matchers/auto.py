@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ..errors import UsageError
 from ..registry import PLAIN, option
 from . import MatchResult, Problem, wm
-from .accounts import Chosen, Tried
+from .accounts import DEFAULT, Chosen, Tried
 from .polish.length import Length
 from .portfolio import in_turn
 from .portfolio.candidates import candidates
@@ -84,7 +84,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     trials.finish()
     best, how = trials.best
     repairs = bool(problem.repairs)
-    rows = tuple(row for trial in trials.done for row in trial.accounts(repairs=repairs))
+    metrics = problem.metric is not None or problem.choose != "loss"
+    rows = tuple(row for trial in trials.done for row in trial.accounts(repairs=repairs, metrics=metrics))
     own = (
         len(problem.repairs) > 1 and how in DEFAULTS
     )  # what a merge chooses by itself, on samples of its own
@@ -93,6 +94,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         rows,
         how if repairs and not own else None,
         best.distilled if how == LAST else None,
+        problem.choose,
+        next((m.plain.quantities for t in trials.done for m, _ in t.merges.values()), DEFAULT),
     )
     return replace(best.found, chosen=chosen)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -105,11 +105,10 @@ class Measuring:
             self.starts.get(best, ready.models[0]), self.others[best], 0.5, keep=ready.fitted.ignored
         )
         networks.load(ready.network, middle)
-        return self.repairs[best].choose(
+        return replace(self.repairs[best], scores=ready.scores).choose(
             ready.network,
             [0.5, 0.5],
             ready.judged_by,
-            scores=ready.scores,
             output=ready.output,
             apart=ready.apart,
             unseen=ready.unseen,

@@ -62,6 +62,11 @@ class Scores:
         """The loss, and every metric by its name."""
         return {"loss": self.loss, **self.metrics}
 
+    @property
+    def finite(self) -> dict[str, float]:
+        """The metrics that are numbers: what may be written as JSON."""
+        return {key: value for key, value in self.metrics.items() if math.isfinite(value)}
+
     def sampled(self, name: str) -> Tensor | None:
         """The figure of every sample (samples,); None where single samples are not known."""
         found = (self.each or {}).get(name)

@@ -33,9 +33,10 @@ class Choice:
     """`chosen` is "none" or the repair; `losses` the held-out losses of both, in `unit`, as far as measured.
 
     `matched`: the same at the best temperature of each, {} where outputs are no logits (N, classes), or where
-    it does not matter; `gain`: how much less the repaired model loses, `error` its standard error, NaN where
-    single samples are not known. `samples` were held out, `apart` from those that the repair was measured on,
-    `unseen` by the endpoints, too; `why` there was no choice.
+    it does not matter; `gain`: how much better the repaired model is, `error` its standard error, NaN where
+    single samples are not known, both of the figure `by` which was chosen. `metrics` are those of both, where
+    any were asked for; `name` is the loss's. `samples` were held out, `apart` from those that the repair was
+    measured on, `unseen` by the endpoints, too; `why` there was no choice.
     """
 
     chosen: str
@@ -48,26 +49,49 @@ class Choice:
     unseen: bool = False
     why: str = ""
     unit: str = CROSS_ENTROPY.unit
+    name: str = CROSS_ENTROPY.name
+    by: str = "loss"
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def account(self) -> dict[str, Any]:
-        return asdict(self)
+        """For JSON: what is as it always is, is left out."""
+        usual = {"name": CROSS_ENTROPY.name, "by": "loss", "metrics": {}}
+        return {key: value for key, value in asdict(self).items() if usual.get(key, ...) != value}
 
 
 @dataclass(frozen=True)
 class Measured:
     """A merge on held-out samples: its `plain` scores and, where looked at, at its best temperature.
 
-    `cold`: that temperature has no bottom, since all samples are right: its losses say nothing.
+    `cold`: that temperature has no bottom, since all samples are right: its losses say nothing. `by` is the
+    key of the figure that it is compared by.
     """
 
     plain: Scores
     matched: Scores | None = None
     cold: bool = False
+    by: str = "loss"
 
     @property
     def classes(self) -> bool:
-        """Whether its loss is the cross-entropy of class numbers, of which a margin in nats is known."""
-        return self.plain.quantities[0] == CROSS_ENTROPY
+        """Whether it is compared by a cross-entropy of class numbers, of which a margin in nats is known."""
+        return self.by == "loss" and self.plain.quantities[0] == CROSS_ENTROPY
+
+    @property
+    def lost(self) -> float:
+        """The figure, with the sign that makes more of it worse. Raises UsageError if not measured."""
+        if self.by == "loss":
+            return self.plain.loss
+        if self.by not in self.plain.metrics:
+            there = f"Measured are: {', '.join(self.plain.figures)}"
+            raise UsageError(f"--choose {self.by}: it was not measured on this network's outputs", hint=there)
+        value = self.sign * self.plain.metrics[self.by]
+        return math.inf if math.isnan(value) else value
+
+    @property
+    def sign(self) -> float:
+        """1 where smaller is better, −1 where larger is."""
+        return next((q.sign for q in self.plain.quantities[1:] if q.key == self.by), 1.0)
 
 
 def choose(
@@ -81,21 +105,24 @@ def choose(
     repair: str = "repair",
     apart: bool = True,
     unseen: bool = False,
+    by: str = "loss",
+    metrics: bool = False,
 ) -> Choice:
     """Measure `network`, which holds the merged weights, `apply` the repair, measure again; the better wins.
 
-    `unseen`: no endpoint was trained on `held`. In doubt nothing is changed. The network is left as `apply`
+    `unseen`: no endpoint was trained on `held`. `by` is the key of the figure that decides; the choice tells
+    all `metrics` if asked to. In doubt nothing is changed. The network is left as `apply`
     leaves it. What cannot be measured or repaired stays as it is, and `why` says so: nobody asked for that
     very repair.
     """
     losses: dict[str, float] = {}
     try:
-        before = measure(network, held, scores, output, device, scaled=not unseen)
+        before = measure(network, held, scores, output, device, scaled=not unseen, by=by)
         losses["none"] = before.plain.loss
         apply(network)
-        after = measure(network, held, scores, output, device, scaled=not unseen)
+        after = measure(network, held, scores, output, device, scaled=not unseen, by=by)
     except (DataError, NetworkError, UsageError) as error:
-        return Choice("none", losses, apart=apart, unseen=unseen, why=error.message)
+        return Choice("none", losses, apart=apart, unseen=unseen, why=error.message, by=by)
     losses[repair] = after.plain.loss
     gain, deviation = gained(before, after)
     matched = {}
@@ -111,6 +138,9 @@ def choose(
         apart,
         unseen,
         unit=before.plain.quantities[0].unit,
+        name=before.plain.quantities[0].name,
+        by=by,
+        metrics={"none": before.plain.finite, repair: after.plain.finite} if metrics or by != "loss" else {},
     )
 
 
@@ -122,9 +152,15 @@ def measure(
     device: str,
     *,
     scaled: bool,
+    by: str = "loss",
 ) -> Measured:
-    """As it is and, if `scaled` and outputs are finite logits, at its best temperature."""
+    """As it is and, if `scaled` and outputs are finite logits, at its best temperature.
+
+    No temperature changes what is compared `by` a metric.
+    """
     plain = scores(network, held, each=True)
+    if by != "loss":
+        return Measured(plain, by=by)
     if not scaled or math.isnan(plain.ece) or not math.isfinite(plain.loss):
         return Measured(plain)
     cooled = Scaled(network, held, output, device)
@@ -153,9 +189,8 @@ def better(
 
 def gained(before: Measured, after: Measured) -> tuple[float, float]:
     """How much less is lost, and the standard error of that over the samples, which are the same."""
-    one, other = before.plain, after.plain
-    gain = one.loss - other.loss
-    losses = [each for score in (one, other) if (each := score.sampled("loss")) is not None and len(each) > 1]
+    gain, found = before.lost - after.lost, (before.plain.sampled(before.by), after.plain.sampled(after.by))
+    losses = [before.sign * each for each in found if each is not None and len(each) > 1]
     if len(losses) < 2 or not math.isfinite(gain):
         return (math.inf if math.isnan(gain) else gain), math.nan
     apart = losses[0].double() - losses[1].double()
@@ -176,16 +211,23 @@ def in_words(choice: Choice) -> str:
     if choice.matched:
         one, other = choice.matched.values()
         matched = f"; at the best temperature of each {one:.4f} and {other:.4f}"
+    if choice.metrics:
+        bare, mended = choice.metrics.values()
+        both = sorted(bare.keys() & mended.keys())
+        matched += "".join(f"; {key} {bare[key]:.4f} and {mended[key]:.4f}" for key in both)
     doubt = ""
     unit = f" {choice.unit}" if choice.unit else ""
-    if choice.chosen == "none" and repaired < without and not choice.unseen:
+    named = "" if choice.name == CROSS_ENTROPY.name else f" ({choice.name})"
+    by = "" if choice.by == "loss" else f" by {choice.by}"
+    if choice.chosen == "none" and not by and repaired < without and not choice.unseen:
         least = (
             f"less than {MARGIN:g} nats, or than chance," if choice.unit == CROSS_ENTROPY.unit else "chance"
         )
         doubt = f". On samples known by heart {least} is no gain"
     return (
-        f"--repair auto chose {choice.chosen}: the merged model's held-out loss is {without:.4f}{unit} "
-        f"without, {repaired:.4f} with {name}, on {choice.samples} {on}{sure}{matched}{doubt}"
+        f"--repair auto chose {choice.chosen}{by}: the merged model's held-out loss{named} is "
+        f"{without:.4f}{unit} without, {repaired:.4f} with {name}, on {choice.samples} {on}{sure}{matched}"
+        f"{doubt}"
     )
 
 

@@ -79,7 +79,7 @@ class Repairs:
     one batch of `inputs` in their place, or random ones of the network's `example_shape`. Networks are run
     on `device`; `ridge` is of "refit", `output` is what "distill" looks at, `seconds` are what it may
     take, and `share` is the part of its training that is done. `known` keeps what the endpoints say, for
-    all merges.
+    all merges. "auto" measures by `scores` and chooses by the figure `by`; `metrics` are told if asked for.
     """
 
     how: str
@@ -93,6 +93,9 @@ class Repairs:
     seconds: float = math.inf
     share: float = 1.0
     known: dict[Any, Any] = field(default_factory=dict)
+    scores: Callable[..., Scores] | None = None
+    by: str = "loss"
+    metrics: bool = False
 
     def apply(self, network: nn.Module, weights: Sequence[float]) -> Repaired:
         """Repair `network`, which holds the merge with these `weights` of the endpoints, in place."""
@@ -150,7 +153,6 @@ class Repairs:
         weights: Sequence[float],
         held: Iterable[Any],
         *,
-        scores: Callable[..., Scores] | None = None,
         output: str | int | None = None,
         apart: bool = True,
         unseen: bool = False,
@@ -166,12 +168,14 @@ class Repairs:
             network,
             lambda it: done.append(self.apply(it, weights)),
             held,
-            scores=scores or partial(evaluate, output=output, device=self.device),
+            scores=self.scores or partial(evaluate, output=output, device=self.device),
             output=output,
             device=self.device,
             repair=self.how,
             apart=apart,
             unseen=unseen,
+            by=self.by,
+            metrics=self.metrics,
         )
         return choice, None if choice.chosen == "none" else done[-1]
 
@@ -230,7 +234,8 @@ def repair_merged(
     if repairs.how != "auto":
         return Outcome.of(network, repairs.apply(network, weights))
     batches, held, apart = set_apart(repairs.measured_on, held)
-    tried = Repairs("repair", repairs.endpoints, batches, device=repairs.device)
+    judged: dict[str, Any] = {"scores": repairs.scores, "by": repairs.by, "metrics": repairs.metrics}
+    tried = Repairs("repair", repairs.endpoints, batches, device=repairs.device, **judged)
     choice, done = tried.choose(network, weights, held, output=output, apart=apart, unseen=unseen)
     return Outcome(choice=choice) if done is None else Outcome.of(network, done, choice)
 

@@ -8,12 +8,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.text import many, some
-from ..types import Quantity
+from ..types import ACCURACY, CROSS_ENTROPY, Quantity
 from .format import clean, fixed
 
 if TYPE_CHECKING:  # they bring torch, and what a run says of itself has to be told without it
     from ..matchers import MatchResult
-    from ..matchers.accounts import Certificate, Mixed
+    from ..matchers.accounts import Certificate, Chosen, Mixed
     from ..matchers.portfolio.align import Alignment
     from ..proof.prove import Proof
     from ..repair import Repaired
@@ -61,7 +61,7 @@ def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[
     if isinstance(own, Begun) and own.init:
         found["init"] = own.init
     if result.chosen is not None:
-        found |= result.chosen.plain()
+        found |= _chosen(result.chosen)
     if result.polished is not None:
         found["polished"] = result.polished.plain()
     if isinstance(own, Relaxed) and own.rounding is not None:
@@ -82,7 +82,7 @@ def search_in_words(result: MatchResult) -> Iterator[str]:
     own, chosen = result.account, result.chosen
     if chosen is not None:
         repair = f" with the repair {chosen.repair}" if chosen.repair else ""
-        yield f"method: auto chose {chosen.method}{repair}: {tried_in_words(chosen.rows())}"
+        yield f"method: auto chose {chosen.method}{repair}: {tried_in_words(_chosen(chosen))}"
     elif result.polished is not None:
         yield f"polish: {polished_in_words(result.polished.plain())}"
     if isinstance(own, Relaxed) and own.rounding is not None:
@@ -94,8 +94,18 @@ def search_in_words(result: MatchResult) -> Iterator[str]:
             yield f"constrained: {constrained_in_words(one)}"
 
 
-def tried_in_words(rows: Iterable[Mapping[str, Any]]) -> str:
-    """A method after the other: its held-out losses with every repair, or why it was not tried."""
+def _chosen(chosen: Chosen) -> dict[str, Any]:
+    """What was taken, and what was measured for it where that is not cross-entropy and accuracy."""
+    usual = chosen.quantities == (CROSS_ENTROPY, ACCURACY)
+    return chosen.plain() | ({} if usual else {"measured": describe_quantities(chosen.quantities)})
+
+
+def tried_in_words(match: Mapping[str, Any]) -> str:
+    """A method after the other: its held-out losses with every repair, or why it was not tried.
+
+    `match` names the loss, where that is one of the user's own, and the figure that was chosen by.
+    """
+    rows: Iterable[Mapping[str, Any]] = match.get("tried", ())
     methods: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         methods.setdefault(row["method"], []).append(row)
@@ -104,7 +114,10 @@ def tried_in_words(rows: Iterable[Mapping[str, Any]]) -> str:
         told.setdefault(", ".join(_told(own)), []).append(method)
     losses = any("held_out_loss" in row for own in methods.values() for row in own)
     said = "; ".join(f"{', '.join(methods)} {text}" for text, methods in told.items())
-    return ("held-out loss at the mean " if losses else "") + said
+    loss = match.get("measured", {}).get("loss", {})
+    named = f" ({clean(loss['name'])})" if loss and loss["name"] != CROSS_ENTROPY.name else ""
+    by = f"by {clean(match['by'])}; " if "by" in match else ""
+    return (f"{by}held-out loss{named} at the mean " if losses else by) + said
 
 
 def _told(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -115,7 +128,9 @@ def _told(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         if "why" in row:
             whys.setdefault(row["why"], []).append(repair)
         else:
-            yield f"{repair} {fixed(row.get('held_out_loss', math.inf))}".strip()
+            beside = [f"{clean(key)} {fixed(value)}" for key, value in row.get("metrics", {}).items()]
+            more = f" ({', '.join(beside)})" if beside else ""
+            yield f"{repair} {fixed(row.get('held_out_loss', math.inf))}{more}".strip()
     for why, repairs in whys.items():
         yield f"{', '.join(repairs)} {why}".strip()
 

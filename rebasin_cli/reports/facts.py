@@ -30,7 +30,7 @@ def facts(report: Measured) -> list[tuple[str, str]]:
     """(word, sentence) on how the figures came about: match, proof, data, spec, seed; no times."""
     lines = [
         ("match", _match(report.match)),
-        ("tried", clean(tried_in_words(report.match.get("tried", ())))),
+        ("tried", clean(tried_in_words(report.match))),
         ("learning", _learning(learning(report.match))),
         ("proof", _proof(report.proof)),
         ("data", _data(report.data)),

@@ -16,7 +16,7 @@ from ..checkpoints.checkpoint import Checkpoint
 from ..datasets import SPLITS, open_data
 from ..datasets import Data as DataSet
 from ..datasets.batches import TARGETS, LoaderData
-from ..errors import DataError, UsageError
+from ..errors import DataError, UsageError, unknown
 from ..matchers.activations import MATCH_BATCH
 from ..networks import scoring
 from ..networks.evaluation import Scores, evaluate
@@ -253,6 +253,17 @@ def quantities_of(data: Data) -> tuple[Quantity, ...]:
     """What is measured: the loss first, then every metric. Raises UsageError."""
     loss, metrics = loss_of(data) or Loss(), metrics_of(data)
     return (loss.quantity, *(quantity for metric in metrics or (Metric(),) for quantity in metric.figures))
+
+
+def chosen_by(data: Data) -> str:
+    """The key of the figure that methods and repairs are chosen by. Raises UsageError, with the list."""
+    metrics = quantities_of(data)[1:]
+    for metric in metrics:
+        if data.choose.casefold() in (metric.key, metric.name.casefold()):
+            return metric.key
+    if data.choose == "loss":
+        return "loss"
+    raise unknown("figure of --choose", data.choose, ["loss", *(metric.name for metric in metrics)])
 
 
 def scorer(data: Data, output: str | None, device: str) -> Callable[..., Scores]:

@@ -285,6 +285,11 @@ class Session:
             Loss(scoring.OWN, carried=True) if self.own_loss else None
         )
 
+    @property
+    def chosen_by(self) -> str:
+        """The key of the held-out figure that methods and repairs are chosen by. Raises UsageError."""
+        return samples.chosen_by(self.asked.data)
+
     def look_at_inputs(self, splits: Splits, network: nn.Module | None) -> None:
         """What `better` is, by the first splits that are looked at with a network."""
         if self.better is None and network is not None:

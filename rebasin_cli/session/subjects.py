@@ -176,6 +176,22 @@ class Choosing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The figure to choose by."""
+
+    PANEL = SAMPLES
+
+    choose: str = option(
+        "loss",
+        "Held-out figure that methods and repairs are chosen by: loss, or a metric's name; what learns, "
+        "learns by the loss.",
+        metavar="loss|NAME",
+        role=PLAIN,
+        everywhere=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scoring:
     """How outputs are scored, and whether endpoints have to be any good."""
 
@@ -221,11 +237,12 @@ class Calibration:
         metavar="N",
         min=1,
         max=1_000,
+        everywhere=True,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data(DataSet, Samples, Choosing, Scoring, Calibration):
+class Data(DataSet, Samples, Choosing, Choice, Scoring, Calibration):
     """The samples to run a network on, and how its outputs are scored."""
 
     full: bool = option(False, "All training samples.", role=PLAIN)

@@ -268,3 +268,42 @@ def test_the_accuracy_of_every_class_is_told_the_worst_first(trained, done, run)
     )
     missed = run("eval", trained[0], "--data", "digits", "--gate", "class accuracy >= 100%")
     assert missed.code == 1 and "the accuracy of the worst class is" in missed.err
+
+
+def test_methods_and_repairs_are_chosen_by_the_figure_that_is_named(trained, done, refused, own, tmp_path):
+    """What is tried has all figures by their names, and the best by the one that was named is taken."""
+    auto = ("merge", *trained, *own[:2], *own[4:], "--method", "auto", "--budget", "20G", "--held-out", 0.5)
+    for name, sign in (("misses", 1), ("worst class", -1)):
+        key = name.replace(" ", "_")
+        told = done(*auto, "--choose", name, "-o", f"{key}.safetensors", "--json")
+        match = told.json()["match"]
+        assert match["by"] == key and match["measured"]["loss"]["name"] == "regret"
+        found = {(row["method"], row.get("repair")): row for row in match["tried"] if "metrics" in row}
+        assert len(found) > 1 and all({"misses", "worst_class"} == {*r["metrics"]} for r in found.values())
+        first = next(iter(found.values()))["metrics"][key]
+        of = [r["metrics"][key] for (method, how), r in found.items() if method == match["chosen"]]
+        assert min(sign * value for value in of) <= sign * first
+        assert foreign(told.out + told.err) == []
+    refused(2, *auto, "--choose", "accuracy", "-o", "no.safetensors", says=("unknown figure", "misses"))
+    wm = ("merge", *trained, *own[:2], "--method", "wm", "--repair", "none", "--choose", "accuracy")
+    refused(2, *wm, "-o", "no.safetensors", says="nothing is chosen")
+    none = ("merge", *trained, *own[:2], "--method", "none", "--choose", "accuracy")
+    refused(2, *none, "--repair", "none", "-o", "no.safetensors", says="as they are")
+    refused(2, *none, "--soup", "greedy", "-o", "no.safetensors", says="lowers the loss")
+
+
+def test_a_repair_is_chosen_by_a_loss_and_a_metric_of_ones_own(trained, done, own):
+    done("merge", *trained, "--method", "wm", "--repair", "none", "-o", "merged.safetensors")
+    done("align", *trained, "--method", "wm", "-o", "aligned.safetensors")
+    ends = ("--endpoints", trained[0], "aligned.safetensors")
+    scored = ("--data", "digits", *own[4:], "--repair", "auto", "--choose", "misses", "--force")
+    told = done("repair", "merged.safetensors", *ends, *scored)
+    said = next(line for line in told.err.splitlines() if "--repair auto chose" in line)
+    assert "by misses: the merged model's held-out loss (regret) is" in said and "cents" in said
+    assert "misses 0" in said and "worst_class" in said and foreign(told.out + told.err) == []
+
+
+def test_what_a_curve_was_aligned_by_has_the_metrics_too(trained, done, own):
+    words = ("--method", "auto", "--epochs", 1, "--limit", 100)
+    told = done("curve", *trained, "--data", "digits", *own[4:], *words, "--json").json()
+    assert any("misses" in row.get("metrics", {}) for row in told["match"]["tried"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli.errors import NetworkError
+from rebasin_cli.errors import NetworkError, UsageError
 from rebasin_cli.measure import intervals
 from rebasin_cli.measure.controls import Ensemble
 from rebasin_cli.measure.intervals import interval, resampled_means, t_interval
@@ -16,6 +16,7 @@ from rebasin_cli.repair import choosing
 from rebasin_cli.repair.calibration import Scaled
 from rebasin_cli.reports import Curve, Middle, Report, Row, barrier_of
 from rebasin_cli.reports.conclusion import conclude
+from rebasin_cli.types import Quantity
 
 
 def test_a_bootstrap_interval_is_that_of_the_normal_law_for_many_samples():
@@ -308,3 +309,20 @@ def test_the_interval_of_the_chord_is_paired_with_both_ends():
     assert (low, high) == pytest.approx((0.5, 0.5), abs=1e-6)
     wide = found.rows[0].middle["test"].intervals["loss"]
     assert wide[1] - wide[0] > 0.02
+
+
+@pytest.mark.parametrize(("larger", "chosen"), [(True, "repair"), (False, "none")])
+def test_a_metric_that_is_named_decides_whichever_way_is_better(larger, chosen):
+    given = iter((0.5, 0.6))
+    quantities = (Quantity("cents lost"), Quantity("hits", larger_is_better=larger))
+
+    def scores(network, held, **more):
+        return Scores(1.0, {"hits": next(given)}, 100, quantities=quantities)
+
+    choice = choosing.choose(nn.Identity(), lambda network: None, [], scores=scores, unseen=True, by="hits")
+    assert choice.chosen == chosen and choice.metrics == {"none": {"hits": 0.5}, "repair": {"hits": 0.6}}
+
+
+def test_a_metric_that_was_not_measured_decides_nothing():
+    with pytest.raises(UsageError, match="not measured"):
+        choosing.choose(nn.Identity(), lambda it: None, [], scores=scores_of([0.5, 0.4]), by="iou")

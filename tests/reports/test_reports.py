@@ -853,9 +853,10 @@ def test_what_auto_tried_is_told_a_method_after_the_other_and_the_same_reason_on
         {"method": "dual", "why": "too long"},
         {"method": "ste", "why": "too long"},
     ]
-    told = accounts.tried_in_words(rows)
+    told = accounts.tried_in_words({"tried": rows})
     assert told == (
         "held-out loss at the mean wm 0.2500, repair 0.1250, refit, distill too long; am inf; "
         "dual, ste too long"
     )
-    assert accounts.tried_in_words([]) == "" and accounts.tried_in_words(rows[-1:]) == "ste too long"
+    assert accounts.tried_in_words({}) == ""
+    assert accounts.tried_in_words({"tried": rows[-1:]}) == "ste too long"

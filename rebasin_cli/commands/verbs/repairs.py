@@ -66,6 +66,11 @@ def planned(session: Session, *, has_data: bool | None = None) -> RepairPlan:
         )
     named = asked.network.net is not None or session.fitted.spec.net is not None
     how = decide(session.fitted, asked.repair, has_data=there, has_network=named)
+    if session.chosen_by != "loss" and "auto" not in (how, session.method):
+        raise UsageError(
+            f"--choose {session.asked.data.choose}: nothing is chosen, since --repair is {how}",
+            hint="Leave it out, or choose a method: --method auto",
+        )
     statistics = bool(session.fitted.statistics)
     return RepairPlan(how, repairs.open_to_choice(asked.repair.repair, statistics=statistics))
 
@@ -203,6 +208,9 @@ def of(session: Session, plan: RepairPlan, endpoints: Sequence[Tensors]) -> Repa
         ridge=asked.repair.ridge,
         output=session.output,
         device=session.device,
+        scores=session.scores,
+        by=session.chosen_by,
+        metrics=bool(asked.data.metric),
     )
 
 

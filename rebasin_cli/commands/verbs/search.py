@@ -111,6 +111,7 @@ def _inputs(session: Session) -> dict[str, Any]:
         held = samples.open_splits(session.models, asked, session.seed, SILENT.say, wanted=["held"])
         session.splits |= session.with_own_loss(held)
         found["held"] = session.splits["held"]
+    found |= {"metric": samples.metrics_of(asked) or None, "choose": session.chosen_by}
     return found | ({} if session.loss is None else {"loss": session.loss})
 
 

@@ -9,8 +9,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...types import ACCURACY, CROSS_ENTROPY, Quantity
+
 if TYPE_CHECKING:
     from ...repair import Outcome
+
+DEFAULT = (CROSS_ENTROPY, ACCURACY)  # what is measured where nobody says anything else
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,7 @@ class Tried:
     seconds: float | None = None
     held_out_loss: float | None = None
     why: str | None = None
+    metrics: Mapping[str, float] | None = None  # held-out, by name, where any was asked for
 
     def plain(self) -> dict[str, Any]:
         """What is known of it."""
@@ -141,13 +146,16 @@ class Chosen:
     """What was taken of several methods, with one of the repairs that are open.
 
     `repair` is None where it is what a merge chooses by itself; `repaired` is what it did to the models' mean
-    with equal weights, where that took long.
+    with equal weights, where that took long. `by` is the key of the held-out figure that it was chosen by,
+    `quantities` what was measured, the loss first.
     """
 
     method: str
     tried: tuple[Tried, ...]
     repair: str | None = None
     repaired: Outcome | None = field(default=None, repr=False, compare=False)
+    by: str = "loss"
+    quantities: tuple[Quantity, ...] = DEFAULT
 
     def rows(self) -> list[dict[str, Any]]:
         """What was tried, without the seconds, which no two runs share."""
@@ -156,6 +164,7 @@ class Chosen:
     def plain(self) -> dict[str, Any]:
         told: dict[str, Any] = {"chosen": self.method}
         told |= {"repair": self.repair} if self.repair else {}
+        told |= {"by": self.by} if self.by != "loss" else {}
         told["tried"] = self.rows()
         done = None if self.repaired is None else self.repaired.repaired
         return told | ({"repair_samples": done.samples} if done is not None and done.samples else {})

@@ -82,6 +82,8 @@ def align(
     output: str | int | None = None,
     not_kept: Sequence[str] = (),
     loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None,
+    metric: Any = None,
+    choose: str = "loss",
     prove: bool = True,
     start: State | None = None,
     progress: Callable[[State], None] | None = None,
@@ -96,7 +98,7 @@ def align(
     `options` is the method's own Options, or a mapping of those that differ from their defaults. `polish`
     says how long swaps on the true loss are tried in the end (`25s`, `300steps`); it needs network and data.
     `repairs` are those of the merge that is to come, which a method that tries several chooses from, too,
-    and `ridge` theirs.
+    and `ridge` theirs. It measures each `metric`, too, and chooses by the figure that `choose` names.
     """
     if len(models) < 2:
         raise UsageError("aligning takes at least two models")
@@ -130,6 +132,8 @@ def align(
         output=output,
         not_kept=tuple(not_kept),
         loss=loss,
+        metric=metric,
+        choose=choose,
         device=devices.for_search(device),
         ranks=ranks,
     )

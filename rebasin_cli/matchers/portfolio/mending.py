@@ -72,7 +72,7 @@ class Mending:
         self.graphs: dict[Any, Any] = {}
         self.took: dict[str, float] = {}  # seconds of a repair, the last time
         self.distilled: Outcome | None = None  # by the last repair, if it was one that took long
-        self.scores = partial(evaluate, loss=problem.loss, device=problem.device)
+        self.scores = partial(evaluate, loss=problem.loss, metric=problem.metric, device=problem.device)
 
     def models(self, permutations: Sequence[Permutations]) -> list[Any]:
         reference, *others = self.problem.models
@@ -100,7 +100,8 @@ class Mending:
             done = replace(done, samples=getattr(batches, "samples", None))
             self.distilled = Outcome.of(self.network, done) if how == LAST else None
         answers = Recording(self.network, self.problem.output)  # the network is run once for all figures
-        return measure(answers, self.held, self.scores, None, self.problem.device, scaled=not self.unseen)
+        device, by = self.problem.device, self.problem.choose
+        return measure(answers, self.held, self.scores, None, device, scaled=not self.unseen, by=by)
 
     def seconds(self, how: str, room: float, share: float = 1.0) -> float:
         """About how long a repair takes: as long as the last time, else by what it computes.

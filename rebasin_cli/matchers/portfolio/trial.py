@@ -36,8 +36,8 @@ class Trial:
             raise LookupError(f"{self.method} found nothing: {self.why}")
         return self.result
 
-    def accounts(self, *, repairs: bool) -> Iterator[Tried]:
-        """A row a merge; with `repairs` each says its own."""
+    def accounts(self, *, repairs: bool, metrics: bool = False) -> Iterator[Tried]:
+        """A row a merge; with `repairs` each says its own, with `metrics` these beside the loss."""
         if self.result is None:
             yield Tried(self.method, seconds=round(self.seconds, 2), why=self.why)
         for how, (measured, seconds) in self.merges.items():
@@ -47,6 +47,7 @@ class Trial:
                 how if repairs else None,
                 round(self.seconds + seconds, 2),
                 loss if loss < math.inf else None,
+                metrics=measured.plain.finite if metrics else None,
             )
         for how, why in self.lacking.items():
             yield Tried(self.method, how, why=why)
