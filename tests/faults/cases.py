@@ -41,7 +41,7 @@ KEPT = (".search.safetensors", ".training.pt", ".log.jsonl")  # of what was inte
 # Reports of two runs differ in these, and so do statements on such a report; JUnit tells which steps
 # this very run has done.
 TIMES = re.compile(
-    rb'"times": \{[^}]*\}|time="[^"]*"|took [^<\n]*|"name": "out/j",\s*"digest": [^}]*'
+    rb'"times": \{[^}]*\}|time="[^"]*"|took(?:</dt><dd>|:)? ?[^<\n]*|"name": "out/j",\s*"digest": [^}]*'
     rb"|(?<=<system-out>)(done|unchanged)(?=;)"
 )
 PAIR = ("a.safetensors", "b.safetensors", "-o", "out.safetensors", "--force", "--no-prove")

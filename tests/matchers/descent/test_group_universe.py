@@ -141,18 +141,20 @@ def test_the_objective_is_no_lower_than_that_of_merge_many(make, first):
 
 
 @pytest.mark.sweep
-def test_who_is_named_first_is_no_matter_but_for_the_frame():
+@pytest.mark.parametrize("effort", ["fast", "normal"])
+def test_who_is_named_first_is_no_matter_but_for_the_frame(effort):
+    """Of several starts the best end is as good, to where sweeps stop: which of equals it is may differ."""
     found, forms = forms_of(Gated)
-    ends = []
+    how, ends = HOW | {"options": {"effort": effort}}, []
     for order in ((0, 1, 2), (2, 0, 1)):
-        done = align([forms[k] for k in order], found.fitted, **HOW, folds=found.folds)
+        done = align([forms[k] for k in order], found.fitted, **how, folds=found.folds)
         lie = {k: done.models[place] for place, k in enumerate(order)}
         pairs = itertools.combinations(range(3), 2)
         apart = [sum(float((lie[i][n] - lie[j][n]).square().sum()) for n in lie[0]) for i, j in pairs]
-        ends.append([done.result.objective_after, *apart])
+        ends.append([done.result.objective_after, *(apart if effort == "fast" else ())])
         assert all(torch.allclose(done.models[0][n], t) for n, t in forms[order[0]].items())
     for end in ends[1:]:
-        assert end == pytest.approx(ends[0], rel=1e-9)
+        assert end == pytest.approx(ends[0], rel=1e-9 if effort == "fast" else 1e-8)
 
 
 def kept(state):
