@@ -129,7 +129,7 @@ def files_of(text: str) -> list[Path]:
     waiting = [Path(module)] if module.endswith(".py") else _modules(folder, module.split("."))
     while waiting:
         path = waiting.pop()
-        if path in found or not os.path.isfile(path) or len(found) > MOST_FILES:
+        if path in found or not os.path.isfile(path) or len(found) >= MOST_FILES:
             continue
         found.append(path)
         try:

@@ -108,6 +108,19 @@ def test_the_seed_decides_everything_and_the_callers_randomness_nothing():
     assert not same(one, quick(seed=6).tensors)
 
 
+def test_each_epoch_draws_its_dropout_from_a_seed_of_its_own(monkeypatch):
+    begun, forward = [], WithEverything.forward
+
+    def noting(self, x):
+        if self.training:
+            begun.append(torch.random.get_rng_state().numpy().tobytes())
+        return forward(self, x)
+
+    monkeypatch.setattr(WithEverything, "forward", noting)
+    everything(epochs=3, batch_size=48)  # a step each
+    assert len(begun) == len({*begun}) == 3
+
+
 def test_seeds_are_derived_from_seed_and_purpose():
     assert derive(0, "a") == 58385795686298062
     assert len({derive(0, "a"), derive(1, "a"), derive(0, "b")}) == 3

@@ -239,6 +239,18 @@ def test_each_of_samples_with_many_targets_is_their_mean():
     assert [each[0].item() for each in scores.each.values()] == pytest.approx([scores.loss, 0.5])
 
 
+def test_targets_that_do_not_count_have_no_part_in_their_samples_mean():
+    outputs = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    targets = torch.tensor([[0, 1, 2, 3, 0], [1, 2, -100, -100, 3], [-100, -100, -100, -100, 2]])
+    each = evaluate(Fixed(), [(outputs, targets)], each=True).each
+    for k, (rows, its) in enumerate(zip(outputs.mT, targets, strict=True)):
+        counted = its != -100
+        loss = nn.functional.cross_entropy(rows[counted], its[counted]).item()
+        assert each["loss"][k].item() == pytest.approx(loss)
+        right = (rows[counted].argmax(1) == its[counted]).double().mean().item()
+        assert each["accuracy"][k].item() == pytest.approx(right)
+
+
 def test_the_bins_of_a_reliability_diagram():
     rows = logits_of((0.59, 0.41), (0.59, 0.41), (0.9, 0.1), (0.9, 0.1))
     samples, confidence, accuracy = evaluate(Fixed(), [(rows, torch.tensor([0, 1, 0, 0]))]).bins
@@ -402,6 +414,17 @@ def wide(outputs, targets):
     return torch.zeros_like(outputs)
 
 
+def praised(outputs, targets):
+    return outputs.mean()
+
+
+def called_otherwise(outputs, targets):
+    return outputs.mean()
+
+
+praised.higher_is_better, called_otherwise.name = True, "ECE"
+
+
 @pytest.mark.parametrize(
     "given, told",
     [
@@ -409,6 +432,8 @@ def wide(outputs, targets):
         ({"loss": long}, r"batch 0: long is float32 \(3,\), and the batch has 7 samples|one number a sample"),
         ({"loss": wide}, r"batch 0: wide is float32 \(7, 4\)|flatten"),
         ({"loss": lambda outputs, targets: "much"}, "batch 0: <lambda> is str|one number"),
+        ({"loss": praised}, "the loss praised says that larger is better|A loss is smaller"),
+        ({"metric": called_otherwise}, "a metric cannot be called 'ECE'|`name` of its own"),
         ({"metric": Broken}, "the metric Broken has no reset|update"),
         ({"metric": Raising}, "largest fails in compute: ZeroDivisionError: no positives"),
     ],

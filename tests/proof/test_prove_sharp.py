@@ -358,25 +358,31 @@ def test_weights_near_their_own_keep_what_a_mask_forbids():
 class Halting(nn.Module):
     """As many steps as a unit of its own asks for: nothing that is computed from `stop` is an output."""
 
-    def __init__(self):
+    def __init__(self, ends):
         super().__init__()
         self.first, self.step, self.head = nn.Linear(5, 6), nn.Linear(6, 6), nn.Linear(6, 3)
-        self.stop = nn.Linear(6, 1)
+        self.stop, self.ends = nn.Linear(6, 1), ends
 
     def forward(self, x):
         state = self.first(x).relu()
         for _ in range(4):
-            if torch.sigmoid(self.stop(state)).mean() > 0.9:
+            if self.ends(torch.sigmoid(self.stop(state)).mean()):
                 break
             state = state + self.step(state).relu()
         return self.head(state)
 
 
-def test_what_decides_when_a_loop_ends_is_seen_where_no_output_is_computed_from_it():
+@pytest.mark.parametrize(
+    "ends",
+    [lambda p: p > 0.9, lambda p: p > 1, lambda p: torch.ones_like(p) < p, lambda p: p.item() > 1],
+    ids=["sometimes", "never", "never, the other way round", "never, by a number"],
+)
+def test_what_decides_when_a_loop_ends_is_seen_where_no_output_is_computed_from_it(ends):
+    """Also where no trial makes it end sooner: no output shows anything then."""
     torch.manual_seed(0)
     right = {"first.weight": "h .", "first.bias": "h", "step.weight": "h h", "step.bias": "h"}
     right |= {"stop.weight": ". h", "stop.bias": ".", "head.weight": ". h", "head.bias": "."}
-    network, x = Halting(), torch.randn(4, 5)
+    network, x = Halting(ends), torch.randn(4, 5)
     assert prove(network, spec_for(network, right), x).without_effect == ()
     with pytest.raises(NotProven):
         prove(network, spec_for(network, right | {"stop.weight": ". ."}), x)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rebasin_cli.errors import NetworkError, UsageError
+from rebasin_cli.registry import references
 from rebasin_cli.registry.references import files_of, import_reference, unnamed
 from tests.odd_files import KINDS, lay
 
@@ -33,6 +34,30 @@ def test_sources_are_looked_through_up_to_a_size(tmp_path, monkeypatch):
         assert [path.name for path in files_of("main.py:build")] == names
     with pytest.raises(UsageError, match="absent.py: no such file"):
         import_reference("absent.py:build", error=NetworkError)
+
+
+def test_imports_from_the_package_itself_are_looked_for_where_python_looks(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = {
+        "net.py": "from . import beside\nfrom .. import above\nfrom ..near import deep\nimport top\n",
+        **dict.fromkeys(["beside.py", "../above.py", "../near/deep.py", "top.py"], ""),
+        **dict.fromkeys(["above.py", "near/deep.py", "../beside.py", "../../above.py"], ""),  # not meant
+    }
+    for name, text in texts.items():
+        path = Path("whole/inner", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    found = {path.resolve().relative_to(tmp_path) for path in files_of("whole/inner/net.py:build")}
+    names = ("inner/net.py", "inner/beside.py", "above.py", "near/deep.py", "inner/top.py")
+    assert found == {Path("whole", name) for name in names}
+
+
+def test_no_more_files_are_looked_through_than_so_many(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(references, "MOST_FILES", 3)
+    for k in range(6):
+        (tmp_path / f"part{k}.py").write_text(f"import part{k + 1}\n")
+    assert len(files_of("part0.py:build")) == 3
 
 
 def test_code_of_two_folders_that_call_a_module_alike_gets_its_own_each(tmp_path, monkeypatch):

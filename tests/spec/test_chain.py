@@ -147,6 +147,20 @@ REFUSED = {
         lambda: nn.Sequential(C(1, 6, 3), nn.ReLU(), C(6, 6, 2), nn.ReLU(), C(6, 1, 3)),
         "2  may be transposed",
     ),
+    "square among transposed": (
+        lambda: nn.Sequential(T(9, 6, 3), nn.ReLU(), T(6, 6, 3), nn.ReLU(), T(6, 1, 3)),
+        "2  may be transposed",
+    ),
+    "there and back without biases": (
+        lambda: nn.Sequential(C(6, 4, 3, bias=False), nn.ReLU(), C(4, 6, 3, bias=False)),
+        "may have inputs or outputs first",
+    ),
+    "a list with a block in it": (
+        lambda: nn.Sequential(
+            *(L(6, 4), nn.ReLU(), L(4, 4), nn.ReLU(), L(4, 2), nn.ReLU(), Parts(only=L(2, 5)))
+        ),
+        "4 units between 0 and 2",
+    ),
     "no square is flattened": (lambda: Parts(a=C(1, 6, 3), b=L(6 * 5, 4)), "in no order"),
     "an embedding": (lambda: Parts(a=nn.Embedding(99, 8), b=L(8, 6), c=L(6, 2)), "in no order"),
     "recurrent": (lambda: Parts(a=nn.LSTM(4, 6), b=L(6, 2)), "a  with weight_ih_l0"),
@@ -195,3 +209,7 @@ def test_the_order_of_a_file_tells_what_shapes_leave_open_only_where_it_is_not_s
     assert said in chain.read(shapes(network), plain=True).spec.unproven
     with pytest.raises(chain.NoChain, match="several orders"):
         chain.read(shapes(network, filed=False), plain=True)
+    alphabetic = Parts(a=L(9, 6), b=L(6, 6), c=L(6, 6), d=L(6, 2))  # sorted it fits, too, and says as little
+    assert [*chain.read(shapes(alphabetic), plain=True).words] == ["a", "b", "c"]
+    with pytest.raises(chain.NoChain, match="several orders"):
+        chain.read(shapes(alphabetic, filed=False), plain=True)

@@ -18,6 +18,7 @@ def test_orders_are_written_with_their_metadata_and_read_back(tmp_path):
     stored.save(path, Elements(ORDER), metadata={"rebasin.method": "wm"})
     found = stored.load(path)
     assert found.metadata["rebasin.method"] == "wm" and not found.brings_spec and not found.elements.maps
+    assert found.metadata[stored.KEY] == stored.ORDERS
     assert found.elements.permutations.keys() == ORDER.keys()
     assert all(torch.equal(found.elements.permutations[word], ORDER[word]) for word in ORDER)
     with pytest.raises(OutputExists):
@@ -30,7 +31,8 @@ def test_maps_are_written_beside_their_orders_with_the_form_that_they_act_in(tmp
     form = {stored.SPEC: "s", stored.FOLDS: "f"}
     stored.save(tmp_path / "e.perm.safetensors", Elements(ORDER, MAPS), form=form, metadata={"note": "n"})
     found = stored.load(tmp_path / "e.perm.safetensors")
-    assert found.brings_spec and {**form, "note": "n"}.items() <= found.metadata.items()
+    told = {**form, stored.KEY: stored.ELEMENTS, "note": "n"}  # who knows orders alone reads no maps past it
+    assert found.brings_spec and told.items() <= found.metadata.items()
     assert torch.equal(found.elements.maps["b"], MAPS["b"]) and found.elements.maps.keys() == MAPS.keys()
     assert set(open_checkpoint(tmp_path / "e.perm.safetensors")) == {"a", "b", "b:map"}
 
