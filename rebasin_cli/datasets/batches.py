@@ -443,16 +443,19 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 SHOWN = 8  # entries of a dictionary in a message
+DEPTH = 3  # containers within containers there, which may hold themselves
 
 
-def describe(value: Any) -> str:
+def describe(value: Any, depth: int = DEPTH) -> str:
     """What something is, for messages: "float32 (8, 10)", "tuple of 2: …", "Dataset"."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    if not depth and isinstance(value, (Mapping, tuple, list)):
+        return "…"
     if isinstance(value, Mapping):
-        items = ", ".join(f"{key}: {describe(item)}" for key, item in list(value.items())[:SHOWN])
+        items = ", ".join(f"{key}: {describe(item, depth - 1)}" for key, item in list(value.items())[:SHOWN])
         return f"{{{items}{', …' if len(value) > SHOWN else ''}}}"
     if isinstance(value, (tuple, list)):
-        items = ", ".join(describe(item) for item in value[:4])
+        items = ", ".join(describe(item, depth - 1) for item in value[:4])
         return f"{type(value).__name__} of {len(value)}" + (f": {items}" if items else "")
     return type(value).__name__

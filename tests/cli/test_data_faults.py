@@ -41,6 +41,18 @@ FAULTS = {
     "no batches": ("[]", "no "),
     "empty batches": ("[(IMAGES[:0], LABELS[:0])] * 3", "no "),
     "raises in the middle": ("Raises()", "the data failed at batch 1: OSError: no such disk"),
+    "splits that hold themselves": (
+        "{}\nBATCHES['train'] = BATCHES['test'] = BATCHES",
+        "mine.py:loader returns {train: {train: {train: …, test: …}",
+    ),
+    "inputs that hold themselves": (
+        "[]\nround_ = [IMAGES]\nround_.append(round_)\nBATCHES.append((round_, LABELS))",
+        "the data failed at batch 0: RecursionError",
+    ),
+    "inputs in 300 tuples": (
+        "IMAGES\nfor _ in range(300): BATCHES = (BATCHES,)\nBATCHES = [(BATCHES, LABELS)]",
+        "tuple of 1: tuple of 1: tuple of 1: …",
+    ),
     "no pairs": ("[IMAGES]", "batch 0 of the data is float32 (8, 1, 8, 8)"),
 }
 COMMANDS = {
