@@ -27,7 +27,8 @@ from ..errors import DataError, UsageError
 from ..registry import Registry, import_reference, is_reference, references, unnamed, user_code
 from ..registry.surroundings import from_home
 from ..runtime.seeds import generator
-from .batches import Keyed, LoaderData, Once, open_loader
+from .batches import Keyed, Once
+from .loaders import LoaderData, open_loader
 from .normalization import UNIT, USUAL, Normalization, measured
 from .samples import MOST_CLASSES, SPLITS, Samples, check
 from .windows import spelled

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from .. import nets
 from ..datasets import Data, Samples, open_data
-from ..datasets.batches import LoaderData
+from ..datasets.loaders import LoaderData
 from ..errors import UsageError
 from ..learning.training import train as trained_alone
 from ..matchers import Problem, wm

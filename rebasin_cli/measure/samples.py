@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..datasets.batches import LoaderData, checked, size_of, tensors_in
+from ..datasets.batches import checked, size_of, tensors_in
+from ..datasets.loaders import LoaderData
 from ..networks.evaluation import Scores
 from ..types import Batches
 

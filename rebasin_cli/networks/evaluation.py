@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from ..datasets.batches import checked, size_of, to_device
 from ..types import ACCURACY, CROSS_ENTROPY, Batches, Quantity
+from .classes import IGNORED, fit_classes, logits_of, wide
 from .folding import folded
 from .layout import in_parts
 from .running import evaluating, fed
-from .scoring import IGNORED, Loss, fit_classes, logits_of, metrics_of, wide
+from .scoring import Loss, metrics_of
 
 log = logging.getLogger("rebasin")
 BINS = 15

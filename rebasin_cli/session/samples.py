@@ -15,12 +15,14 @@ from .. import datasets
 from ..checkpoints.checkpoint import Checkpoint
 from ..datasets import SPLITS, open_data
 from ..datasets import Data as DataSet
-from ..datasets.batches import TARGETS, LoaderData
+from ..datasets.batches import TARGETS
+from ..datasets.loaders import LoaderData
 from ..errors import DataError, UsageError, unknown
 from ..matchers.activations import MATCH_BATCH
 from ..networks import scoring
+from ..networks.classes import CLASSES
 from ..networks.evaluation import Scores, evaluate
-from ..networks.scoring import CLASSES, Loss, Metric
+from ..networks.scoring import Loss, Metric
 from ..registry import import_reference, is_reference
 from ..registry.options import real
 from ..repair.options import REFIT_BATCH, SAMPLES

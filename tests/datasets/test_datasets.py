@@ -15,7 +15,7 @@ from PIL import Image
 
 from rebasin_cli import datasets
 from rebasin_cli.datasets import Data, Normalization, Samples, downloads, once, open_data
-from rebasin_cli.datasets.batches import open_loader
+from rebasin_cli.datasets.loaders import open_loader
 from rebasin_cli.datasets.sets import _cifar, cifar10
 from rebasin_cli.errors import DataError, ResourceError, UsageError
 from rebasin_cli.registry import references

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rebasin_cli.datasets.batches import LoaderData
+from rebasin_cli.datasets.loaders import LoaderData
 from rebasin_cli.errors import UsageError
 from rebasin_cli.measure import baseline, samples
 from rebasin_cli.measure.baseline import Subject, against, check_baseline

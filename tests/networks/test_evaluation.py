@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli.datasets.batches import First, Keyed, LoaderData
+from rebasin_cli.datasets.batches import First, Keyed
+from rebasin_cli.datasets.loaders import LoaderData
 from rebasin_cli.errors import DataError, NetworkError, RebasinError, UsageError
 from rebasin_cli.networks.evaluation import Scores, calibrated, evaluate
 from rebasin_cli.networks.running import evaluating

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ...checkpoints.saved import words
-from ...datasets.batches import LoaderData
+from ...datasets.loaders import LoaderData
 from ...registry import references
 from ...repair.options import SAMPLES
 from ...reports import accounts

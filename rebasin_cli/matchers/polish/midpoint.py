@@ -15,8 +15,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ... import networks
 from ...datasets.batches import map_tensors, tensors_in, to_device
 from ...errors import NetworkError
+from ...networks.classes import logits_of
 from ...networks.running import fed, forward, pick, returned
-from ...networks.scoring import Loss, logits_of
+from ...networks.scoring import Loss
 from .. import Problem
 from ..straight_through.mixture import prepared
 from ..straight_through.multiplications import counted

@@ -20,9 +20,10 @@ from torch import nn
 from ... import networks
 from ...datasets.batches import checked, head, size_of, to_device
 from ...errors import NetworkError
+from ...networks.classes import accuracies, turned
 from ...networks.layout import in_parts
 from ...networks.running import fed, forward, returned
-from ...networks.scoring import Loss, accuracies, turned
+from ...networks.scoring import Loss
 from ...networks.state import duplicate
 from ...repair.calibration import MOST, calibrated_loss, rows_of
 from .. import Problem

@@ -1,0 +1,207 @@
+"""A loader of a user's own: what it gives, called with a split's name, as a data set."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import DataError, UsageError
+from ..registry import user_code
+from .batches import SHOWN, Keyed, checked, describe, head, part_of, size_of
+
+ENDLESS = 10_000_000  # samples, after which a loader that does not tell its length is taken to have no end
+
+
+@dataclass(frozen=True)
+class LoaderData:
+    """One split of a user's own loader; its batches are used as they are, in their own order.
+
+    Has the methods of `Data`. `subset` takes the first samples, since drawing would read everything,
+    after `skip` others.
+    """
+
+    name: str
+    split: str
+    batches: Iterable[Any]
+    limit: int | None = None
+    normalization: None = None
+    vocabulary: None = None
+    classes: int | None = None
+    batch_size: int | None = None
+    skip: int = 0
+    keyed: Keyed = Keyed()
+    how: str = ""  # the loader was called, where that was not loader(split)
+    _count: list[int] = field(default_factory=list, repr=False, compare=False)
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        left, passed, seen = self.limit, self.skip, 0
+        for inputs, targets in checked(self.batches, self.keyed):
+            size = size_of(targets, inputs)
+            seen += size
+            if left is None and seen > ENDLESS and not hasattr(self.batches, "__len__"):
+                raise DataError(
+                    f"{self.name} ({self.split}) yields more than {ENDLESS:,} samples, with no end in sight",
+                    hint="Take the first ones with --limit N; a loader that has a length (len) is read whole",
+                )
+            if passed:
+                over, passed = min(passed, size), max(passed - size, 0)
+                if not (size := size - over):
+                    continue
+                inputs, targets = part_of((inputs, targets), over, over + size)
+            if left is not None and size >= left:
+                yield part_of((inputs, targets), 0, left)
+                return
+            left = None if left is None else left - size
+            yield inputs, targets
+
+    @property
+    def samples(self) -> int:
+        """Counted by reading every batch once."""
+        if not self._count:
+            self._count.append(sum(size_of(targets, inputs) for inputs, targets in self))
+        return self._count[0]
+
+    def subset(self, limit: int, seed: int = 0, *, skip: int = 0) -> LoaderData:
+        if limit < 1:
+            raise UsageError(f"a limit of {limit} samples leaves nothing", hint="Give 1 or more.")
+        there = limit if self.limit is None else min(limit, max(self.limit - skip, 0))
+        return replace(self, limit=there, skip=self.skip + skip, _count=[])
+
+    def with_batch_size(self, batch_size: int) -> LoaderData:
+        return self
+
+    def mixed(self, seed: int) -> LoaderData:
+        """The loader's own order, as in `shuffled`."""
+        return self
+
+    def shuffled(self, rng: torch.Generator, *, augment: bool = False) -> Iterator[tuple[Any, Any]]:
+        """The loader's own order: whether and how it shuffles is its business."""
+        return iter(self)
+
+    def example(self, size: int = 2) -> Any:
+        inputs, _ = next(iter(self))
+        return head(inputs, size)
+
+    @property
+    def key(self) -> str | None:
+        """The key of the targets, where its first batch is a dictionary."""
+        with user_code("the data failed at batch 0", DataError):
+            first = next(iter(self.batches), None)
+        return self.keyed.of(first) if isinstance(first, Mapping) else None
+
+
+def open_loader(name: str, loader: Any, split: str, keyed: Keyed = LoaderData.keyed) -> LoaderData:
+    """What a user's loader yields of one split: `loader(split)` as a rule.
+
+    A function without arguments may give a dictionary of splits; and what can be iterated over as it is, such
+    as a DataLoader, is taken for every split. Raises DataError if it fails or if its result can be read only
+    once.
+    """
+    if isinstance(loader, Mapping):
+        return LoaderData(
+            name, split, _of_splits(name, loader, split), keyed=keyed, how="a dictionary of splits"
+        )
+    if not callable(loader) and hasattr(loader, "__iter__") and not isinstance(loader, str):
+        if iter(loader) is loader:
+            raise _read_once(name, loader)
+        return LoaderData(name, split, loader, keyed=keyed, how="taken as it is, the same for every split")
+    if not callable(loader):
+        raise DataError(f"{name} is {describe(loader)}; expected a function loader(split)", hint=_asked())
+    if _takes_nothing(loader):
+        with user_code(f"{name} failed", DataError):
+            found = loader()
+        if isinstance(found, Mapping):
+            how = "called without arguments, a dictionary of splits"
+            return LoaderData(name, split, _of_splits(name, found, split), keyed=keyed, how=how)
+        raise DataError(
+            f"{name} takes no arguments, and gives {describe(found)}",
+            hint='Let it give {"train": …, "test": …}, or take the split\'s name: def loader(split)',
+        )
+    wrong, certain = _taken(loader)
+    if certain:
+        raise DataError(f"{name} takes a truth value; expected a function loader(split)", hint=_asked(wrong))
+    with user_code(f"{name} failed on {split!r}", DataError, hint=wrong and _asked(wrong)):
+        batches = loader(split)
+        once = iter(batches) is batches
+    if once:
+        raise _read_once(name, batches)
+    if isinstance(batches, Mapping) or _loaders(batches):
+        raise DataError(
+            f"{name} returns {describe(batches)} for {split!r}; expected the batches of this split",
+            hint=_asked("yours returns several splits at once"),
+        )
+    return LoaderData(name, split, batches, keyed=keyed)
+
+
+def _read_once(name: str, batches: Any) -> DataError:
+    return DataError(
+        f"{name} returns {describe(batches)}, which can be read only once",
+        hint="Return a list, a DataLoader or an object whose __iter__ begins anew.",
+    )
+
+
+def _takes_nothing(loader: Callable[..., Any]) -> bool:
+    """Whether it can be called without arguments alone."""
+    try:
+        return not inspect.signature(loader).parameters
+    except (TypeError, ValueError):  # it does not say
+        return False
+
+
+def _of_splits(name: str, splits: Mapping[str, Any], split: str) -> Any:
+    """The batches of one of them. Raises DataError where there are none of this split."""
+    if split not in splits:
+        raise DataError(
+            f"{name} gives the splits {', '.join(map(repr, list(splits)[:SHOWN]))}, and no {split!r}",
+            hint="Call its splits train and test",
+        )
+    if iter(splits[split]) is splits[split]:
+        raise _read_once(name, splits[split])
+    return splits[split]
+
+
+def _taken(loader: Callable[..., Any]) -> tuple[str, bool]:
+    """How a function's arguments are other than one split's name, "" where they may be that.
+
+    And whether it would go wrong without failing: both names of a split are true.
+    """
+    try:
+        signature = inspect.signature(loader)
+    except (TypeError, ValueError):  # it does not say
+        return "", False
+    try:
+        first = next(iter(signature.bind("test").arguments), "")
+    except TypeError:
+        return f"yours takes {signature}", False
+    kind = signature.parameters[first]
+    wrong = f"yours takes {signature}, and gets it as its {first}"
+    named = first in ("train", "is_train", "training") and kind.annotation is kind.empty is kind.default
+    if isinstance(kind.default, bool) or kind.annotation in (bool, "bool") or named:
+        return wrong, True
+    number = kind.default is not kind.empty and not isinstance(kind.default, str | None)
+    sized = any(word in first.lower() for word in ("batch", "size", "root", "dir", "path", "num"))
+    return wrong if number or sized else "", False
+
+
+def _loaders(batches: Any) -> bool:
+    """Whether what stands for batches is a few loaders, as a pair for training and testing."""
+    return (
+        isinstance(batches, (tuple, list))
+        and bool(batches)
+        and all(hasattr(one, "__iter__") and not isinstance(one, _BATCH) for one in batches)
+    )
+
+
+_BATCH = (tuple, list, Mapping, Tensor, np.ndarray, str)
+
+
+def _asked(wrong: str = "") -> str:
+    """What a loader is called with, and how to make one of what is there."""
+    said = f'It is called with the split\'s name, "train" or "test"{f"; {wrong}" if wrong else ""}. '
+    return said + "Write one around it: def loader(split), which returns the batches of that split"

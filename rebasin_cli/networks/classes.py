@@ -1,0 +1,109 @@
+"""Outputs as logits of classes: whether they are, their cross-entropy and accuracy, of every sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..datasets.batches import describe
+from ..errors import DataError, NetworkError
+from ..runtime import devices
+from .running import select
+
+IGNORED = -100  # a target that does not count, as PyTorch's losses have it
+CLASSES = {"--loss": "cross-entropy", "--metric": "accuracy"}  # where the user does not say
+
+
+def fit_classes(outputs: Any, targets: Any) -> bool:
+    """Whether outputs are logits and targets their class numbers, as far as shapes tell."""
+    try:
+        logits_of(outputs, targets, 0)
+    except (DataError, NetworkError):
+        return False
+    return True
+
+
+def logits_of(
+    outputs: Any, targets: Any, number: int, lacking: Iterable[str] = ("--loss", "--metric")
+) -> Tensor:
+    """Logits (N, classes, …) of class numbers (N, …), the classes' axis found by the targets' shape.
+
+    They may be in the last axis, as transformers have them. Targets of −100 do not count. `lacking` are those
+    of the two options that the user did not give. Raises DataError or NetworkError where cross-entropy and
+    accuracy mean nothing here.
+    """
+    if not isinstance(targets, Tensor) or targets.dtype != torch.int64:
+        lacking = list(lacking)
+        raise DataError(
+            f"batch {number}: targets are {describe(targets)}; "
+            f"for {' and '.join(CLASSES[option] for option in lacking)} expected class numbers, int64 (N,)",
+            hint=f"For other targets {_give(lacking)}",
+        )
+    logits = turned(outputs, targets)
+    if logits.ndim < 2 or logits.shape[:1] + logits.shape[2:] != targets.shape:
+        raise NetworkError(
+            f"batch {number}: outputs {tuple(logits.shape)} do not fit targets {tuple(targets.shape)}; "
+            "expected (N, classes) and (N,), or (N, classes, T) and (N, T)",
+            hint=f"Where they are no logits of classes {_give(lacking)}",
+        )
+    low, high = _limits(targets)
+    if low < 0:  # some may not count
+        low, high = _limits(targets[targets != IGNORED])
+    if low < 0 or high >= logits.shape[1]:
+        raise DataError(
+            f"batch {number}: targets lie in {low}…{high}, but the network knows {logits.shape[1]} classes",
+            hint="Is this the data set that the network was trained on?",
+        )
+    return logits
+
+
+def _give(lacking: Iterable[str]) -> str:
+    return f"give {' and '.join(f'{option} module:function' for option in lacking)}."
+
+
+def _limits(targets: Tensor) -> tuple[int, int]:
+    """The least and the largest; 0 where there are none."""
+    if not targets.numel():
+        return 0, 0
+    low, high = targets.aminmax()
+    return int(low), int(high)
+
+
+def turned(outputs: Any, targets: Tensor) -> Tensor:
+    """Logits with the classes in the second axis; in the last, where shapes fit so and not otherwise."""
+    logits = select(outputs, None)
+    last = logits.ndim > 2 and logits.shape[:-1] == targets.shape
+    return logits.movedim(-1, 1) if last and logits.shape[:1] + logits.shape[2:] != targets.shape else logits
+
+
+def cross_entropies(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Of every sample in nats, float64 (N,); of a sample with many targets the mean of those that count.
+
+    NaN of samples whose targets do not count at all; infinite where the outputs are no numbers.
+    """
+    losses = F.cross_entropy(wide(outputs), targets, reduction="none")
+    return _by_sample(losses.nan_to_num(math.inf, posinf=math.inf), targets)
+
+
+def accuracies(outputs: Tensor, targets: Tensor) -> Tensor:
+    """How often the largest logit is the label's, 0–1, float64 (N,); outputs with NaN are wrong."""
+    right = (outputs.argmax(dim=1) == targets) & ~outputs.isnan().any(dim=1)
+    return _by_sample(right, targets)
+
+
+def _by_sample(values: Tensor, targets: Tensor) -> Tensor:
+    values = values.cpu().double()
+    if values.ndim < 2:
+        return values.masked_fill((targets == IGNORED).cpu(), math.nan)
+    counted = (targets != IGNORED).flatten(1).cpu()
+    return values.flatten(1).masked_fill(~counted, 0.0).sum(1) / counted.sum(1)
+
+
+def wide(outputs: Tensor) -> Tensor:
+    """In float64, where the device has it."""
+    return outputs.double() if devices.has_float64(outputs.device) else outputs.float()
