@@ -16,6 +16,7 @@ from ..runtime import files
 from ..types import Shapes, Tensors
 from . import chain
 from .fitting import fit
+from .layers import NoChain
 from .parsing import LARGEST, parse, refers_to
 from .spec import FittedSpec, Spec
 
@@ -218,7 +219,7 @@ def _resolved(
     if spec == chain.NAME:
         try:
             return chain.read(shapes, plain=True)
-        except chain.NoChain as why:
+        except NoChain as why:
             raise SpecError(
                 "these tensors are not read as a plain chain of layers",
                 problems=why.problems,
@@ -234,11 +235,11 @@ def _found(shapes: Shapes) -> FittedSpec:
     except NoSpecFits as error:
         try:
             return chain.read(shapes)
-        except chain.NoChain as why:
+        except NoChain as why:
             if not why.asks:
                 raise error from None
             doubts = why.problems
-        with suppress(chain.NoChain):
+        with suppress(NoChain):
             chain.read(shapes, plain=True)
             raise NoSpecFits(
                 f"{error.message.partition('; the nearest')[0]}, and their shapes have two readings",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rebasin_cli.datasets import batches
+from rebasin_cli.datasets import batches, loaders
 
 LOADERS = """
 import torch
@@ -105,7 +105,7 @@ def test_a_loader_without_an_end_is_read_as_far_as_the_limit(command, reading, d
 
 
 def test_a_loader_without_an_end_and_without_a_limit_is_refused(reading, refused, done, monkeypatch):
-    monkeypatch.setattr(batches, "ENDLESS", 100)
+    monkeypatch.setattr(loaders, "ENDLESS", 100)
     says = ("(test) yields more than 100 samples, with no end in sight", "--limit N")
     refused(6, *reading("barrier", "Endless()"), says=says)
     done(*reading("barrier", "[(IMAGES, LABELS)] * 20"))  # 160, but it has a length

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from rebasin_cli.proof.prove import prove
 from rebasin_cli.spec import chain
+from rebasin_cli.spec.layers import NoChain
 from tests.transformers import NoBias
 
 L, C, T = nn.Linear, nn.Conv2d, nn.ConvTranspose2d
@@ -172,7 +173,7 @@ REFUSED = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_may_be_something_else_is_refused(kind):
     make, why = REFUSED[kind]
-    with pytest.raises(chain.NoChain, match=why.replace("(", r"\(")):
+    with pytest.raises(NoChain, match=why.replace("(", r"\(")):
         chain.read(shapes(make()))
 
 
@@ -197,7 +198,7 @@ def test_norms_of_equal_sizes_are_found_by_number_and_file_and_refused_where_the
 
     fitted = chain.read(parts("fc1", "bn1", "fc2", "bn2", "fc3"), plain=True)
     assert [str(fitted.tensors[f"bn{k}.weight"][0]) for k in (1, 2)] == ["fc1", "fc2"]
-    with pytest.raises(chain.NoChain, match="bn2  has 6 units"):
+    with pytest.raises(NoChain, match="bn2  has 6 units"):
         chain.read(parts("fc1", "bn2", "fc2", "bn1", "fc3"), plain=True)
 
 
@@ -207,7 +208,7 @@ def test_the_order_of_a_file_tells_what_shapes_leave_open_only_where_it_is_not_s
     assert order == ["first", "again", "between"]
     said = "one of several that fit: first → again → between → last"
     assert said in chain.read(shapes(network), plain=True).spec.unproven
-    with pytest.raises(chain.NoChain, match="several orders"):
+    with pytest.raises(NoChain, match="several orders"):
         chain.read(shapes(network, filed=False), plain=True)
     alphabetic = Parts(a=L(9, 6), b=L(6, 6), c=L(6, 6), d=L(6, 2))  # sorted it fits, too, and says as little
     assert [*chain.read(shapes(alphabetic), plain=True).words] == ["a", "b", "c"]
