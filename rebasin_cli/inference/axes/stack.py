@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,3 +41,22 @@ class Stack:
     def numbers(self) -> Iterator[tuple[int, ...]]:
         """The number of every piece along each of the dimensions `at`."""
         yield from itertools.product(*(range(len(lengths)) for lengths in self.lengths))
+
+    def along(self, dim: int, lengths: tuple[int, ...], pieces: Sequence[Axes]) -> Stack | Axes:
+        """Other pieces, of these lengths along one of the dimensions `at`; of one row no stack along it."""
+        place = self.at.index(dim)
+        if len(lengths) > 1:
+            every = (*self.lengths[:place], lengths, *self.lengths[place + 1 :])
+            return replace(self, lengths=every, pieces=tuple(pieces))
+        if len(self.at) == 1:
+            return pieces[0]
+        at = self.at[:place] + self.at[place + 1 :]
+        return Stack(at, self.lengths[:place] + self.lengths[place + 1 :], tuple(pieces))
+
+    def in_order(self) -> Stack:
+        """The same with the dimensions of its pieces from the left to the right."""
+        order = sorted(range(len(self.at)), key=self.at.__getitem__)
+        numbered = zip(self.numbers(), self.pieces, strict=True)
+        rows = sorted(numbered, key=lambda pair: [pair[0][k] for k in order])
+        at, lengths = (tuple(self.at[k] for k in order), tuple(self.lengths[k] for k in order))
+        return Stack(at, lengths, tuple(axes for _, axes in rows))

@@ -21,7 +21,7 @@ from ...graph.tracing import needed_for, outputs_of
 from ...networks.returned import Kept
 from ..axes.axes import Axes, Fixed, Var, variables
 from ..axes.stack import Stack
-from . import contractions, routing, rules, shaping, stacking
+from . import contractions, cuts, routing, rules, shaping, stacking
 from .walk import CHECKS, INPUT, INSTEAD, KEPT, OUTPUT, TABLE, UNUSED, WRITTEN, Value, Walk
 
 
@@ -210,7 +210,7 @@ def _applied(walk: Walk, node: fx.Node, name: str, args: Any, kwargs: Any, read:
     if rule is None:
         return None
     if name in stacking.RESHAPES and not read[0].uniform:
-        stacked = stacking.reshaped(walk, arguments["self"], meta.shape)
+        stacked = cuts.reshaped(walk, arguments["self"], meta.shape)
         if stacked is not None:
             return _placed(walk, stacked, meta)
     result = rule(walk, arguments)

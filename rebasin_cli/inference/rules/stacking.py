@@ -14,106 +14,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torch import fx
-
-from ...graph.nodes import schema_of, values_of
+from ...graph.nodes import values_of
 from ..axes.axes import Axes, Fixed, total
 from ..axes.stack import Stack
 from . import looking, rules
+from .cuts import MOST, MOVES, SAME, moved, range_of
 
 if TYPE_CHECKING:
     from .walk import Value, Walk
 
-MOST = 64  # pieces that are told apart
-SAME = ("clone", "_to_copy", "contiguous", "alias", "detach", "to")
-MOVES = ("permute", "transpose", "unsqueeze", "squeeze")
 RESHAPES = ("view", "reshape", "_unsafe_view", "unflatten", "_reshape_copy", "flatten", "view_copy")
 SPLITS = ("split", "split_with_sizes", "chunk")
 REDUCTIONS = ("sum", "mean", "amax", "amin", "prod", "logsumexp")
 PICKS = ("select", "slice", "unbind", *SPLITS)
-
-
-def _name(node: fx.Node) -> str:
-    schema = schema_of(node)
-    return schema.name.removeprefix("aten::") if schema else ""
-
-
-def _moved(name: str, dim: int, rank: int, arguments: Sequence[Any]) -> int | None:
-    """Where a dimension is after the operation; None where it is gone or its length was read."""
-    if name in SAME:
-        return dim
-    if name == "permute":
-        return [d % rank for d in arguments[1]].index(dim)
-    if name == "transpose":
-        a, b = (int(d) % rank for d in arguments[1:3])
-        return {a: b, b: a}.get(dim, dim)
-    if name == "unsqueeze":
-        return dim + int(arguments[1] % (rank + 1) <= dim)
-    if name == "squeeze" and len(arguments) > 1:
-        dims = arguments[1] if isinstance(arguments[1], (list, tuple)) else [arguments[1]]
-        gone = [d % rank for d in dims]
-        return None if dim in gone else dim - sum(d < dim for d in gone)
-    return None
-
-
-def cuts(walk: Walk, node: fx.Node, dim: int) -> set[int]:
-    """Where the graph cuts this dimension of a node's result, itself or after moving it about."""
-    shape = node.meta["val"].shape
-    found: set[int] = set()
-    for user in node.users:
-        name, given = _name(user), values_of(user)
-        if not given or given[0] is not node:
-            continue
-        if name in SAME + MOVES:
-            if (at := _moved(name, dim, len(shape), given)) is not None:
-                found |= cuts(walk, user, at)
-        elif name == "select" and given[1] % len(shape) == dim:
-            index = given[2] % shape[dim]
-            found |= {index, index + 1}
-        elif name == "slice" and (given[1] if len(given) > 1 else 0) % len(shape) == dim:
-            start, stop, step = _range(given[2:], shape[dim])
-            inner = dim < len(shape) - 1  # halves of the last one are halves of each unit: rotary tables
-            if step == 1 and (inner or stop - start == 1):
-                found |= {start, stop}
-        elif name == "index" and len(given[1]) == dim + 1 and not any(given[1][:dim]):
-            if (run := looking.run_of_numbers(walk, user, shape[dim])) is not None:
-                found |= {run.start, run.stop}
-        elif name == "unbind" and (given[1] if len(given) > 1 else 0) % len(shape) == dim:
-            found |= set(range(shape[dim]))
-    return found & set(range(1, shape[dim]))
-
-
-def _range(arguments: Sequence[Any], size: int) -> tuple[int, int, int]:
-    """Start, stop and step of a slice of so many units."""
-    start, stop, step = [*arguments, None, None, None][:3]
-    return slice(start, stop, step).indices(size)
-
-
-def reshaped(walk: Walk, value: Value, shape: Sequence[int]) -> Stack | None:
-    """The result of a reshape, along the first dimension that is picked from later; None where none is."""
-    for at in range(len(shape)):
-        if 1 < shape[at] <= MOST and (points := cuts(walk, walk.node, at)):
-            end = _end(value.shape, shape, at)
-            rest = math.prod(shape[at + 1 : end])
-            told = walk.why("it is picked from by number")
-            whole = (*shape[:at], shape[at] * rest, *shape[end:])
-            axes = walk.units.regroup(value.axes, whole, told)
-            ends = [*sorted(points), shape[at]]
-            lengths = tuple(stop - start for start, stop in zip([0, *ends], ends, strict=False))
-            found = []
-            for piece, n in zip(
-                walk.units.pieces(axes[at], [n * rest for n in lengths], told), lengths, strict=True
-            ):
-                own = (*axes[:at], piece, *axes[at + 1 :])
-                found.append(walk.units.regroup(own, (*shape[:at], n, *shape[at + 1 :]), told))
-            return Stack((at,), (lengths,), tuple(found))
-    return None
-
-
-def _end(old: Sequence[int], new: Sequence[int], at: int) -> int:
-    """The new dimensions up to this one come from one group of old ones with `at`."""
-    left = [math.prod(old[k:]) for k in range(len(old) + 1)]
-    return next(end for end in range(at + 1, len(new) + 1) if math.prod(new[end:]) in left)
 
 
 def apply(walk: Walk, rule: rules.Rule, name: str, arguments: dict[str, Any], pointwise: bool) -> Any:
@@ -139,11 +52,11 @@ def apply(walk: Walk, rule: rules.Rule, name: str, arguments: dict[str, Any], po
         return stack.each(alone)
     if name in MOVES:
         rank = len(value.axes)
-        moved = [_moved(name, at, rank, _given(walk)) for at in stack.at]
+        to = [moved(name, at, rank, _given(walk)) for at in stack.at]
         found = stack.each(alone)
-        if found is None or None in moved:
+        if found is None or None in to:
             return None
-        return replace(found, at=tuple(at for at in moved if at is not None))
+        return replace(found, at=tuple(at for at in to if at is not None))
     if name in RESHAPES:
         return _reshape(walk, stack, walk.node.meta["val"].shape)
     if name in REDUCTIONS:
@@ -267,7 +180,7 @@ def _picked(
     if name == "unbind":
         return [_select(walk, stack, dim, k) for k in range(size)]
     if name == "slice":
-        start, stop, step = _range([a["start"], a["end"], a["step"]], size)
+        start, stop, step = range_of([a["start"], a["end"], a["step"]], size)
         return _slice(walk, stack, dim, start, stop) if step == 1 else None
     ends = [0, *itertools.accumulate(part.shape[dim] for part in walk.node.meta["val"])]
     return [_slice(walk, stack, dim, *pair) for pair in itertools.pairwise(ends)]
@@ -307,22 +220,7 @@ def _slice(walk: Walk, stack: Stack, dim: int, start: int, stop: int) -> Stack |
     lengths = tuple(end - begin for begin, end in kept.values())
     if not pieces:
         return tuple(Fixed(0 if d == dim else n) for d, n in enumerate(stack.shape))
-    return _less(replace(stack, lengths=_with(stack.lengths, place, lengths), pieces=tuple(pieces)), dim)
-
-
-def _with(values: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
-    return (*values[:place], value, *values[place + 1 :])
-
-
-def _less(stack: Stack, dim: int) -> Stack | Axes:
-    """Without this dimension among those of pieces, if it has one row of them."""
-    place = stack.at.index(dim)
-    if len(stack.lengths[place]) > 1:
-        return stack
-    if len(stack.at) == 1:
-        return stack.pieces[0]
-    at = stack.at[:place] + stack.at[place + 1 :]
-    return Stack(at, stack.lengths[:place] + stack.lengths[place + 1 :], stack.pieces)
+    return stack.along(dim, lengths, pieces)
 
 
 def _select(walk: Walk, stack: Stack, dim: int, index: int) -> Stack | Axes:
@@ -341,7 +239,7 @@ def _reshape(walk: Walk, stack: Stack, shape: Sequence[int]) -> Stack | None:
     """Dimensions of pieces that lead what they are brought together with, or are split, stay such."""
     if 0 in shape:
         return None
-    stack = _in_order(stack)
+    stack = stack.in_order()
     at: list[int] = []
     lengths: list[tuple[int, ...]] = []
     new: list[list[int]] = [[] for _ in stack.pieces]  # shapes of the pieces
@@ -363,37 +261,13 @@ def _reshape(walk: Walk, stack: Stack, shape: Sequence[int]) -> Stack | None:
         dims, parts, shapes = found
         at += [offset + d for d in dims]
         lengths += parts
-        for number, row in enumerate(new):
-            row += shapes[_place(stack, places, number)]
+        numbers = itertools.product(*(range(len(stack.lengths[k])) for k in places))
+        shape_of = dict(zip(numbers, shapes, strict=True))
+        for own, row in zip(stack.numbers(), new, strict=True):
+            row += shape_of[tuple(own[k] for k in places)]
     told = walk.why(f"its {'×'.join(map(str, stack.shape))} become {'×'.join(map(str, shape))}")
     rows_ = zip(stack.pieces, new, strict=True)
     return Stack(tuple(at), tuple(lengths), tuple(walk.units.regroup(axes, row, told) for axes, row in rows_))
-
-
-def _in_order(stack: Stack) -> Stack:
-    """The same with the dimensions of its pieces from the left to the right."""
-    order = sorted(range(len(stack.at)), key=stack.at.__getitem__)
-    numbered = zip(stack.numbers(), stack.pieces, strict=True)
-    rows = sorted(numbered, key=lambda pair: [pair[0][k] for k in order])
-    at, lengths = (tuple(stack.at[k] for k in order), tuple(stack.lengths[k] for k in order))
-    return Stack(at, lengths, tuple(axes for _, axes in rows))
-
-
-def _place(stack: Stack, places: Sequence[int], number: int) -> int:
-    """The number of a piece among those that differ along these dimensions only."""
-    found = 0
-    for k, own in enumerate(_unravelled(number, [len(lengths) for lengths in stack.lengths])):
-        if k in places:
-            found = found * len(stack.lengths[k]) + own
-    return found
-
-
-def _unravelled(number: int, counts: Sequence[int]) -> list[int]:
-    found = []
-    for count in reversed(counts):
-        number, own = divmod(number, count)
-        found.append(own)
-    return found[::-1]
 
 
 def _groups(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
@@ -462,5 +336,4 @@ def _merged(walk: Walk, stack: Stack, dim: int) -> Stack | Axes:
         whole = list(rules.broadcast(walk, [(*axes[:dim], Fixed(1), *axes[dim + 1 :]) for axes in row]))
         whole[dim] = total([walk.units.resolve(axes[dim]) for axes in row])
         pieces.append(tuple(whole))
-    lengths = (*stack.lengths[:place], (stack.shape[dim],), *stack.lengths[place + 1 :])
-    return _less(replace(stack, lengths=lengths, pieces=tuple(pieces)), dim)
+    return stack.along(dim, (stack.shape[dim],), pieces)
