@@ -61,8 +61,8 @@ class Bilinear(nn.Module):
         return self.head(self.both(self.left(x).relu(), self.right(x).relu()).relu())
 
 
-class FixedPoint(nn.Module):
-    """A layer that is applied until it changes little."""
+class Stepping(nn.Module):
+    """One layer to be applied several times, between a first and a last one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,6 +71,10 @@ class FixedPoint(nn.Module):
             nn.Linear(UNITS, UNITS),
             nn.Linear(UNITS, 3),
         )
+
+
+class FixedPoint(Stepping):
+    """A layer that is applied until it changes little."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         given = self.first(x)
@@ -83,16 +87,11 @@ class FixedPoint(nn.Module):
         return self.head(state)
 
 
-class Halting(nn.Module):
+class Halting(Stepping):
     """As many steps as a unit of its own asks for."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.step, self.head = (
-            nn.Linear(READ, UNITS),
-            nn.Linear(UNITS, UNITS),
-            nn.Linear(UNITS, 3),
-        )
         self.stop = nn.Linear(UNITS, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
