@@ -38,7 +38,7 @@ def given(
 
 
 class Run(fx.Interpreter):
-    """One run: `env` has the values so far, by node. Whether slopes are kept is the caller's to say.
+    """One run: `env` has the values so far, by node. Whether gradients are kept is the caller's to say.
 
     Where it is said which `nodes` will run, values are let go when none of these is left to read them.
     """
@@ -64,7 +64,7 @@ class Run(fx.Interpreter):
                 self.env.pop(gone, None)
 
     def compute(self, nodes: Iterable[fx.Node]) -> Any:
-        """The value of the last of these nodes."""
+        """The value of the last of these nodes; None where there are none."""
         last = None
         for _, value in self.each(nodes):
             last = value
@@ -92,6 +92,7 @@ class Folded(Run):
         self.over = {node for node in nodes if overwrites(node, shown)}
 
     def run_node(self, n: fx.Node) -> Any:
+        """A norm that was folded hands on what its convolution gave; all else is as the graph has it."""
         if n in self.folded:
             return self._both(n, self.folded[n])
         if n in self.norms:

@@ -36,7 +36,7 @@ class Learner:
         return False
 
     def loss(self, inputs: Any, targets: Any) -> torch.Tensor:
-        """The mean loss of a batch, whose gradient the loop takes."""
+        """The mean loss of a batch, (), whose gradient the loop takes."""
         raise NotImplementedError
 
     def move(self) -> None:

@@ -58,7 +58,9 @@ class Loss:
         return self.function is not None or self.carried
 
     def __call__(self, outputs: Any, targets: Any, number: int = 0, *, checked: bool = False) -> Tensor:
-        """The mean of a batch, with a gradient: what is learnt by. Raises NetworkError.
+        """The mean of a batch, (), with a gradient: what is learnt by; cross-entropy in nats.
+
+        Raises NetworkError; DataError for targets that are no class numbers, where no loss was given.
 
         `checked`: class numbers were looked at before (under `vmap` nobody can).
         """
@@ -75,7 +77,10 @@ class Loss:
         return value.mean()
 
     def values(self, outputs: Any, targets: Any, number: int, count: int) -> Tensor:
-        """Of every sample, float64 (N,), or their mean, float64 ()."""
+        """Of every sample, float64 (N,), or their mean, float64 (); cross-entropy in nats.
+
+        `count` is N. Raises NetworkError for other shapes, and for NaN where all outputs are numbers.
+        """
         if not self.own:
             return cross_entropies(outputs, targets)
         if self.alone:

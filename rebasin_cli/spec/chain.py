@@ -60,10 +60,11 @@ class Place:
 
 
 def read(shapes: Shapes, *, plain: bool = False) -> FittedSpec:
-    """The spec of a chain with these tensors. `plain`: its owner says that it is one, with no connection
-    around a layer.
+    """The spec of a chain with these tensors, fitted, and `unproven` with what was taken for given.
 
-    Raises NoChain.
+    `plain`: its owner says that it is one, with no connection around a layer.
+
+    Raises NoChain, with a sentence for all that has two readings or none.
     """
     layers, norms = modules_of(shapes)
     found: dict[str, tuple[str, ...]] = {}

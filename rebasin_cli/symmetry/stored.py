@@ -25,7 +25,7 @@ NET = "rebasin.groups.net"  # the network that the spec names, where it names on
 
 @dataclass(frozen=True)
 class Stored:
-    """What a file holds."""
+    """What a file holds; `metadata` has all its texts, the kind and the canonical form among them."""
 
     elements: Elements
     metadata: Mapping[str, str]
@@ -52,7 +52,8 @@ def save(
 ) -> None:
     """Write elements; `form` has the texts of the canonical form that they act in (`SPEC`, `FOLDS`, `NET`).
 
-    With a `stage` they wait there for their weights.
+    With a `stage` they wait there for their weights. Raises CheckpointError where a map has numbers that are
+    not finite, OutputExists where a file is there and not to be overwritten (`force`).
     """
     tensors = tensors_of(elements)
     meta = {KEY: ELEMENTS if form else ORDERS, **(form or {}), **metadata}
@@ -60,7 +61,10 @@ def save(
 
 
 def load(path: Path) -> Stored:
-    """Elements and their file's metadata. Raises CheckpointError for any other file."""
+    """Elements and their file's metadata; they are not held against a spec.
+
+    Raises CheckpointError for any other file.
+    """
     checkpoint = open_checkpoint(path)
     found = dict(checkpoint.metadata)
     whole = found.get(KEY) == ORDERS or (found.get(KEY) == ELEMENTS and {SPEC, FOLDS} <= found.keys())

@@ -57,12 +57,13 @@ class Many:
         return len(squares) / sum(squares) if sum(squares) > 0 else 0.0
 
     def standing(self, k: int) -> Tensors:
+        """The `k`-th model with its element applied: shapes and dtypes as it has them."""
         return acts.acted(self.models[k], self.fitted, self.current[k])
 
     def mean(self, some: Sequence[int]) -> dict[str, torch.Tensor]:
-        """Of these models as they stand, in memory, and never rounded to a half.
+        """Of these models as they stand, in memory, in float32 or wider, never rounded to a half.
 
-        What is no evidence is left out or, with groups, the first one's.
+        What is no evidence is left out or, with groups, the first one's in its own dtype.
         """
         standing = [self.standing(k) for k in some]
         found = {
@@ -73,6 +74,7 @@ class Many:
         return found | {name: standing[0][name] for name in rest}
 
     def objective(self) -> float:
+        """Σ over pairs of models as they stand, summed in float64; from −`limit()` to `limit()`."""
         total, running = 0.0, dict[str, torch.Tensor]()
         for k in range(len(self.models)):
             standing = self.standing(k)
@@ -92,7 +94,10 @@ class Many:
         return limit_of([math.sqrt(square) for square in squares])
 
     def join(self, order: Sequence[int]) -> bool:
-        """Let each model in turn stand as near as it can to the mean of those before it; the first stays."""
+        """Let each model in turn stand as near as it can to the mean of those before it; the first stays.
+
+        `order` has their numbers. Whether a round may still move one: not of two.
+        """
         self.current[order[0]] = acts.identity(self.fitted)
         for k in range(1, len(order)):
             self._match(order[k], order[:k], None, f"join {order[k]}")

@@ -20,8 +20,11 @@ ENDED = "ended "  # how names of a kept state's tensors begin that are of the be
 
 @dataclass(frozen=True)
 class Start:
-    """Where rounds of some models begin: as they stand (`stay`: as a search before left them), or each joins
-    those before it in the order of `joining`. `order` has the models' numbers in the problem."""
+    """Where rounds of some models begin.
+
+    As they stand (`stay`: as a search before left them), or each joins those before it in the order of
+    `joining`. `order` has the models' numbers in the problem.
+    """
 
     many: Many
     order: tuple[int, ...]
@@ -39,19 +42,21 @@ class Start:
         return self.many.round(number)
 
     def elements(self) -> list[Elements]:
-        """In the problem's order."""
+        """One for each model, in the problem's order."""
         return [self.many.current[self.order.index(k)] for k in range(len(self.order))]
 
 
 def turns(count: int) -> list[tuple[int, ...]]:
-    """The orders in which models join: upwards from each of them, and then downwards."""
+    """The orders in which models 0 … `count` − 1 join: upwards from each of them, and then downwards."""
     up = [(*range(k, count), *range(k)) for k in range(count)]
     return up + [order[:1] + order[:0:-1] for order in up if count > 2]
 
 
 class Rounds:
-    """`number` is the start at work, which began after `begun` sweeps of the search; `best` the objective and
-    the elements of the best so far, in the problem's order of models."""
+    """The search from one start after the other, which may be interrupted between any two rounds.
+
+    `number` is the start at work, which began after `begun` sweeps of the search.
+    """
 
     def __init__(self, problem: Problem, starts: Sequence[Start], sweep: int = 0):
         self.problem, self.starts = problem, starts
@@ -63,6 +68,10 @@ class Rounds:
 
     @property
     def best(self) -> tuple[float, list[Elements]]:
+        """The objective and the elements of the best so far, in the problem's order of models.
+
+        A start at work counts where it is better by more than SAME of the limit.
+        """
         if self.number < len(self.starts):
             at = self.starts[self.number]
             if (now := at.many.objective()) > self.ended[0] + SAME * self.limit:
@@ -71,10 +80,11 @@ class Rounds:
 
     @property
     def solves(self) -> int:
+        """Assignments and projections in all."""
         return sum(many.solves for many in {id(start.many): start.many for start in self.starts}.values())
 
     def run(self, max_sweeps: int) -> bool:
-        """Rounds of all starts; False where one of them used up its sweeps."""
+        """Rounds of all starts, each of `max_sweeps` at most; False where one of them used these up."""
         while self.number < len(self.starts) and self.sweep - self.begun < max_sweeps:
             start = self.starts[self.number]
             moved = start.round(self.sweep - self.begun)
@@ -96,7 +106,7 @@ class Rounds:
         return State(tuple(start.many.current), self.sweep, self.best[0], notes, tensors)
 
     def resume(self, state: State) -> None:
-        """Go on from a kept state, or from models that stand somewhere."""
+        """Go on from a kept state, whose `notes` have a start, or from models that stand somewhere."""
         self.sweep = state.sweep
         if "start" not in state.notes:
             first = self.starts[0]

@@ -1,8 +1,8 @@
 """The step of words that take more than an order: an element of their groups, multiplied into the model.
 
-The word's inner products are summed into C, and its element is the one nearest to C; heads are matched
-together with all the words within them. Scales are settled where a model is in canonical form, so that a
-word of them is only ordered.
+The word's inner products are summed into C, (n, n), reference unit × model unit, and its element is the one
+nearest to C; heads are matched together with all the words within them. Scales are settled where a model
+is in canonical form, so that a word of them is only ordered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ ORDERS = (PERMUTATION, "scaled")  # what a balance leaves of these is an order
 
 @dataclass(frozen=True)
 class Change:
-    """An element, word by word, and what the objective gains by it, where the rest stays as it is."""
+    """An element, word by word, and what the objective gains by it, where the rest stays as it is.
+
+    `perms` are orders, int64 (n,); `maps` as `projection.project` and `projection.heads` give them.
+    """
 
     perms: dict[str, torch.Tensor]
     maps: dict[str, torch.Tensor]
@@ -45,7 +48,10 @@ def groups(fitted: FittedSpec) -> dict[str, Group]:
 def step(
     pair: Pair, fitted: FittedSpec, group: Group, current: Permutations, known: Collection[str] | None = None
 ) -> Change:
-    """The best element on the atoms whose other words are `known` (None: all)."""
+    """The best element on the atoms whose other words are `known` (None: all).
+
+    It is multiplied to what `pair` holds already, in the orders of `current`; neither is changed.
+    """
     if group.starred:
         return _heads(pair, fitted, group, current, known)
     (word,) = group.words
