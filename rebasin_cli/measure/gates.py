@@ -215,6 +215,9 @@ def _measure(report: Report, row: Row, split: str, figure: Figure) -> float:
         sign = next((metric.sign for metric in report.metrics if metric.key == figure.key), -1.0)
         worse = sign * (at_middle(row, figure.key, split) - math.fsum(ends) / len(ends)) if ends else math.nan
         return worse + 0.0  # no −0
+    if figure.what == "class_drop":
+        classes = row.middle[split].classes if split in row.middle else ()
+        return classes[0].drop if classes else math.nan
     barrier = row.barriers.get(split)
     of = barrier if barrier is None or figure.key == "loss" else barrier.metrics.get(figure.key)
     return getattr(of, figure.what) if of else math.nan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,10 +20,12 @@ from ..networks import first_layer
 from ..networks.evaluation import Scores, evaluate
 from ..networks.first_layer import FirstLayer
 from ..repair import Outcome, Repairs
-from ..reports import Barrier, Curve, Middle, Reliability, Row, barrier_of
-from ..types import Tensors
+from ..reports import Barrier, ClassShare, Curve, Middle, Reliability, Row, barrier_of
+from ..types import ACCURACY, Tensors
 from .controls import Control
+from .intervals import share_interval
 
+WORST = 5  # classes that a row tells
 WORTH = 5  # points, ends among them, up to which both ends take as long as those between
 Measure = Callable[..., Scores]  # of a network and batches; `output` and `each` as `evaluate` takes them
 
@@ -81,12 +83,14 @@ def measure(
     known: Mapping[float, Mapping[str, Scores]] | None = None,
     scores: Measure = evaluate,
     progress: Callable[[], None] = lambda: None,
+    ends: Sequence[Mapping[str, Scores]] = (),
     at_middle: Callable[[Mapping[str, Scores]], None] = lambda found: None,
 ) -> Row:
     """Curves and barriers of one path on every split; the network's tensors are overwritten.
 
     `known` holds scores by λ that need no second measurement. `at_middle` gets the scores at λ = ½,
-    each sample's too. Raises what `scores` raises.
+    each sample's too; `ends` are the endpoints', which the accuracy of classes is compared with.
+    Raises what `scores` raises.
     """
     found: dict[str, list[Scores]] = {split: [] for split in splits}
     middle: dict[str, Middle] = {}
@@ -97,7 +101,14 @@ def measure(
         for split in splits:
             found[split].append(dataclasses.replace(here[split], each=None))
         if t == 0.5:
-            middle = {split: Middle(score.ece, Reliability(*score.bins)) for split, score in here.items()}
+            middle = {
+                split: Middle(
+                    score.ece,
+                    Reliability(*score.bins),
+                    classes=lost_most(score, [end[split] for end in ends]),
+                )
+                for split, score in here.items()
+            }
             at_middle(here)
         progress()
     curves = {
@@ -115,6 +126,22 @@ def measure(
         split: barrier_of(curve, found[split][0].quantities[1:]) for split, curve in curves.items()
     }
     return Row(path.name, curves, barriers, path.shipped, path.control, middle, details)
+
+
+def lost_most(score: Scores, ends: Sequence[Scores]) -> tuple[ClassShare, ...]:
+    """The classes that lose most accuracy against the mean of the `ends`, the most first; as few as five.
+
+    A class without samples is none. () where accuracy is not measured, or no ends are known.
+    """
+    if not ends or any(ACCURACY not in one.quantities or not one.classes for one in (score, *ends)):
+        return ()
+    found = []
+    for number, (count, right) in enumerate(score.classes):
+        before = [end.classes[number] for end in ends]
+        if count and all(samples for samples, _ in before):
+            mean = sum(good / samples for samples, good in before) / len(before)
+            found.append(ClassShare(number, count, right / count, share_interval(right, count), mean))
+    return tuple(sorted(found, key=lambda one: -one.drop)[:WORST])
 
 
 def _at(

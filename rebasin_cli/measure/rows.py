@@ -143,7 +143,7 @@ class Measuring:
         if row.attack:
             splits = self._under(row.attack)
             return paths.measure(
-                path, ready.network, splits, known={}, scores=ready.scores, progress=progress
+                path, ready.network, splits, known={}, scores=ready.scores, progress=progress, ends=ready.ends
             )
         if row.name in self.scaled:
             known[0.5] = self.scaled[row.name][0]
@@ -156,6 +156,7 @@ class Measuring:
             known=known,
             scores=ready.scores,
             progress=progress,
+            ends=ready.ends,
             at_middle=lambda here: self.middles.update({row.name: here["test"]}),
         )
 

@@ -31,7 +31,7 @@ class Figure:
     """What a gate may ask for: as a gate names it, as a sentence does, and what else it may be called.
 
     It is of the loss, or of the metric of this `key`: its `value`, its `drop` below the endpoints, or its
-    barrier (`chord`, `midpoint`). `larger` is better.
+    barrier (`chord`, `midpoint`), or the largest drop of a class (`class_drop`). `larger` is better.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Figure:
     also: tuple[str, ...] = ()
 
 
-def figures_of(loss: Quantity, metrics: Iterable[Quantity]) -> dict[str, Figure]:
+def figures_of(loss: Quantity, metrics: Sequence[Quantity]) -> dict[str, Figure]:
     """All figures of a report by the names of the form with colons; words may stand in any order."""
     unit = loss.in_unit
     found = {
@@ -89,6 +89,14 @@ def figures_of(loss: Quantity, metrics: Iterable[Quantity]) -> dict[str, Figure]
                 f"{key} barrier midpoint", f"{name} barrier (midpoint)", what="midpoint", **of
             ),
         }
+    if ACCURACY in metrics:
+        found["class_accuracy_drop"] = Figure(
+            "class accuracy drop",
+            "the largest fall of a class's accuracy at λ=½ below the mean of the endpoints",
+            share=True,
+            key=ACCURACY.key,
+            what="class_drop",
+        )
     return found
 
 

@@ -83,16 +83,37 @@ class Reliability:
 
 
 @dataclass(frozen=True)
+class ClassShare:
+    """The `accuracy` of a class at λ = ½, 0–1, with its 95 % interval (Wilson's), and the `ends`' mean of it.
+
+    `samples` are the targets of this class, `number` is the one that targets have.
+    """
+
+    number: int
+    samples: int
+    accuracy: float
+    interval: tuple[float, ...]
+    ends: float
+
+    @property
+    def drop(self) -> float:
+        """How far it falls below the mean of the endpoints; negative where it rises."""
+        return self.ends - self.accuracy
+
+
+@dataclass(frozen=True)
 class Middle:
     """The model at λ = ½ on one split: how far its figures can be trusted, and its confidence.
 
     `intervals` are (low, high), 95 % over samples drawn anew (bootstrap), of "loss", the metrics and "chord",
     the height of the loss above the chord at λ = ½; none where there is nothing to draw from.
+    `classes` are the five that lose most accuracy, the most first; () where accuracy is not measured.
     """
 
     ece: float = math.nan  # expected calibration error, 0–1; NaN where the loss is no cross-entropy
     reliability: Reliability = field(default_factory=Reliability)
     intervals: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    classes: tuple[ClassShare, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -237,9 +258,10 @@ def _barrier(barrier: dict[str, Any]) -> dict[str, Any]:
 
 
 def _middle(middle: dict[str, Any]) -> dict[str, Any]:
-    """Without a calibration that was not measured."""
+    """Without a calibration, and classes, that were not measured."""
+    middle = middle if middle["classes"] else {key: its for key, its in middle.items() if key != "classes"}
     if math.isnan(middle["ece"]) and not middle["reliability"]["samples"]:
-        return {"intervals": middle["intervals"]}
+        return {key: its for key, its in middle.items() if key not in ("ece", "reliability")}
     return middle
 
 

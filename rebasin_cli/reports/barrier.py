@@ -81,6 +81,7 @@ def figures(report: Report) -> list[Block]:
     return [
         *(_split(report, each) for each in f.splits(report)),
         _certain(report, split),
+        _classes(report, split),
         Fold("Differences on the same samples", [_differences(report)]),
         reliability(report, split),
         _over_pairs(report, split),
@@ -125,6 +126,29 @@ def _table(
 ) -> Table:
     columns = [Column(name, on=On.WRITTEN if name == roomy else On.ALL) for name in names]
     return Table(title, [Column(head, Kind.TEXT), *columns], rows, headed=True, **more)
+
+
+def _classes(report: Report, split: str) -> Table:
+    """The classes that the shipped row loses most of, where there are more than two."""
+    row = next((row for row in report.rows if row.shipped), None)
+    found = row.middle[split].classes if row is not None and split in row.middle else ()
+    rows = [
+        TableRow(
+            [
+                str(one.number),
+                f.fixed(one.accuracy),
+                f.within(one.interval),
+                f.fixed(one.ends),
+                f"{one.drop:+.4f}",
+                str(one.samples),
+            ]
+        )
+        for one in found
+    ]
+    columns = ("accuracy", "95 %", "endpoints", "drop", "samples")
+    name = row.name if row is not None else ""
+    title, head = f"Classes that lose most, on {split} data", f"classes that lose most, {split}, {name}"
+    return _table(title, head, columns, rows if len(rows) > 2 else [])
 
 
 def _differences(report: Report) -> Table:

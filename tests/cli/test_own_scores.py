@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+from pathlib import Path
 
 import pytest
 import torch
@@ -307,3 +308,28 @@ def test_what_a_curve_was_aligned_by_has_the_metrics_too(trained, done, own):
     words = ("--method", "auto", "--epochs", 1, "--limit", 100)
     told = done("curve", *trained, "--data", "digits", *own[4:], *words, "--json").json()
     assert any("misses" in row.get("metrics", {}) for row in told["match"]["tried"])
+
+
+def test_no_class_may_lose_more_than_a_gate_says(trained, done, run, refused, own):
+    """The five that lose most stand in every form of the report; a gate holds the first against its limit."""
+    words = ("barrier", *trained, *own[:4], "--method", "wm", "--points", 3, "--repair", "none", "--force")
+    told = done(*words, "--report", "report", "--json").json()
+    shipped = next(row for row in told["rows"] if row["shipped"])
+    classes = shipped["middle"]["test"]["classes"]
+    drops = [one["ends"] - one["accuracy"] for one in classes]
+    assert len(classes) == 5 and drops == sorted(drops, reverse=True) and drops[0] > 0
+    assert all(low <= one["accuracy"] <= high for one in classes for low, high in [one["interval"]])
+    split = done("eval", trained[0], *own[:4], "--json").json()["classes"]
+    other = done("eval", trained[1], *own[:4], "--json").json()["classes"]
+    ends = [next(c["accuracy"] for c in one if c["class"] == classes[0]["number"]) for one in (split, other)]
+    assert sum(ends) / 2 == pytest.approx(classes[0]["ends"])
+    for form in ("md", "html"):
+        path = next(Path("report").glob(f"*.{form}"))
+        assert "lasses that lose most" in path.read_text(encoding="utf-8")
+    report = next(Path("report").glob("*.json"))
+    for gate, code in ((f"test class accuracy drop <= {drops[0]}", 0), ("class accuracy drop <= 0.0001", 1)):
+        assert run("gate", report, "--gate", gate).code == code
+    says = "the largest fall of a class's accuracy"
+    assert says in run("gate", report, "--gate", "class accuracy drop <= 0").err
+    mine = ("barrier", *trained, *own, "--gate", "class accuracy drop <= 0.1")
+    refused(2, *mine, says="class")
