@@ -373,6 +373,25 @@ def test_elements_that_are_given_take_the_place_of_a_search(models, done):
         assert torch.allclose(tensor, tensors("n.safetensors")[name], atol=1e-6), name
 
 
+def test_elements_that_are_given_span_a_plane_and_repair_what_was_merged_by_them(models, done, tmp_path):
+    (tmp_path / "data.py").write_text(DATA)
+    how = (*GIVEN, *NET, "--data", "data.py:samples")
+    found = done("plane", *models, *how, "--points", 3, "--json").json()
+    (a, b, moved), data = found["points"], how[-2:]
+    ends = [done("eval", file, *NET, *data, "--json", "-q").json()["loss"] for file in models]
+    assert [a["loss"], b["loss"]] == pytest.approx(ends, abs=1e-5) and moved["name"] == "πB"
+    assert moved["loss"] == pytest.approx(ends[1], abs=1e-5) and moved["y"] > 0
+    form, other = tensors("c.safetensors"), tensors("al.safetensors")  # the elements act on canonical forms
+    apart = sum((tensor - other[name]).double().square().sum().item() for name, tensor in form.items())
+    assert (a["x"], a["y"]) == (0, 0) and moved["x"] ** 2 + moved["y"] ** 2 == pytest.approx(apart, rel=1e-4)
+    done("merge", *models, *GIVEN, "--repair", "none", "-o", "m.safetensors")
+    done("repair", "m.safetensors", "--endpoints", *models, *how, "--repair", "refit", "-o", "r.safetensors")
+    done("merge", *models, *how, "--repair", "refit", "-o", "whole.safetensors")
+    whole, mean = tensors("whole.safetensors"), tensors("m.safetensors")
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in tensors("r.safetensors").items())
+    assert any(not torch.equal(tensor, mean[name]) for name, tensor in whole.items())
+
+
 def test_what_is_applied_is_what_was_aligned_to_the_last_bit(models, done):
     done("apply", "al.perm.safetensors", models[1], "-o", "again.safetensors")
     again = tensors("again.safetensors")
