@@ -71,14 +71,15 @@ def compare(
 def _drawn(scored: Mapping[str, Scores], key: str, seed: int) -> Draws:
     """Means of one figure over samples drawn anew, or over batches where nothing else is known.
 
-    {} where there is not the same to draw from for both endpoints; without the rows where there is not.
+    {} where there is not the same to draw from for both endpoints, or one sample alone; without the rows where
+    there is not.
     """
     known = {name: score.each[key] for name, score in scored.items() if score.each and key in score.each}
     if not {"A", "B"} <= known.keys():
         return {}
     count, sizes = len(known["A"]), scored["A"].sizes
     batched = count != scored["A"].samples
-    if count < FEWEST_BATCHES and batched or (batched and count != len(sizes)):
+    if count < 2 or count < FEWEST_BATCHES and batched or (batched and count != len(sizes)):
         return {}
     same = {name: values for name, values in known.items() if len(values) == count}
     weights = torch.tensor(sizes, dtype=torch.float64) if batched else None

@@ -210,6 +210,8 @@ def _notes(
 
 def _certainty(end: Scores) -> list[str]:
     """What intervals are drawn over, where that is not single samples for all figures."""
+    if end.samples == 1:
+        return ["no intervals: they need two samples at least, and one was measured (--limit)"]
     names = {"loss": "the loss"} | {quantity.key: quantity.name for quantity in end.quantities[1:]}
     single = [name for key, name in names.items() if end.sampled(key) is None]
     means = [name for key, name in names.items() if name in single and key in (end.each or {})]

@@ -333,3 +333,10 @@ def test_no_class_may_lose_more_than_a_gate_says(trained, done, run, refused, ow
     assert says in run("gate", report, "--gate", "class accuracy drop <= 0").err
     mine = ("barrier", *trained, *own, "--gate", "class accuracy drop <= 0.1")
     refused(2, *mine, says="class")
+
+
+def test_one_sample_has_no_intervals_and_the_report_says_so(trained, done):
+    words = ("--data", "digits", "--limit", 1, "--method", "wm", "--points", 3, "--repair", "none")
+    told = done("barrier", *trained, *words, "--skip-checks", "--json").json()
+    assert any("one was measured" in note for note in told["notes"])
+    assert not any(row["middle"]["test"]["intervals"] for row in told["rows"] if "test" in row["middle"])
