@@ -71,8 +71,8 @@ def compare(
 def _drawn(scored: Mapping[str, Scores], key: str, seed: int) -> Draws:
     """Means of one figure over samples drawn anew, or over batches where nothing else is known.
 
-    {} where there is not the same to draw from for both endpoints, or one sample alone; without the rows where
-    there is not.
+    {} where there is not the same to draw from for both endpoints, or one sample alone; without the rows
+    where there is not.
     """
     known = {name: score.each[key] for name, score in scored.items() if score.each and key in score.each}
     if not {"A", "B"} <= known.keys():
