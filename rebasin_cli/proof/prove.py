@@ -156,7 +156,9 @@ def _proven(
                 0.0 if runs.drawn else 1.0,
             )
             untested = {*seen.untested} - {*held}
-            if done == trials and not runs.drawn:  # these may stand where nothing shows: another trial
+            # these may stand where nothing shows, behind what decided otherwise: another trial
+            last = done == trials + MORE - 1
+            if (runs.decides and not last) or (done == trials and not runs.drawn):
                 untested |= {*seen.without_effect} - {*held}
                 seen = seeing.Seen()
             without_effect += seen.without_effect

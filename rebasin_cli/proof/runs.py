@@ -11,16 +11,15 @@ import torch
 from torch import nn
 
 from ..errors import NetworkError
-from ..graph.float64 import Uncompiled, in_float64
+from ..graph.float64 import in_float64
 from ..networks.returned import Kept, Returned
 from ..networks.running import fed, forward
 from ..networks.state import buffers_kept, fresh, own_state
 from . import drawing
 from .comparing import same_shapes
+from .decisions import Decided, Decisions
 
 T = TypeVar("T")
-LOOK = torch.ops.aten._local_scalar_dense.default  # a number becomes Python's
-COMPARED = {getattr(torch.ops.aten, name) for name in ("gt", "ge", "lt", "le", "eq", "ne")}
 
 
 class Fails(NetworkError):
@@ -32,28 +31,6 @@ class Series:
     """Batches that are run one after the other, where one alone tells nothing: their outputs are one."""
 
     batches: tuple[Any, ...]
-
-
-class _Looking(Uncompiled):
-    """Keeps the floating numbers that Python looks at, or that single comparisons compare.
-
-    Not whole numbers: those of experts change where these change places.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numbers: list[float] = []
-        self.looked = False
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        found = func(*args, **(kwargs or {}))
-        self.looked = self.looked or func is LOOK
-        if func is LOOK or getattr(func, "overloadpacket", None) in COMPARED:
-            tensors = [one for one in args if isinstance(one, torch.Tensor) and one.is_floating_point()]
-            self.numbers += [float(one.detach()) for one in tensors if one.numel() == 1]
-        return found
 
 
 class Runs:
@@ -74,8 +51,8 @@ class Runs:
         self.network, self._refresh, self.dtype, self._kept = network, refresh, dtype, kept
         self._give_back, self.drawn = give_back, True
         self.last = Returned((), (), (), ())
-        self.looks: bool | None = None  # whether values decide what runs; None: it has not run yet
-        self._looked_at: list[float] = []
+        self.decides: bool | None = None  # whether anything is in steps; None: it has not run yet
+        self.decided = Decided()  # what decided on what it returned at last
 
     def draw(self, rng: torch.Generator) -> None:
         """Random weights in place of those that there are."""
@@ -88,15 +65,6 @@ class Runs:
         drawing.stir(self.network, rng)
         self.drawn = False
 
-    def looked_at(self) -> list[torch.Tensor]:
-        """The numbers that decided what ran at last, (n,) float64 in order of size; [] where none ever does.
-
-        No outputs are computed from them, so that these may hide what they are computed from. Experts that
-        change places are looked at in another order, so theirs says nothing.
-        """
-        found = torch.tensor(self._looked_at, dtype=torch.float64)
-        return [found.nan_to_num().sort().values] if self.looks else []
-
     def outputs(self, inputs: Any, *, scale: bool = False) -> list[torch.Tensor]:
         """Every tensor of the network's function, in this precision; of a series each is stacked.
 
@@ -105,25 +73,29 @@ class Runs:
         """
         if isinstance(inputs, Series):
             first, *others = inputs.batches
-            each = [self.outputs(first, scale=scale), *map(self.outputs, others)]
+            each, decided = [self.outputs(first, scale=scale)], self.decided
+            for batch in others:
+                each.append(self.outputs(batch))
+                decided += self.decided
+            self.decided = decided
             return [torch.stack(its) for its in zip(*each, strict=True)] if same_shapes(each) else each[0]
         self._refresh()
-        looking = None if self.looks is False else _Looking()
+        decisions = None if self.decides is False else Decisions()
         try:
             with contextlib.ExitStack() as modes:
                 modes.enter_context(buffers_kept(self.network))
                 if scale and self.drawn:
                     modes.enter_context(drawing.Scaling(self.network))
-                if looking is not None:
-                    modes.enter_context(looking)
+                if decisions is not None:
+                    modes.enter_context(decisions)
                 if self.dtype is torch.float64:
                     modes.enter_context(in_float64())
                 found = forward(self.network, inputs)
         except NetworkError as cause:
             raise Fails(cause.message, problems=cause.problems, hint=cause.hint) from cause
-        if looking is not None:
-            self.looks, self._looked_at = looking.looked, looking.numbers
         self.last = self._kept.of(found)
+        if decisions is not None:
+            self.decides, self.decided = decisions.any, decisions.found(self.last.tensors)
         return [self._real(tensor) for tensor in self.last.tensors]
 
     def _real(self, tensor: torch.Tensor) -> torch.Tensor:

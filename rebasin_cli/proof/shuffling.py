@@ -27,9 +27,9 @@ class Changed:
         self._runs, self._fitted, self._batch, self._before = runs, fitted, batch, before
         self._done: Permutations | None = None
         self._sizes = own_sizes(before)
-        if runs.looks:  # at numbers of this batch, and not of one that was looked at beside it
+        if runs.decides:  # of this batch, and not of one that was run beside it
             runs.outputs(batch)
-        self._looked_at = runs.looked_at()
+        self._decided = runs.decided
         self._most: list[float] = []  # by any permutation so far, of every output
 
     def __call__(self, permutations: Permutations) -> float:
@@ -45,8 +45,7 @@ class Changed:
     def difference(self) -> float:
         its = differences(self._before, self._runs.outputs(self._batch), self._sizes)
         self._most = list(map(max, self._most or its, its))
-        looked_at = difference(self._looked_at, self._runs.looked_at()) if self._looked_at else 0.0
-        return max([*its, looked_at])
+        return max([*its, self._decided.difference(self._runs.decided)])
 
     def rounding(self) -> float:
         """How much rounding of the inputs alone changes; from now on numbers are as large as it shows.
@@ -56,7 +55,8 @@ class Changed:
         self.undo()
         self._most = []
         self._sizes = sizes_by_rounding(self._runs, self._batch, self._before)
-        return difference(self._before, self._runs.outputs(nudged(self._batch)), self._sizes)
+        most = difference(self._before, self._runs.outputs(nudged(self._batch)), self._sizes)
+        return max(most, self._decided.difference(self._runs.decided))
 
     def outputs(self, names: Sequence[str], allowed: float) -> dict[str, bool]:
         """Whether each output, of these names, has changed by more than what is allowed."""

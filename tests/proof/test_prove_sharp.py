@@ -366,19 +366,35 @@ class Halting(nn.Module):
     def forward(self, x):
         state = self.first(x).relu()
         for _ in range(4):
-            if self.ends(torch.sigmoid(self.stop(state)).mean()):
+            if self.ends(torch.sigmoid(self.stop(state))):
                 break
             state = state + self.step(state).relu()
         return self.head(state)
 
 
-@pytest.mark.parametrize(
-    "ends",
-    [lambda p: p > 0.9, lambda p: p > 1, lambda p: torch.ones_like(p) < p, lambda p: p.item() > 1],
-    ids=["sometimes", "never", "never, the other way round", "never, by a number"],
-)
+STOPS = {
+    "sometimes": lambda p: p.mean() > 0.9,
+    "never": lambda p: p.mean() > 1,
+    "never, the other way round": lambda p: torch.ones(()) < p.mean(),
+    "never, by a number": lambda p: p.mean().item() > 1,
+    "always, of all": lambda p: (p > 0.01).all(),
+    "sometimes, of all": lambda p: (p > 0.5).all(),
+    "sometimes, of any": lambda p: (p > 0.7).any(),
+    "never, of any": lambda p: (p > 1).any(),
+    "a count": lambda p: (p > 0.6).sum() > 2,
+    "a share": lambda p: (p > 0.7).double().mean().item() > 0.5,
+    "a length": lambda p: len(p[p > 0.6]) > 2,
+    "places": lambda p: len((p.flatten() > 0.1).nonzero()) > 2,
+    "equal truths": lambda p: torch.equal(p > 0.1, torch.ones_like(p, dtype=torch.bool)),
+    "nearly": lambda p: torch.allclose(p, torch.full_like(p, 0.6), rtol=0.01),
+    "steps": lambda p: (p / 0.5).round().sum() > 3,
+    "whole numbers": lambda p: (p / 0.7).long().any(),
+}
+
+
+@pytest.mark.parametrize("ends", STOPS.values(), ids=STOPS)
 def test_what_decides_when_a_loop_ends_is_seen_where_no_output_is_computed_from_it(ends):
-    """Also where no trial makes it end sooner: no output shows anything then."""
+    """Also where no trial makes it end sooner, or all make it end: no output shows anything then."""
     torch.manual_seed(0)
     right = {"first.weight": "h .", "first.bias": "h", "step.weight": "h h", "step.bias": "h"}
     right |= {"stop.weight": ". h", "stop.bias": ".", "head.weight": ". h", "head.bias": "."}
@@ -386,3 +402,57 @@ def test_what_decides_when_a_loop_ends_is_seen_where_no_output_is_computed_from_
     assert prove(network, spec_for(network, right), x).without_effect == ()
     with pytest.raises(NotProven):
         prove(network, spec_for(network, right | {"stop.weight": ". ."}), x)
+
+
+@pytest.mark.parametrize("chosen", [lambda above, h: h if above.any() else -h,
+                                    lambda above, h: torch.where(above, h, -h)],
+                         ids=["what runs", "what is taken"])  # fmt: skip
+def test_units_that_are_compared_with_thresholds_of_their_own_move_with_these(chosen):
+    """No unit ever reaches its threshold; which it is held against shows in the distance."""
+
+    class Thresholds(Two):
+        def __init__(self):
+            super().__init__(lambda h: chosen(h > self.least + 9, h))
+            self.least = nn.Parameter(torch.rand(6))
+
+    torch.manual_seed(0)
+    network = Thresholds()
+    assert prove(network, spec_for(network, HIDDEN | {"least": "h"}), X).largest_difference < 1e-14
+    with pytest.raises(NotProven):
+        prove(network, spec_for(network, HIDDEN | {"least": "."}), X)
+
+
+def test_what_a_gate_hides_in_one_trial_is_looked_at_in_others():
+    """With these weights it is mostly shut, and nothing behind it counts."""
+
+    class Gated(Halting):
+        def forward(self, x):
+            state = self.first(x).relu()
+            for _ in range(4):
+                state = state + (torch.sigmoid(self.stop(state)) > 0.9) * self.step(state).relu()
+            return self.head(state)
+
+    torch.manual_seed(0)
+    right = {"first.weight": "h .", "first.bias": "h", "step.weight": "h h", "step.bias": "h"}
+    right |= {"stop.weight": ". h", "stop.bias": ".", "head.weight": ". h", "head.bias": "."}
+    network, x = Gated(None), torch.randn(4, 5)
+    assert prove(network, spec_for(network, right), x).without_effect == ()
+    with pytest.raises(NotProven):
+        prove(network, spec_for(network, right | {"step.weight": ". h"}), x)
+
+
+def test_what_decides_on_what_is_not_kept_says_nothing():
+    """An unused head is held against a threshold, and no output of the function depends on that."""
+
+    class Confident(Halting):
+        def forward(self, x):
+            state = self.first(x).relu()
+            return {"logits": self.head(state), "sure": (self.stop(state) > 0.5).double()}
+
+    right = {"first.weight": "h .", "first.bias": "h", "step.weight": ". .", "step.bias": "."}
+    right |= {"stop.weight": ". .", "stop.bias": ".", "head.weight": ". h", "head.bias": "."}
+    network, x = Confident(None), torch.randn(4, 5)
+    spec = spec_for(network, right)
+    assert "stop.weight" in prove(network, spec, x, not_kept=["sure"]).not_seen
+    with pytest.raises(NotProven):
+        prove(network, spec, x)
