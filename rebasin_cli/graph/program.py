@@ -20,7 +20,8 @@ class Program:
     that no state dict has, by name; `buffers` are the network's, these among them; `returned` is what the
     network returned, with tensors of no meaning: one output of the user's for each of them, in the order of
     `leaves_of`; `examples` are the arguments that it was traced with. Where it is not `general` it holds for
-    values that decide alike only: what the network looked at is among its outputs, as tokens.
+    values that decide alike only: what the network looked at is among its outputs, as tokens. `others` are of
+    other weights then, where more may have run.
     """
 
     graph_module: fx.GraphModule
@@ -31,6 +32,7 @@ class Program:
     returned: Any
     examples: tuple[tuple[Any, ...], dict[str, Any]]
     general: bool = True
+    others: tuple[Program, ...] = ()
 
     @property
     def graph(self) -> fx.Graph:

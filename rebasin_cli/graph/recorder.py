@@ -149,6 +149,7 @@ class Recorder(Uncompiled):
         certain = not chance or _certain(func, args, kwargs)
         if not certain and self.numbers and _known(func, args):
             certain, self.general = True, False
+            self.decided += _counted(func, args)
         if not certain or _changes_statistics(func, args, kwargs):
             raise Unfollowed(f"{func} gives what values, chance or the processor decide")
         sampled = not self.whole and operation_of(func, func._opname).layer
@@ -270,6 +271,14 @@ def _known(func: Any, args: tuple[Any, ...]) -> bool:
     if func._opname in (*LENGTHS, "index", "masked_select"):
         return _exact(args[1])
     return _exact(args)
+
+
+def _counted(func: Any, args: tuple[Any, ...]) -> list[fx.Node]:
+    """What says how much there is of its result: masks, whole numbers."""
+    if torch.Tag.dynamic_output_shape not in func.tags or func._opname in LENGTHS:
+        return []
+    read = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, Seen)]
+    return [seen.node for seen in read if not seen.dtype.is_floating_point]
 
 
 def _place(outside: FrameType | None) -> tuple[str, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,11 +14,14 @@ from torch import nn
 from .. import networks
 from ..datasets.batches import describe
 from ..errors import NetworkError, NotProven
+from ..graph.program import Program
 from ..graph.tracing import export
 from ..networks.returned import Kept
-from ..networks.state import fresh
+from ..networks.state import fresh, own_state
+from ..proof import drawing
 from ..proof import prove as proving
 from ..registry.user_code import user_code
+from ..runtime.seeds import generator
 from ..symmetry.folds import Folds
 from .groups.symmetries import Symmetries, looked_at
 from .rules.alike import Alike, alike
@@ -27,6 +31,8 @@ from .rules.walk import COMPLEX
 from .rules.writable import drop_unwritable
 from .text.naming import names
 from .text.writing import REFUSED, Inferred, Writing, inferred_from, told_by
+
+GAINS = (1.0, 1.0, 4.0, 4.0)  # of other weights, where values decide what runs
 
 
 def infer(
@@ -56,7 +62,7 @@ def infer(
     """
     args, kwargs = (args,) if isinstance(args, torch.Tensor) else tuple(args), dict(kwargs or {})
     try:
-        program = export(module, args, kwargs, numbers=True)
+        program = _exported(module, args, kwargs)
     except NetworkError:
         given = " and ".join(describe(some) for some in (args, kwargs) if some)
         with fresh(module, args, kwargs), torch.no_grad(), user_code(f"the network fails on inputs {given}"):
@@ -78,6 +84,24 @@ def infer(
     return replace(inferred, missed=forgone, kept=outputs.kept, not_kept=outputs.left_out)
 
 
+def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Program:
+    """The graph; where values decide what runs, with those of other weights, too. Raises NetworkError."""
+    program = export(module, args, kwargs, numbers=True)
+    if program.general:
+        return program
+    others = []
+    with own_state(module, torch.float32), torch.no_grad():
+        for trial, gain in enumerate(GAINS):
+            rng = generator(trial, "other weights")
+            with contextlib.suppress(Exception):  # whatever the network raises on such
+                drawing.draw(module, rng)
+                with fresh(module, args, kwargs), drawing.Scaling(module):
+                    module(*args, **kwargs)
+                drawing.strengthen(module, gain, rng)
+                others.append(export(module, args, kwargs, numbers=True))
+    return replace(program, others=tuple(others))
+
+
 def _with_digits(module: nn.Module, program: Any, kept: Kept, inferred: Inferred, one: Missed) -> Missed:
     """What complex weights cost: what a spec that moves them has more."""
     if COMPLEX not in one.what:
@@ -97,7 +121,7 @@ def folds_of(
         args, kwargs = (), dict(inputs)
     else:
         args, kwargs = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {}
-    program = export(module, args, kwargs, numbers=True)
+    program = _exported(module, args, kwargs)
     kept = Kept(output, tuple(not_kept))
     walk = follow(module, program, kept)
     drop_unwritable(walk)

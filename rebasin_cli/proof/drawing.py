@@ -61,6 +61,15 @@ def stir(network: nn.Module, rng: torch.Generator) -> None:
         real.add_(torch.where(real.isfinite(), real, 0.0) * moved if real.any() else moved)
 
 
+def strengthen(network: nn.Module, gain: float, rng: torch.Generator) -> None:
+    """Make matrices and kernels `gain` times as large in place, and biases of either sign: more is decided."""
+    for name, tensor in tensors_of(network):
+        if tensor.ndim > 1:
+            tensor.detach().mul_(gain)
+        elif not tensor.is_complex() and not name.endswith("running_var"):
+            tensor.detach().mul_(torch.randn(tensor.shape, generator=rng, dtype=torch.float64).sign())
+
+
 def draws(tensor: torch.Tensor) -> bool:
     """Whether `draw` gives it new values."""
     return tensor.is_floating_point() or tensor.is_complex()

@@ -557,6 +557,37 @@ def test_values_may_decide_what_runs_and_what_is_looked_at_stays(flow):
     assert sum(found.fitted.words.values()) == units and (found.proof is not None) == bool(units)
 
 
+ENDS = {
+    "at once": lambda p: (p > 0.2).all(),
+    "by a length": lambda p: len(p[p > 0.6]) > 1,
+    "by places": lambda p: len((p.flatten() > 0.9).nonzero()) > 1,
+    "never": lambda p: (p > 1).any(),
+}
+
+
+@pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
+def test_what_does_not_run_on_the_networks_own_weights_is_followed_on_others(ends):
+    """A loop that ends before its first step has a weight that no graph of these weights shows."""
+
+    def forward(s, x):
+        h = s.l(x).relu()
+        for _ in range(3):
+            if ends(torch.sigmoid(s.stop(h))):
+                break
+            h = h + s.step(h).relu()
+        return s.h(h)
+
+    torch.manual_seed(0)
+    network = Net(forward, l=nn.Linear(3, 6), step=nn.Linear(6, 6), stop=nn.Linear(6, 1), h=nn.Linear(6, 2))
+    with torch.no_grad():
+        network.stop.weight.mul_(0.1)
+        network.stop.bias.zero_()
+    found = infer(network, ROWS)
+    moved = {name for name, axes in found.fitted.tensors.items() if {"l"} & {*map(str, axes)}}
+    assert found.fitted.words == {"l": 6} and not found.refused and found.proof is not None
+    assert moved == {"l.weight", "l.bias", "step.weight", "step.bias", "stop.weight", "h.weight"}
+
+
 def test_control_flow_that_cannot_be_followed_is_refused_quietly(capfd):
     network = Net(lambda s, x: s.l(x) if float(s.l(x).sum().numpy()) > 0 else x, l=nn.Linear(3, 3))
     with pytest.raises(NetworkError, match="cannot be traced") as error:

@@ -17,7 +17,7 @@ import torch
 from torch import fx, nn
 
 from ...errors import RebasinError
-from ...graph.program import Program
+from ...graph.program import Program, placeholders
 from ...networks.returned import Kept
 from ...proof.comparing import difference
 from ...proof.runs import Runs, in_finest
@@ -104,15 +104,18 @@ def _lists(walk: Walk) -> Iterator[tuple[str, dict[str, list[str]]]]:
 
 def _apart(numbers: Numbers, program: Program) -> bool:
     """Whether no data flows from one of the modules into another."""
-    sources: dict[fx.Node, str] = {}
     owner = {name: number for number, names in numbers.items() for name in names}
-    targets = {spec.arg.name: spec.target or "" for spec in program.inputs if hasattr(spec.arg, "name")}
-    reached: dict[fx.Node, frozenset[str]] = {}
     used: set[str] = set()
-    for node in program.graph.nodes:
+    every = (program, *program.others)
+    sources = {
+        node: owner[spec.target]
+        for one in every
+        for node, spec in zip(placeholders(one), one.inputs, strict=True)
+        if spec.target in owner
+    }
+    reached: dict[fx.Node, frozenset[str]] = {}
+    for node in (node for one in every for node in one.graph.nodes):
         if node.op == "placeholder":
-            if (number := owner.get(targets.get(node.name, ""))) is not None:
-                sources[node] = number
             reached[node] = frozenset()
             continue
         own = {sources[read] for read in node.all_input_nodes if read in sources}

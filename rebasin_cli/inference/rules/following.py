@@ -1,4 +1,4 @@
-"""Walk the graph once: every value gets axes, every operation its equations.
+"""Walk the graph: every value gets axes, every operation its equations.
 
 What holds all along: permute the parameters by their axes, and every value in the graph is permuted by its
 own. Each rule has to keep that for one operation. An operation without a rule freezes what it reads, so
@@ -16,7 +16,7 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from ...graph.nodes import by_name, schema_of
 from ...graph.operations import operation_of
-from ...graph.program import Program
+from ...graph.program import Program, placeholders
 from ...graph.tracing import needed_for, outputs_of
 from ...networks.returned import Kept
 from ..axes.axes import Axes, Fixed, Var, variables
@@ -39,6 +39,18 @@ def follow(
     as `outputs_of`.
     """
     walk = walk or Walk(module, whole)
+    for one in (program, *program.others):
+        _through(walk, one, kept)
+    routing.settle(walk)
+    tied = {id(walk.tensors[name]) for name in walk.used}
+    unused = INSTEAD.format(", ".join(dict.fromkeys(walk.stale))) if walk.stale else UNUSED
+    for axes in walk.tensors.values():
+        if id(axes) not in tied:
+            walk.freeze(axes, unused)
+    return walk
+
+
+def _through(walk: Walk, program: Program, kept: Kept) -> None:
     outputs = outputs_of(program, kept)
     needed = needed_for(outputs)
     values = walk.values
@@ -65,19 +77,16 @@ def follow(
     for spec in program.outputs:
         if spec.kind == OutputKind.BUFFER_MUTATION:
             walk.freeze(walk.tensors.get(spec.target or "", ()), WRITTEN)
-    routing.settle(walk)
-    tied = {id(walk.tensors[name]) for name in walk.used}
-    unused = INSTEAD.format(", ".join(dict.fromkeys(walk.stale))) if walk.stale else UNUSED
-    for axes in walk.tensors.values():
-        if id(axes) not in tied:
-            walk.freeze(axes, unused)
-    return walk
 
 
 def meeting(walk: Walk, program: Program, tensors: Collection[str]) -> set[Var]:
     """The units of what is computed from these tensors, as far as the first values that have some."""
-    named = {spec.arg.name for spec in program.inputs if hasattr(spec.arg, "name") and spec.target in tensors}
-    left = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in named]
+    left = [
+        node
+        for one in (program, *program.others)
+        for node, spec in zip(placeholders(one), one.inputs, strict=True)
+        if spec.target in tensors
+    ]
     met: set[Var] = set()
     seen = set(left)
     while left:
