@@ -62,7 +62,7 @@ def stir(network: nn.Module, rng: torch.Generator) -> None:
 
 
 def strengthen(network: nn.Module, gain: float, rng: torch.Generator) -> None:
-    """Make matrices and kernels `gain` times as large in place, and biases of either sign: more is decided."""
+    """Matrices and kernels `gain` times as large, in place, and biases of either sign: more is decided."""
     for name, tensor in tensors_of(network):
         if tensor.ndim > 1:
             tensor.detach().mul_(gain)
