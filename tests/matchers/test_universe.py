@@ -9,10 +9,12 @@ import torch
 
 from rebasin_cli.errors import UsageError
 from rebasin_cli.matchers import Problem, State, universe
-from rebasin_cli.matchers.descent.mixed import Mixed
+from rebasin_cli.matchers.descent.many import Many
+from rebasin_cli.matchers.descent.mixtures import Mixtures
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.symmetry import permutation
+from rebasin_cli.symmetry.elements import Elements
 
 SPEC = """
 tensors:
@@ -83,6 +85,14 @@ def drawn(seed):
     return permutation.random({"h": 6, "g": 4}, torch.Generator().manual_seed(seed))
 
 
+def elements(*numbers):
+    return [Elements(drawn(seed)) for seed in numbers]
+
+
+def mixtures_of(some):
+    return Mixtures(some, fitted(), dict.fromkeys(SHAPES, 1.0))
+
+
 def towards(mix, perms, alpha):
     return {
         word: (1 - alpha) * mix[word] + alpha * torch.eye(len(perm), dtype=torch.float64)[perm]
@@ -92,60 +102,41 @@ def towards(mix, perms, alpha):
 
 def test_a_mixed_model_is_the_model_under_doubly_stochastic_matrices():
     (model,) = models(SHAPES, 1)
-    mixed, mix = Mixed(model, fitted()), identities()
+    mixtures, mix = mixtures_of([model]), identities()
     for seed, alpha in enumerate((0.3, 0.75, 0.1)):
-        perms = drawn(seed)
-        mixed.step(perms, alpha)
-        mix = towards(mix, perms, alpha)
+        mixtures.step(elements(seed), alpha)
+        mix = towards(mix, drawn(seed), alpha)
     expected = dense(model, mix)
-    by_name = {atom.tensor: mixed.mixed(atom) for atom in mixed.atoms}
-    for name in ("input", "recurrent", "middle"):
-        torch.testing.assert_close(by_name[name], expected[name])
-    torch.testing.assert_close(by_name["output"].reshape(2, 12), expected["output"])
-    torch.testing.assert_close(by_name["bias\nscale"], torch.stack([expected["bias"], expected["scale"]], 1))
-
-
-def test_a_whole_step_is_the_permuted_model():
-    (model,) = models(SHAPES, 1)
-    mixed = Mixed(model, fitted())
-    mixed.step(drawn(1), 0.4)
-    mixed.step(drawn(2), 1)
-    moved = permutation.permuted(model, fitted(), drawn(2))
-    for atom in mixed.atoms:
-        if "\n" not in atom.tensor:
-            assert torch.equal(mixed.mixed(atom), atom.view(moved[atom.tensor]))
+    for atom in mixtures.atoms:
+        torch.testing.assert_close(mixtures.mixed(0, atom), atom.view(expected[atom.tensor]))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.2, 0.55, 1.0])
 def test_the_line_is_the_objective_on_the_way(alpha):
     some = models(SHAPES)
-    search = universe.Search(Problem(fitted(), some))
-    with search.models[0].computing():
-        search.step([drawn(k) for k in range(3)], 0.35)
-        corners = [drawn(k + 10) for k in range(3)]
-        found = search.line(corners)(alpha)
+    mixtures = mixtures_of(some)
+    mixtures.step(elements(0, 1, 2), 0.35)
+    found = mixtures.line(elements(10, 11, 12))(alpha)
     mixes = [towards(towards(identities(), drawn(k), 0.35), drawn(k + 10), alpha) for k in range(3)]
     assert found == pytest.approx(of_pairs([dense(m, mix) for m, mix in zip(some, mixes, strict=True)]))
 
 
 def test_corners_are_best_for_the_gradient():
     some = models(SHAPES)
-    search = universe.Search(Problem(fitted(), some))
-    mixes = []
-    with search.models[0].computing():
-        search.step([drawn(k) for k in range(3)], 0.35)
-        corners = search.corners()
+    mixtures, mixes = mixtures_of(some), []
+    mixtures.step(elements(0, 1, 2), 0.35)
+    corners = mixtures.corners()
     for k in range(3):
         mix = towards(identities(), drawn(k), 0.35)
         mixes.append({word: matrix.requires_grad_() for word, matrix in mix.items()})
     shown = [dense(model, mix) for model, mix in zip(some, mixes, strict=True)]
     total = sum((x[name] * y[name]).sum() for x, y in combinations(shown, 2) for name in x)
     total.backward()
-    for perms, mix in zip(corners, mixes, strict=True):
+    for element, mix in zip(corners, mixes, strict=True):
         for word, matrix in mix.items():
             best = permutation_value(matrix.grad)
             rows = torch.arange(len(matrix))
-            assert matrix.grad[rows, perms[word]].sum().item() == pytest.approx(best)
+            assert matrix.grad[rows, element.permutations[word]].sum().item() == pytest.approx(best)
 
 
 def permutation_value(gradient):
@@ -196,13 +187,14 @@ def test_without_rounds_the_mixtures_are_rounded():
 
 
 def test_rounding_takes_the_permutations_nearest_to_the_mixtures():
-    corners = ([drawn(k) for k in range(3)], [drawn(k + 3) for k in range(3)])
-    for steps, wanted in (((1.0, 0.3), 0), ((1.0, 0.7), 1), ((0.8, 0.0), 0)):
-        history = universe.History(3, 1.0, (0.0, 0.0, 0.0), corners, steps)
-        for found, expected in zip(universe.rounded(history, fitted()), corners[wanted], strict=True):
+    for shares, wanted in (((1.0, 0.3), 0), ((1.0, 0.7), 3), ((0.8, 0.0), 0), ((0.4, 0.1), None)):
+        mixtures = mixtures_of(models(SHAPES))
+        for first, share in zip((0, 3), shares, strict=True):
+            mixtures.step(elements(*range(first, first + 3)), share)
+        for k, matrices in enumerate(mixtures.current):
+            found = mixtures.nearest(matrices).permutations
+            expected = permutation.identity({"h": 6, "g": 4}) if wanted is None else drawn(wanted + k)
             assert all(torch.equal(found[word], expected[word]) for word in found)
-    history = universe.History(3, 1.0, (0.0, 0.0, 0.0), corners, (0.4, 0.1))
-    assert all(map(permutation.is_identity, universe.rounded(history, fitted())))
 
 
 def test_an_interrupted_mixture_goes_on_from_what_a_state_holds():
@@ -265,6 +257,6 @@ def test_two_models_at_least():
 
 
 def test_no_objective_exceeds_the_limit():
-    search = universe.Search(Problem(fitted(), models(SHAPES)))
+    many = Many(Problem(fitted(), models(SHAPES)), "test", 0.0)
     norms = [math.sqrt(sum(t.square().sum().item() for t in m.values())) for m in models(SHAPES)]
-    assert search.limit() == pytest.approx(sum(x * y for x, y in combinations(norms, 2)))
+    assert many.limit() == pytest.approx(sum(x * y for x, y in combinations(norms, 2)))

@@ -14,21 +14,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import reduce
+from itertools import combinations
 
 import torch
 from numpy.polynomial import Polynomial
 
+from ...runtime.threads import pool
 from ...spec.atoms import Atom, atoms
 from ...spec.groups import PERMUTATION
 from ...spec.spec import FittedSpec
-from ...symmetry import permutation, projection
+from ...symmetry import assignment, permutation, projection
+from ...symmetry.assignment import Solution
 from ...symmetry.elements import Elements
 from ...types import Tensors
 from . import starred
+from .assignments import THREADED
 from .baked import constant
 from .line import on_the_way
+from .pace import Pace
 
 Matrices = dict[tuple[str, bool], torch.Tensor]  # a word's, and whether it is that of what it only orders
 
@@ -36,17 +42,26 @@ Matrices = dict[tuple[str, bool], torch.Tensor]  # a word's, and whether it is t
 class Mixtures:
     """All models, each under a mixture of elements, in float64; at first each is as it was.
 
-    `current` has for every model the matrices (n, n). Tensors are multiplied by the roots of `shares`.
+    `current` has for every model the matrices (n, n). Tensors are multiplied by the roots of `shares`. To be
+    used while torch is held to one thread; `threads` are those that products and assignments may have.
     """
 
-    def __init__(self, models: Sequence[Tensors], fitted: FittedSpec, shares: Mapping[str, float]):
-        self.fitted = fitted
+    def __init__(
+        self,
+        models: Sequence[Tensors],
+        fitted: FittedSpec,
+        shares: Mapping[str, float],
+        *,
+        device: str = "cpu",
+        threads: int = 1,
+    ):
+        self.fitted, self.device, self.threads, self.pace = fitted, device, threads, Pace(threads)
         seen = replace(fitted, statistics=fitted.statistics | constant(fitted))
         found = [atom for atom in atoms(seen) if any(atom.words) and atom.tensor in shares]
         self.atoms = [atom for atom in found if shares[atom.tensor] > 0]
         self.given = [
             {
-                atom: atom.view(model[atom.tensor].double() * math.sqrt(shares[atom.tensor]))
+                atom: atom.view(model[atom.tensor].to(device).double() * math.sqrt(shares[atom.tensor]))
                 for atom in self.atoms
             }
             for model in models
@@ -54,26 +69,38 @@ class Mixtures:
         places = {self.place(atom, d) for atom in self.atoms for d in self.axes(atom)}
         sizes = {(word, only): fitted.words[word] for word in fitted.words for only in (False, True)}
         self.places = [place for place in sizes if place in places or not place[1]]
-        self.current = [
-            {place: torch.eye(sizes[place], dtype=torch.float64) for place in self.places} for _ in models
+        self.current: list[Matrices] = [
+            {place: torch.eye(sizes[place], dtype=torch.float64, device=device) for place in self.places}
+            for _ in models
         ]
+        self._under: dict[tuple[int, Atom, tuple[int, ...]], torch.Tensor] = {}
+        self._starts: dict[tuple[int, str], Solution] = {}
         self.solves = 0
+
+    def stand(self, current: Sequence[Matrices]) -> None:
+        """Let the models be under these mixtures."""
+        self.current = [{place: m.to(self.device) for place, m in by.items()} for by in current]
+        self._under = {}
 
     def place(self, atom: Atom, dim: int) -> tuple[str, bool]:
         word = atom.word(dim)
         return word, atom.ordered(dim) and self.fitted.groups.get(word, PERMUTATION) != PERMUTATION
 
-    def axes(self, atom: Atom) -> list[int]:
-        return [d for d, word in enumerate(atom.words) if word is not None]
+    def axes(self, atom: Atom) -> tuple[int, ...]:
+        return tuple(d for d, word in enumerate(atom.words) if word is not None)
 
-    def under(self, tensor: torch.Tensor, atom: Atom, by: Matrices, dims: Sequence[int]) -> torch.Tensor:
-        """The tensor times the matrices along these axes."""
-        for d in dims:
-            tensor = torch.tensordot(by[self.place(atom, d)], tensor, dims=([1], [d])).movedim(0, d)
-        return tensor
+    def under(self, k: int, atom: Atom, dims: tuple[int, ...]) -> torch.Tensor:
+        """The `k`-th model's tensor times its mixtures along these axes; kept while they stand."""
+        if not dims:
+            return self.given[k][atom]
+        if (k, atom, dims) not in self._under:
+            *others, d = dims
+            mixture = self.current[k][self.place(atom, d)]
+            self._under[k, atom, dims] = _times(mixture, self.under(k, atom, tuple(others)), d)
+        return self._under[k, atom, dims]
 
     def mixed(self, k: int, atom: Atom) -> torch.Tensor:
-        return self.under(self.given[k][atom], atom, self.current[k], self.axes(atom))
+        return self.under(k, atom, self.axes(atom))
 
     def objective(self) -> float:
         total = 0.0
@@ -92,14 +119,23 @@ class Mixtures:
             for k, own in enumerate(mixed):
                 others = whole - own
                 for d in self.axes(atom):
-                    rest = [other for other in self.axes(atom) if other != d]
-                    mine = self.under(self.given[k][atom], atom, self.current[k], rest)
+                    mine = self.under(k, atom, tuple(other for other in self.axes(atom) if other != d))
                     a, b = (t.movedim(d, 0).flatten(1) if t.ndim > 1 else t[:, None] for t in (others, mine))
-                    found[k][self.place(atom, d)] += a @ b.T
+                    self.pace.add_product(found[k][self.place(atom, d)], a, b)
         return found
 
-    def nearest(self, matrices: Matrices) -> Elements:
-        """The element with the largest inner product with these matrices."""
+    def corners(self) -> list[Elements]:
+        """For every model the element that the gradient at the mixtures is largest for."""
+        coupled = starred.groups(self.fitted.within)
+        alone = {*self.fitted.words} - {word for group in coupled.values() for word in group.words}
+        self.solves += len(self.given) * (len(alone) + len(coupled))
+        return [self.nearest(gradient, k) for k, gradient in enumerate(self.gradients())]
+
+    def nearest(self, matrices: Matrices, k: int | None = None) -> Elements:
+        """The element with the largest inner product with these matrices.
+
+        Assignments for the `k`-th model start from where its last ones ended.
+        """
         fitted = self.fitted
         perms = permutation.identity(fitted.words)
         maps: dict[str, torch.Tensor] = {}
@@ -113,46 +149,68 @@ class Mixtures:
                 perms[group.outer] = order
             perms |= {word: one for word, one in each.items() if one.ndim == 1}
             maps |= {word: one for word, one in each.items() if one.ndim > 1}
-        for word in fitted.words:
-            if word not in coupled:
-                kind = fitted.groups.get(word, PERMUTATION)
-                found = projection.project(matrices[word, False], kind, order=matrices.get((word, True)))
-                perms[word] = found.perm
-                if found.map is not None:
-                    maps[word] = found.map
-        self.solves += len(fitted.words)
+        alone = [word for word in fitted.words if word not in coupled]
+        perms |= self._ordered({w: matrices[w, False] for w in alone if w not in fitted.groups}, k)
+        for word in (word for word in alone if word in fitted.groups):
+            kind, order = fitted.groups[word], matrices.get((word, True))
+            found = projection.project(matrices[word, False], kind, order=order)
+            perms[word] = found.perm
+            if found.map is not None:
+                maps[word] = found.map
         return Elements(permutation.carried(perms, fitted.within), maps)
+
+    def _ordered(self, matrices: Mapping[str, torch.Tensor], k: int | None) -> dict[str, torch.Tensor]:
+        """The best order of each of these words."""
+        starts = [None if k is None else self._starts.get((k, word)) for word in matrices]
+        long = self.threads > 1 and max(map(len, matrices.values()), default=0) >= THREADED
+        with pool(self.threads) if long else nullcontext() as others:
+            solved = assignment.solve_all(matrices.values(), starts, pool=others)
+        if k is not None:
+            self._starts |= {(k, word): found for word, found in zip(matrices, solved, strict=True)}
+        return {word: found.perm for word, found in zip(matrices, solved, strict=True)}
 
     def dense(self, element: Elements) -> Matrices:
         """An element as matrices."""
-        found = {}
-        for word, only in self.places:
-            perm = element.permutations[word]
-            matrix = torch.eye(len(perm), dtype=torch.float64)[perm]
-            map_ = None if only else element.maps.get(word)
-            if map_ is not None:
-                wide = torch.block_diag(*map_) if map_.ndim == 3 else map_
-                matrix = wide[:, None] * matrix if wide.ndim == 1 else wide @ matrix
-            found[word, only] = matrix
-        return found
+        still = {(w, only): torch.eye(len(self.current[0][w, only])).double() for w, only in self.places}
+        return {place: self._acted(matrix, 0, place, element) for place, matrix in still.items()}
 
-    def line(self, corners: Sequence[Matrices]) -> Polynomial:
+    def _acted(self, tensor: torch.Tensor, d: int, place: tuple[str, bool], by: Elements) -> torch.Tensor:
+        """The tensor with an element acting along one axis."""
+        word, only = place
+        tensor = tensor.index_select(d, by.permutations[word].to(tensor.device))
+        map_ = None if only else by.maps.get(word)
+        if map_ is None:
+            return tensor
+        map_ = (torch.block_diag(*map_) if map_.ndim == 3 else map_).to(tensor.device)
+        return _times(map_, tensor, d) if map_.ndim == 2 else (tensor.movedim(d, -1) * map_).movedim(-1, d)
+
+    def line(self, corners: Sequence[Elements]) -> Polynomial:
         """The objective over the share α of the corners."""
-        return on_the_way(
-            [self._terms(k, atom, self.axes(atom), to) for k, to in enumerate(corners)] for atom in self.atoms
+        return on_the_way([self._terms(k, atom, to) for k, to in enumerate(corners)] for atom in self.atoms)
+
+    def _terms(self, k: int, atom: Atom, to: Elements) -> list[torch.Tensor]:
+        """By how many of the axes are at the corner already, the others mixed."""
+        axes = self.axes(atom)
+
+        def moved(dims: tuple[int, ...]) -> torch.Tensor:
+            tensor = self.under(k, atom, tuple(d for d in axes if d not in dims))
+            for d in dims:
+                tensor = self._acted(tensor, d, self.place(atom, d), to)
+            return tensor
+
+        return [reduce(torch.add, map(moved, combinations(axes, e))) for e in range(len(axes) + 1)]
+
+    def step(self, corners: Sequence[Elements], share: float) -> None:
+        """Mix these elements in, with this share."""
+        dense = [self.dense(element) for element in corners]
+        self.stand(
+            [
+                {place: (1 - share) * matrix.cpu() + share * to[place] for place, matrix in by.items()}
+                for by, to in zip(self.current, dense, strict=True)
+            ]
         )
 
-    def _terms(self, k: int, atom: Atom, axes: list[int], to: Matrices) -> list[torch.Tensor]:
-        """By how many of the axes are at the corner already, the others mixed."""
-        terms = [self.given[k][atom]]
-        for d in axes:
-            stay = [self.under(t, atom, self.current[k], [d]) for t in terms]
-            go = [self.under(t, atom, to, [d]) for t in terms]
-            terms = [stay[0], *(s + g for s, g in zip(stay[1:], go, strict=False)), go[-1]]
-        return terms
 
-    def step(self, corners: Sequence[Matrices], share: float) -> None:
-        self.current = [
-            {place: (1 - share) * matrix + share * to[place] for place, matrix in by.items()}
-            for by, to in zip(self.current, corners, strict=True)
-        ]
+def _times(matrix: torch.Tensor, tensor: torch.Tensor, d: int) -> torch.Tensor:
+    product: torch.Tensor = torch.tensordot(matrix, tensor, dims=([1], [d])).movedim(0, d)
+    return product

@@ -53,7 +53,7 @@ def mixtures_of(make):
 def test_a_model_at_a_corner_is_the_model_as_the_element_makes_it(make):
     fitted, forms, mixtures = mixtures_of(make)
     elements = [in_groups(fitted, seed) for seed in range(3)]
-    mixtures.step([mixtures.dense(element) for element in elements], 1.0)
+    mixtures.step(elements, 1.0)
     for k, element in enumerate(elements):
         moved = acts.acted(forms[k], fitted, element)
         for atom in mixtures.atoms:
@@ -71,17 +71,18 @@ def test_what_a_signed_word_only_orders_has_a_say_in_its_order():
 @pytest.mark.parametrize("make", [Transformer, Gated, tanh])
 def test_the_line_is_the_objective_on_the_way_and_its_slope_that_of_the_gradient(make):
     fitted, _, mixtures = mixtures_of(make)
-    mixtures.step([mixtures.dense(in_groups(fitted, seed)) for seed in range(3)], 0.4)
-    corners = [mixtures.dense(in_groups(fitted, seed + 9)) for seed in range(3)]
+    mixtures.step([in_groups(fitted, seed) for seed in range(3)], 0.4)
+    corners = [in_groups(fitted, seed + 9) for seed in range(3)]
+    dense = [mixtures.dense(corner) for corner in corners]
     line, gradients, begun = mixtures.line(corners), mixtures.gradients(), mixtures.current
     slope = sum(
-        float((gradients[k][place] * (corners[k][place] - begun[k][place])).sum())
+        float((gradients[k][place] * (dense[k][place] - begun[k][place])).sum())
         for k in range(3)
         for place in mixtures.places
     )
     assert line.deriv()(0.0) == pytest.approx(slope)
     for share in (0.3, 0.8, 1.0):
-        mixtures.current = begun
+        mixtures.stand(begun)
         mixtures.step(corners, share)
         assert mixtures.objective() == pytest.approx(line(share))
 
