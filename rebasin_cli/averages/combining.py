@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..checkpoints.checking import finite, validate
-from ..checkpoints.tensors import LazyTensors, plan_of, rows
+from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import UsageError
 from ..types import Tensors
 from .mixing import interpolate, line, mean_of
@@ -55,7 +55,7 @@ def combined(
     products = parts.products.joined(
         models, weights, (), lambda views, keep: line(views, weights, keep), dtype
     )
-    shapes, dtypes = {}, {}
+    made: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
     for name in dict.fromkeys(name for plan in (*plans, source_plan) for name in plan):
         if name in averaged or name in joined:
             own, shape = plans[0][name]
@@ -67,29 +67,22 @@ def combined(
             own, shape = plans[extra[name]][name]
         else:
             continue
-        shapes[name], dtypes[name] = shape, dtype if dtype and own.is_floating_point else own
+        made[name] = dtype if dtype and own.is_floating_point else own, shape
 
-    def made(name: str, part: tuple[int, int] | None = None) -> Tensor:
-        def take(model: Tensors) -> Tensor:
-            return model[name] if part is None else rows(model, name, *part)
-
+    def make(name: str, take: Callable[[Tensors], Tensor]) -> Tensor:
         if name in parts.copied:
             return take(source)
         if name in extra:
             return take(models[extra[name]])
         if name in joined:
-            whole = joined_head([model[name] for model in models], weights, heads, dtypes[name])
-            return whole if part is None else whole[slice(*part)]
-        if name in together and turning is None:
-            return take(products)
+            return take({name: joined_head([m[name] for m in models], weights, heads, made[name][0])})
         if turning is not None:
-            return turning[name] if part is None else turning[name][slice(*part)]
-        return mean_of([take(model) for model in models], weights, dtypes[name])
+            return take(turning)
+        if name in together:
+            return take(products)
+        return mean_of([take(model) for model in models], weights, made[name][0])
 
-    def made_rows(name: str, start: int, stop: int) -> Tensor:
-        return made(name, (start, stop))
-
-    whole = LazyTensors(shapes, dtypes, made, made_rows if turning is None else None)
+    whole = LazyTensors.of(made, make)
     names = called or [f"model {k}" for k in range(1, len(models) + 1)]
     return finite_only(whole, averaged | joined, models, names, step)
 
@@ -136,14 +129,8 @@ def finite_only(
             )
         return made
 
-    return LazyTensors(
-        tensors.shapes,
-        tensors.dtypes,
-        lambda name: look(name, tensors[name]),
-        lambda name, start, stop: look(name, tensors.rows(name, start, stop)),
-    )
+    return LazyTensors.of(plan_of(tensors), lambda name, take: look(name, take(tensors)))
 
 
 def _only(model: Tensors, name: str) -> LazyTensors:
-    dtype, shape = plan_of(model)[name]
-    return LazyTensors({name: shape}, {name: dtype}, lambda name: model[name])
+    return LazyTensors.of({name: plan_of(model)[name]}, lambda name, take: take(model))

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ..checkpoints.tensors import LazyTensors, plan_of, rows
+from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import UsageError, unknown
 from ..types import Tensors
 from .together import products_of
@@ -48,7 +48,6 @@ def average(
 
 def line(models: Sequence[Tensors], weights: Sequence[float], keep: Collection[str] = ()) -> LazyTensors:
     """Σ w_k · model_k tensor by tensor, whatever these are; `keep`, and what are integers, is the first's."""
-    plan = plan_of(models[0])
 
     def mean(name: str, take: Callable[[Tensors], torch.Tensor]) -> torch.Tensor:
         first = take(models[0])
@@ -56,13 +55,7 @@ def line(models: Sequence[Tensors], weights: Sequence[float], keep: Collection[s
             return first
         return mean_of([first, *(take(model) for model in models[1:])], weights, first.dtype)
 
-    def get(name: str) -> torch.Tensor:
-        return mean(name, lambda model: model[name])
-
-    def part(name: str, start: int, stop: int) -> torch.Tensor:
-        return mean(name, lambda model: rows(model, name, start, stop))
-
-    return LazyTensors({n: s for n, (_, s) in plan.items()}, {n: d for n, (d, _) in plan.items()}, get, part)
+    return LazyTensors.of(plan_of(models[0]), mean)
 
 
 def interpolate(

@@ -15,13 +15,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..checkpoints.tensors import LazyTensors, plan_of, rows
+from ..checkpoints.tensors import LazyTensors, Plan, plan_of, rows
 from ..checkpoints.wrappers import WRAPPERS
 from ..types import Tensors, is_lazy
 from .kinship import same
 from .parts import EMBEDDING, LOGITS
-
-Plan = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 # What a program calls a network that it holds. Other names are of parts: an encoder is no decoder.
 CONTAINERS = {*WRAPPERS, "_forward_module", "model", "module", "net", "network", "nn", "base_model"}

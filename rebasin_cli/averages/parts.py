@@ -17,12 +17,10 @@ from typing import Any
 
 import torch
 
-from ..checkpoints.tensors import plan_of
+from ..checkpoints.tensors import Plan, plan_of
 from ..errors import SpecError, UsageError, near, unknown
 from ..types import Tensors
 from .together import Products, products_of
-
-Plan = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 HEADS = ("keep-a", "keep-b", "average", "concat", "drop")
 EXTRA = ("error", "keep-a", "keep", "drop")

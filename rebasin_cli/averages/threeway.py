@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from ..checkpoints.families import Family, Plan
-from ..checkpoints.tensors import LazyTensors, plan_of, rows
+from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import unknown
 from ..types import Tensors
 from .combining import finite_only
@@ -176,10 +176,7 @@ def mixed(
     side_of = {name: theirs if side == "theirs" else ours for name, side in found.taken.items()}
     plan = {name: planned(side, name) for name, side in side_of.items()}
 
-    def made(name: str, part: tuple[int, int] | None = None) -> Tensor:
-        def take(model: Tensors) -> Tensor:
-            return model[name] if part is None else rows(model, name, *part)
-
+    def made(name: str, take: Callable[[Tensors], Tensor]) -> Tensor:
         if name in together:
             return take(products)
         if (weights := WEIGHTS.get(found.taken[name])) is None:
@@ -187,12 +184,7 @@ def mixed(
         parts = [(model, w) for model, w in zip((ours, theirs, base), weights, strict=True) if w]
         return mean_of([take(model) for model, _ in parts], [w for _, w in parts], plan[name][0])
 
-    whole = LazyTensors(
-        {name: shape for name, (_, shape) in plan.items()},
-        {name: dtype for name, (dtype, _) in plan.items()},
-        made,
-        lambda name, start, stop: made(name, (start, stop)),
-    )
+    whole = LazyTensors.of(plan, made)
     averaged = {name for name, side in found.taken.items() if side in WEIGHTS}
     return finite_only(whole, averaged, (ours, theirs), called, step)
 

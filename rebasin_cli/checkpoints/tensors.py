@@ -20,6 +20,7 @@ from ..types import Lazy, Tensors, is_lazy
 
 Values = Tensor | np.ndarray
 Model = Mapping[str, Values] | Sequence[Values]
+Plan = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 CHUNK = 1 << 22  # bytes worked on at once: small enough for the allocator to give them back
 
 
@@ -47,6 +48,19 @@ class LazyTensors(Mapping[str, Tensor]):
     ):
         self.shapes, self.dtypes, self._get, self._rows = dict(shapes), dict(dtypes), get, rows
         self._whole: tuple[str, Tensor] | None = None  # the tensor that `rows` is asked for in parts
+
+    @classmethod
+    def of(cls, plan: Plan, make: Callable[[str, Callable[[Tensors], Tensor]], Tensor]) -> LazyTensors:
+        """Tensors with these dtypes and shapes, each whole or a part of its first axis, as it is asked for.
+
+        `make(name, take)` makes one of what `take(model)` gives: as much of the model's tensor of this name.
+        """
+
+        def part(name: str, start: int, stop: int) -> Tensor:
+            return make(name, lambda model: rows(model, name, start, stop))
+
+        shapes, dtypes = ({name: each[k] for name, each in plan.items()} for k in (1, 0))
+        return cls(shapes, dtypes, lambda name: make(name, lambda model: model[name]), part)
 
     def rows(self, name: str, start: int, stop: int) -> Tensor:
         if self._rows is not None:
@@ -129,25 +143,18 @@ def replaced(tensors: Tensors, by: Tensors) -> LazyTensors:
     plan = plan_of(tensors)
     new = {name: by[name] for name in by if name not in plan}
     wide = next((dtype for dtype, _ in plan.values() if dtype.is_floating_point), torch.float32)
-    shapes = {name: shape for name, (_, shape) in plan.items()}
-    shapes |= {name: tuple(tensor.shape) for name, tensor in new.items()}
-    dtypes = {name: dtype for name, (dtype, _) in plan.items()} | {name: wide for name in new}
+    plan |= {name: (wide, tuple(tensor.shape)) for name, tensor in new.items()}
 
-    def get(name: str) -> Tensor:
-        return by[name].to(dtypes[name]) if name in by else tensors[name]
+    def make(name: str, take: Callable[[Tensors], Tensor]) -> Tensor:
+        return take(by).to(plan[name][0]) if name in by else take(tensors)
 
-    def part(name: str, start: int, stop: int) -> Tensor:
-        return rows(by if name in by else tensors, name, start, stop).to(dtypes[name])
-
-    return LazyTensors(shapes, dtypes, get, part)
+    return LazyTensors.of(plan, make)
 
 
 def overlaid(tensors: Tensors, by: Tensors) -> LazyTensors:
     """`tensors` with some replaced, which have dtypes of their own; names and their order stay."""
     plan = plan_of(tensors) | plan_of(by)
-    shapes = {name: shape for name, (_, shape) in plan.items()}
-    dtypes = {name: dtype for name, (dtype, _) in plan.items()}
-    return LazyTensors(shapes, dtypes, lambda name: (by if name in by else tensors)[name])
+    return LazyTensors.of(plan, lambda name, take: take(by if name in by else tensors))
 
 
 def blocks(tensors: Tensors, name: str, size: int = CHUNK) -> Iterator[Tensor]:

@@ -23,13 +23,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from .. import networks
-from ..checkpoints.tensors import LazyTensors, plan_of
+from ..checkpoints.tensors import overlaid
 from ..errors import UsageError
 from ..registry import option
 from ..spec.notation import Axis, Fixed, Product, Word
 from ..symmetry import assignment
 from ..symmetry.index_maps import Within
-from ..types import Tensors
 from . import MatchResult, Problem, State, am, wm
 from .activations import mixes
 from .activations.evidence import Evidence
@@ -170,7 +169,10 @@ def _with(problem: Problem, similar: Mapping[str, torch.Tensor]) -> Problem:
     return replace(
         problem,
         fitted=replace(fitted, tensors=fitted.tensors | axes, shapes=fitted.shapes | shapes),
-        models=tuple(_joined(model, more) for model, more in zip(problem.models, (here, there), strict=True)),
+        models=tuple(
+            model | more if type(model) is dict else overlaid(model, more)
+            for model, more in zip(problem.models, (here, there), strict=True)
+        ),
     )
 
 
@@ -184,13 +186,3 @@ def _axis(word: str, within: Within) -> Axis:
         return Word(word)
     outer = Fixed(block.count) if block.word is None else Word(block.word)
     return Product((outer, Word(word, each=True)))
-
-
-def _joined(model: Tensors, more: dict[str, torch.Tensor]) -> Tensors:
-    """A model with more tensors; one that is read when asked for stays so."""
-    if type(model) is dict:
-        return model | more
-    plan = plan_of(model) | plan_of(more)
-    shapes = {name: shape for name, (_, shape) in plan.items()}
-    dtypes = {name: dtype for name, (dtype, _) in plan.items()}
-    return LazyTensors(shapes, dtypes, lambda name: more[name] if name in more else model[name])

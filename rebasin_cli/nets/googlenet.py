@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import NetworkError, UsageError
+from ._convolutional import begun, widened
 
 VARIANTS = ("googlenet",)
 
@@ -159,17 +160,9 @@ def build(
         raise UsageError(f"{name} has no norm {norm!r}", hint="Choose batch, or leave out --norm.")
     if len(input_shape) != 3:
         raise UsageError(f"{name} reads images (C, H, W), the data has shape {tuple(input_shape)}")
-    multiplier = 1.0 if width is None else width
-    stem = [round(count * multiplier) for count in STEM]
-    blocks = {block: [round(count * multiplier) for count in counts] for block, counts in BLOCKS.items()}
-    if min(min(stem), *map(min, blocks.values())) < 1:
-        raise UsageError(f"width {width:g} leaves {name} without channels", hint="Try --width 1.")
-    network = GoogLeNet(input_shape[0], stem, blocks, classes)
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    network.example_shape = tuple(input_shape)
-    return network
+    stem = widened(name, STEM, width)
+    blocks = {block: widened(name, counts, width) for block, counts in BLOCKS.items()}
+    return begun(GoogLeNet(input_shape[0], stem, blocks, classes), input_shape)
 
 
 def from_shapes(shapes: Mapping[str, tuple[int, ...]]) -> GoogLeNet:

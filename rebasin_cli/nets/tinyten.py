@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import NetworkError, UsageError
+from ._convolutional import begun, widened
 
 VARIANTS = ("tinyten",)
 
@@ -69,16 +70,10 @@ def build(
         raise UsageError(f"tinyten has no norm {norm!r}", hint="Choose batch or none.")
     if len(input_shape) != 3 or min(input_shape[1:]) < 9:
         raise UsageError(f"tinyten reads images (C, H, W) of 9×9 or more, not {tuple(input_shape)}")
-    channels = [round(base * (1.0 if width is None else width)) for base in CHANNELS]
-    if min(channels) < 1:
-        raise UsageError(f"width {width:g} leaves tinyten without channels", hint="Try --width 1.")
+    channels = widened(name, CHANNELS, width)
     normed = norm != "none"
     network = TinyTen([input_shape[0], *channels], classes, norm=normed, biased=(not normed,) * 8)
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    network.example_shape = tuple(input_shape)
-    return network
+    return begun(network, input_shape)
 
 
 def from_shapes(shapes: Mapping[str, tuple[int, ...]]) -> TinyTen:

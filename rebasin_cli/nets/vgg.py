@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import NetworkError, UsageError
+from ._convolutional import begun, widened
 
 # Convolutions before each of the five poolings, with 64, 128, 256, 512 and 512 channels.
 DEPTHS = {
@@ -117,11 +118,8 @@ def build(
         raise UsageError(f"{name} has no norm {norm!r}", hint="Choose batch or none; vgg…_bn means batch.")
     if len(input_shape) != 3 or min(input_shape[1:]) < 32:
         raise UsageError(f"{name} reads images (C, H, W) of 32×32 or more, not {tuple(input_shape)}")
-    multiplier = 1.0 if width is None else width
-    channels = [round(count * multiplier) for count in CHANNELS]
-    hidden = round(4096 * multiplier)
-    if min(channels) < 1:
-        raise UsageError(f"width {width:g} leaves {name} without channels", hint="Try --width 1.")
+    channels = widened(name, CHANNELS, width)
+    hidden = round(4096 * (1.0 if width is None else width))
     normed = norm == "batch" or name != base
     convolutions = [
         Convolution(outputs, norm=normed, pool=last)
@@ -132,15 +130,13 @@ def build(
     linears = [Linear(classes)]
     if not small:
         linears = [Linear(hidden), Linear(hidden, dropouts=1), Linear(classes, dropouts=1)]
-    network = VGG(Plan(input_shape[0], tuple(convolutions), 1 if small else 7, tuple(linears)))
+    plan = Plan(input_shape[0], tuple(convolutions), 1 if small else 7, tuple(linears))
+    network = begun(VGG(plan), input_shape)
     for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        elif isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, 0, 0.01)
         if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
-    network.example_shape = tuple(input_shape)
     return network
 
 

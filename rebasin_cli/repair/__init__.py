@@ -12,7 +12,7 @@ from __future__ import annotations
 from .batchnorm import reset
 from .biases import calibrated_biases
 from .calibration import temperature
-from .channels import MATCHES, Repaired, layers_touched, renormalize, repair, rescale, reset_norms, reshift
+from .channels import MATCHES, Repaired, layers_touched, renormalize, reset_norms
 from .distilling import distill
 from .refitting import plan_refit, refit
 from .repairing import REPAIRS, Outcome, Repairs, open_to_choice, repair_merged
@@ -30,11 +30,8 @@ __all__ = [
     "plan_refit",
     "refit",
     "renormalize",
-    "repair",
     "repair_merged",
-    "rescale",
     "reset",
     "reset_norms",
-    "reshift",
     "temperature",
 ]

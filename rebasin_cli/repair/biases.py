@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..averages.mixing import average
+from ..averages.weights import checked
 from ..errors import UsageError
 from .producers import find
 
@@ -34,8 +34,7 @@ def calibrated_biases(
     layer's depth is not one number (residual ones), that have other parameters than linear layers' and
     convolutions' (norms undo shrinking), or where a bias is shared; NetworkError for what cannot be traced.
     """
-    shares = [1 / len(models)] * len(models) if weights is None else list(weights)
-    average([{}] * len(models), shares)  # its checks
+    shares = checked(weights, len(models))
     graph = find(network, inputs)
     problems = [f"{name}  belongs to no linear layer or convolution" for name in graph.others]
     problems += [f"{name}  {why}" for name, why in graph.left]

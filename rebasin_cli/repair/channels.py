@@ -20,7 +20,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils import _pytree as pytree
 
 from .. import networks
-from ..averages.mixing import average
+from ..averages.weights import checked as checked_weights
 from ..datasets.batches import checked
 from ..errors import NetworkError, UsageError, unknown
 from ..graph.nodes import listed
@@ -88,8 +88,7 @@ def renormalize(
                 hint='Re-estimate its statistics: "reset"',
             )
         return reset_norms(network, batches, device=device)
-    shares = [1 / len(endpoints)] * len(endpoints) if weights is None else list(weights)
-    average([{}] * len(endpoints), shares)  # its checks
+    shares = checked_weights(weights, len(endpoints))
     with evaluating(network), torch.no_grad():
         measured = Measured(network, batches, device, {} if known is None else known)
         return _renormalize(measured, endpoints, match, shares, new_bias)
@@ -103,21 +102,6 @@ def reset_norms(network: nn.Module, batches: Batches, *, device: str | torch.dev
     return Repaired("reset", tuple(norms), tensors=tuple(name.lstrip(".") for name in buffers))
 
 
-def repair(*args: Any, **kwargs: Any) -> Repaired:
-    """Both means and standard deviations; see `renormalize`. REPAIR, Jordan et al. 2023."""
-    return renormalize(*args, match="repair", **kwargs)
-
-
-def rescale(*args: Any, **kwargs: Any) -> Repaired:
-    """Standard deviations only: channels are multiplied, their means too; see `renormalize`."""
-    return renormalize(*args, match="rescale", **kwargs)
-
-
-def reshift(*args: Any, **kwargs: Any) -> Repaired:
-    """Means only: something is added to channels; see `renormalize`."""
-    return renormalize(*args, match="reshift", **kwargs)
-
-
 def _renormalize(
     measured: Measured,
     endpoints: Sequence[Mapping[str, Tensor]],
@@ -125,7 +109,7 @@ def _renormalize(
     shares: Sequence[float],
     new_bias: bool,
 ) -> Repaired:
-    network, first = measured.network, measured.first()
+    network, first = measured.network, measured.graphs.first(measured.batches, measured.device)
     merged = dict(network.state_dict())
     sites, left, lacking = _touched(network, first, match, new_bias)
     added = {w: torch.zeros(_channels(merged, first.sites[w])).to(merged[w]) for w in lacking}

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import networks
-from ..averages.mixing import average
+from ..averages.weights import checked as checked_weights
 from ..errors import CheckpointError
 from ..learning.loop import Learner, Made, learn
 from ..learning.recipe import cosine
@@ -62,8 +62,7 @@ def distill(
     Raises UsageError, DataError, NetworkError where outputs hold no tensors, CheckpointError where outputs
     are no numbers.
     """
-    shares = [1 / len(endpoints)] * len(endpoints) if weights is None else list(weights)
-    average([{}] * len(endpoints), shares)  # its checks
+    shares = checked_weights(weights, len(endpoints))
     before, began = network.state_dict(), time.monotonic()
     with on_one_thread(), seeded(0, "distillation", str(device)):
         own = duplicate(network).float().to(device)

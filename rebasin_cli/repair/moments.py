@@ -51,10 +51,6 @@ class Measured:
         self.graphs = Graphs(network, known.setdefault("graphs", {}))
         self.passes = 0
 
-    def first(self) -> Producers:
-        inputs, _ = next(checked(self.batches))
-        return self.graphs.of(fed(self.network, inputs, self.device))
-
     def moments(
         self, state: Mapping[str, Tensor], wanted: Iterable[str], added: Mapping[str, Tensor]
     ) -> dict[str, Moments]:

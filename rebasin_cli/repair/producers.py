@@ -14,13 +14,14 @@ import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind
 
-from ..datasets.batches import map_tensors
+from ..datasets.batches import checked, map_tensors
 from ..errors import NetworkError
 from ..graph.interpreter import Run, given
 from ..graph.nodes import arguments, name_of, operation
 from ..graph.program import Program
 from ..graph.tracing import export, line_of
-from ..networks.running import check_runs
+from ..networks.running import check_runs, fed
+from ..types import Batches
 
 
 @dataclass(frozen=True)
@@ -103,10 +104,20 @@ class Graphs:
         self.network, self.known = network, known
 
     def of(self, inputs: Any) -> Producers:
-        key = repr(map_tensors(_Shape, inputs))
+        key = shape_of(inputs)
         if key not in self.known:
             self.known[key] = find(self.network, inputs)
         return self.known[key]
+
+    def first(self, batches: Batches, device: str | torch.device) -> Producers:
+        """For inputs as the first batch has them."""
+        inputs, _ = next(checked(batches))
+        return self.of(fed(self.network, inputs, device))
+
+
+def shape_of(inputs: Any) -> str:
+    """What a graph depends on of its inputs: structure, shapes and types."""
+    return repr(map_tensors(_Shape, inputs))
 
 
 class _Shape:

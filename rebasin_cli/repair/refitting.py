@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..averages.mixing import average
-from ..datasets.batches import checked, tensors_in
+from ..averages.weights import checked as checked_weights
+from ..datasets.batches import tensors_in
 from ..errors import CheckpointError
 from ..networks.folding import scale_of
-from ..networks.running import evaluating, fed
+from ..networks.running import evaluating
 from ..runtime.threads import WAITING, Beside, beside
 from ..types import Batches
 from .advancing import Advancing
@@ -30,7 +30,7 @@ from .channels import Repaired
 from .layers import Layer, Norm, layers_of, undo
 from .least_squares import Sums, change
 from .options import RIDGE, check_ridge
-from .producers import Graphs, Producers, shared_in
+from .producers import Graphs, shared_in
 from .unfolding import channels, matrix, normalised, outputs, rows, weight_of
 
 MEMORY = 1 << 30  # bytes of values that may be kept between layers
@@ -63,13 +63,12 @@ def refit(
     Raises UsageError, DataError, CheckpointError for activations that are no numbers, NetworkError for what
     cannot be traced.
     """
-    shares = [1 / len(endpoints)] * len(endpoints) if weights is None else list(weights)
-    average([{}] * len(endpoints), shares)  # its checks
+    shares = checked_weights(weights, len(endpoints))
     check_ridge(ridge)
     graphs = Graphs(network, {} if known is None else known.setdefault("graphs", {}))
     with beside(device, most=1) as threads, evaluating(network), torch.no_grad():
         own = network.state_dict()
-        program = _first(graphs, batches, device).program
+        program = graphs.first(batches, device).program
         layers, left = layers_of(program, shared_in(network))
         states = [own, *({name: end[name].to(t) for name, t in own.items()} for end in endpoints)]
         moving = Advancing(graphs, states, batches, device, memory=memory)
@@ -136,11 +135,6 @@ def _within(layers: Iterable[Layer]) -> tuple[list[Layer], list[tuple[str, str]]
     fitted = [layer for layer in layers if layer.gram_bytes <= LARGEST]
     why = "its Gram matrix would take {:,} bytes".format
     return fitted, [(layer.name, why(layer.gram_bytes)) for layer in layers if layer not in fitted]
-
-
-def _first(graphs: Graphs, batches: Batches, device: str | torch.device) -> Producers:
-    inputs, _ = next(checked(batches))
-    return graphs.of(fed(graphs.network, inputs, device))
 
 
 def _seen(

@@ -14,10 +14,7 @@ from rebasin_cli.repair import (
     calibrated_biases,
     calibration,
     renormalize,
-    repair,
-    rescale,
     reset,
-    reshift,
     temperature,
 )
 from rebasin_cli.repair.calibration import fit_temperature
@@ -256,7 +253,7 @@ def test_repaired_channels_have_the_mean_and_spread_between_the_endpoints(build,
     data = samples(shape)
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     kept = copy.deepcopy(ends)
-    done = repair(network, ends, data, weights=[1 - SHARE, SHARE])
+    done = renormalize(network, ends, data, weights=[1 - SHARE, SHARE])
     found, wanted = statistics(network, data), between(ends, network, data)
     *hidden, head = wanted
     assert list(done.corrected) == hidden and done.left == ((head, "it is the network's output"),)
@@ -275,7 +272,7 @@ def test_repaired_channels_have_the_mean_and_spread_between_the_endpoints(build,
 
 def test_the_sum_of_branches_is_not_corrected():
     ends, network = two_and_between(Residual)
-    done = repair(network, ends, samples(PICTURE), weights=[1 - SHARE, SHARE])
+    done = renormalize(network, ends, samples(PICTURE), weights=[1 - SHARE, SHARE])
     assert done.corrected == ("stem", "inner.0", "outer.0", "inner.1", "outer.1")
     assert done.passes == 2 + 5  # the endpoints, then one layer after the other
 
@@ -290,18 +287,18 @@ def test_layers_that_do_not_feed_each_other_share_a_pass():
             return self.head(F.relu(self.left(x)) * F.relu(self.right(x)))
 
     ends, network = two_and_between(Wide)
-    assert repair(network, ends, samples(FLAT)).passes == 2 + 1
+    assert renormalize(network, ends, samples(FLAT)).passes == 2 + 1
 
 
 def test_rescale_matches_spreads_and_reshift_means():
     data = samples(FLAT)
     ends, network = two_and_between(mlp)
-    rescale(network, ends, data, weights=[1 - SHARE, SHARE])
+    renormalize(network, ends, data, match="rescale", weights=[1 - SHARE, SHARE])
     found, wanted = statistics(network, data), between(ends, network, data)
     assert all(close(found[n][1], wanted[n][1]) and not close(found[n][0], wanted[n][0]) for n in ("0", "2"))
     ends, network = two_and_between(mlp)
     spread = statistics(network, data)["0"][1]
-    reshift(network, ends, data, weights=[1 - SHARE, SHARE])
+    renormalize(network, ends, data, match="reshift", weights=[1 - SHARE, SHARE])
     found = statistics(network, data)
     assert all(close(found[n][0], wanted[n][0]) for n in ("0", "2"))
     assert close(found["0"][1], spread)
@@ -309,7 +306,7 @@ def test_rescale_matches_spreads_and_reshift_means():
 
 def test_a_model_between_itself_and_itself_stays_as_it_is():
     ends, network = two_and_between(mlp, share=0.0)
-    repair(network, [ends[0], ends[0]], samples(FLAT))
+    renormalize(network, [ends[0], ends[0]], samples(FLAT))
     assert all(torch.allclose(t, ends[0][n], atol=1e-5) for n, t in network.state_dict().items())
 
 
@@ -319,7 +316,7 @@ def test_a_dead_channel_is_left_alone():
         network[0].weight[3] *= 1e-9
         network[2].weight[:, 3] += 1  # it still feeds the next layer
     weight, bias = network[0].weight[3].clone(), network[0].bias[3].clone()
-    assert repair(network, ends, samples(FLAT)).dead == 1
+    assert renormalize(network, ends, samples(FLAT)).dead == 1
     assert torch.equal(network[0].weight[3], weight) and network[0].bias[3] == bias
 
 
@@ -330,18 +327,18 @@ def test_a_channel_that_hardly_varies_is_as_good_as_dead():
         network[0].weight[3] *= 1e-9
         network[0].bias[3] = 0  # so that what little it varies is not rounded away
     weight = network[0].weight[3].clone()
-    assert repair(network, ends, samples(FLAT)).dead == 1
+    assert renormalize(network, ends, samples(FLAT)).dead == 1
     assert torch.equal(network[0].weight[3], weight) and network[0].bias[3] == 0
 
 
 def test_without_a_bias_only_the_scale_is_matched_and_that_is_told():
     ends, network = two_and_between(lambda: mlp(bias=False))
     data = samples(FLAT)
-    done = repair(network, ends, data, weights=[1 - SHARE, SHARE])
+    done = renormalize(network, ends, data, weights=[1 - SHARE, SHARE])
     assert dict(done.left)["0"] == dict(done.left)["2"] == "it has no bias of its own: only scaled"
     found, wanted = statistics(network, data), between(ends, network, data)
     assert all(close(found[n][1], wanted[n][1]) and not close(found[n][0], wanted[n][0]) for n in ("0", "2"))
-    done = reshift(network, ends, data)
+    done = renormalize(network, ends, data, match="reshift")
     assert not done.corrected and dict(done.left)["0"].endswith("not shifted")
 
 
@@ -349,7 +346,7 @@ def test_a_bias_is_added_only_where_that_is_allowed():
     ends, network = two_and_between(lambda: mlp(bias=False))
     data, names = samples(FLAT), set(network.state_dict())
     wanted = between(ends, network, data)
-    done = repair(network, ends, data, weights=[1 - SHARE, SHARE], new_bias=True)
+    done = renormalize(network, ends, data, weights=[1 - SHARE, SHARE], new_bias=True)
     assert done.added == ("0.bias", "2.bias") and set(network.state_dict()) == names | set(done.added)
     found = statistics(network, data)
     for name in ("0", "2"):
@@ -360,7 +357,7 @@ def test_repair_gives_the_same_bits_again():
     results = []
     for _ in range(2):
         ends, network = two_and_between(convnet)
-        repair(network, ends, samples(PICTURE))
+        renormalize(network, ends, samples(PICTURE))
         results.append(network.state_dict())
     assert all(torch.equal(tensor, results[1][name]) for name, tensor in results[0].items())
 
@@ -386,7 +383,7 @@ def test_what_cannot_be_corrected_is_listed_with_its_reason():
     torch.manual_seed(0)
     network = Odd()
     ends = [{n: t.clone() + 0.1 * k for n, t in network.state_dict().items()} for k in (0, 1)]
-    done = repair(network, ends, samples(FLAT))
+    done = renormalize(network, ends, samples(FLAT))
     left = dict(done.left)
     assert left["twice"] == "its weight is used more than once"
     assert (left.keys() & {"tied", "same"}) and left.get("tied", left.get("same")) == left["twice"]
@@ -397,20 +394,20 @@ def test_what_cannot_be_corrected_is_listed_with_its_reason():
 
 def test_a_network_with_batchnorm_is_reset_instead():
     one, other = small_network(), small_network()
-    done = repair(one, [one.state_dict()] * 2, batches())
+    done = renormalize(one, [one.state_dict()] * 2, batches())
     reset(other, batches())
     assert done.method == "reset" and done.corrected == ("1",)
     assert all(torch.equal(t, other.state_dict()[n]) for n, t in one.state_dict().items())
     with pytest.raises(UsageError, match="rescale is for networks without BatchNorm"):
-        rescale(one, [one.state_dict()] * 2, batches())
+        renormalize(one, [one.state_dict()] * 2, batches(), match="rescale")
 
 
 def test_what_repair_refuses():
     ends, network = two_and_between(mlp)
     with pytest.raises(DataError, match="holds no samples"):
-        repair(network, ends, [])
+        renormalize(network, ends, [])
     with pytest.raises(UsageError, match="3 weights for 2 models"):
-        repair(network, ends, samples(FLAT), weights=[0.5, 0.3, 0.2])
+        renormalize(network, ends, samples(FLAT), weights=[0.5, 0.3, 0.2])
     with pytest.raises(UsageError, match="unknown match"):
         renormalize(network, ends, samples(FLAT), match="repare")
 
@@ -421,7 +418,7 @@ def test_what_repair_refuses():
     torch.manual_seed(0)
     network = Branching(8, 3)
     with pytest.raises(NetworkError, match="cannot be traced, so its channels"):
-        repair(network, [network.state_dict()] * 2, samples(FLAT))
+        renormalize(network, [network.state_dict()] * 2, samples(FLAT))
 
 
 def test_merging_in_memory_repairs_and_leaves_the_models():

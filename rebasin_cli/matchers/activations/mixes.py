@@ -8,15 +8,14 @@ nearer still. Labels are not needed for that: the samples are those that activat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from ... import networks
 from ...averages.mixing import average
-from ...datasets.batches import checked, head, size_of
+from ...datasets.batches import First
 from ...networks.state import duplicate
 from ...repair.ensemble import Ensemble, holding
 from ...runtime import devices
@@ -112,22 +111,13 @@ class _Means:
         self.problem, device = problem, devices.for_search(problem.device)
         self.own = duplicate(problem.given_network).float().to(device)
         ends = [holding(self.own, model) for model in problem.models]
-        batches = list(_head(problem.given_data, SAMPLES))
+        batches = list(First(problem.given_data, SAMPLES))
         self.ensemble = Ensemble(ends, [0.5, 0.5], batches, problem.output, device=device)
 
     def lacking(self, element: Elements) -> float:
         first, second = self.problem.models
         mean = average([first, acts.acted(second, self.problem.fitted, element)])
         return self.ensemble.missing(networks.load(self.own, mean))
-
-
-def _head(data: Iterable[Any], samples: int) -> Iterator[tuple[Any, Any]]:
-    for inputs, targets in checked(data):
-        size = min(samples, size_of(targets, inputs))
-        yield head(inputs, size), head(targets, size)
-        samples -= size
-        if samples <= 0:
-            return
 
 
 def _order(mix: float) -> str:

@@ -14,6 +14,7 @@ from ...errors import CheckpointError
 from ...networks.layout import laid
 from ...networks.returned import Kept
 from ...networks.running import fed
+from ...repair.producers import arguments_of, shape_of
 from ...runtime import devices
 from ...runtime.threads import beside
 from .. import Problem
@@ -44,12 +45,12 @@ def observed(
     device, output = devices.for_search(problem.device), problem.output
     kept = Kept(output, problem.not_kept)
     network = networks.on(problem.given_network, device)
-    known: dict[Any, Sites] = {}
+    known: dict[str, Sites] = {}
     sums: dict[Key, Any] = {}
     models, seen = tuple(problem.models), 0
     for size, (args, kwargs) in _batches(problem.given_data, network, device, options.limit, counts, output):
         with beside(device) as threads:
-            shape = _shapes((args, kwargs))
+            shape = shape_of((args, kwargs))
             if shape not in known:
                 known[shape] = find(network, problem.fitted, args, kwargs, kept=kept)
             chosen = dict(_chosen(known[shape], sides, options.sites))
@@ -100,18 +101,6 @@ def _batches(
             part = inputs if stop - begun == size_of(targets, inputs) else part_of(inputs, begun, stop)
             part = laid(network, fed(network, part, device), output)
             seen, size, begun = seen + stop - begun, stop - begun, stop
-            if isinstance(part, Mapping):
-                yield size, ((), part)
-            else:
-                yield size, (tuple(part) if isinstance(part, (tuple, list)) else (part,), {})
+            yield size, arguments_of(part)
         if seen >= limit:
             return
-
-
-def _shapes(value: Any) -> Any:
-    """What a graph depends on: structure, shapes and types."""
-    if isinstance(value, torch.Tensor):
-        return tuple(value.shape), value.dtype
-    if isinstance(value, Mapping):
-        return tuple((key, _shapes(item)) for key, item in value.items())
-    return tuple(map(_shapes, value)) if isinstance(value, (tuple, list)) else value

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from ...checkpoints.tensors import replaced
 from ...datasets import Data
-from ...datasets.batches import checked, head, size_of, to_device
+from ...datasets.batches import size_of, to_device
 from ...errors import CheckpointError, UsageError, unknown
-from ...learning.loop import Learner, Passes, learn
+from ...learning.loop import Learner, Passes, a_pass, learn
 from ...learning.recipe import has_convolutions
 from ...registry import option
 from ...runtime.seeds import generator
@@ -291,18 +291,10 @@ class Run(Learner):
 
     def _scored(self) -> Iterator[tuple[Any, Any]]:
         """The first samples in small batches, so that many points of the line are looked at."""
-        data, left = self.problem.given_data, self.options.scored
+        data, most, seed = self.problem.given_data, self.options.scored, self.problem.seed
         if isinstance(data, Data):
-            data = data.subset(left, self.problem.seed).mixed(self.problem.seed).with_batch_size(BATCH)
-        for inputs, targets in checked(data):
-            size = size_of(targets, inputs)
-            if size > left:
-                inputs, targets, size = head(inputs, left), head(targets, left), left
-            if size > self.line.normed:
-                yield inputs, targets
-            left -= size
-            if left <= 0:
-                return
+            data = data.subset(most, seed).with_batch_size(BATCH)
+        return a_pass(data, generator(seed, "order of samples"), limit=most, least=self.line.normed + 1)
 
 
 def _same(one: Permutations, other: Permutations) -> bool:
