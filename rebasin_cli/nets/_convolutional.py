@@ -1,7 +1,7 @@
 """What nets of convolutions share: widths, first weights, and the residual networks of both kinds.
 
-A residual network has stages `layer1`, `layer2`, … of blocks, each with `conv1`, `bn1`, `conv2`, `bn2` and, of
-a bottleneck, `conv3`, `bn3`, beside its shortcut; before them `conv1`, `bn1`, after them the head.
+A residual network has stages `layer1`, `layer2`, … of blocks: `conv1`, `bn1`, `conv2`, `bn2` and, of a
+bottleneck, `conv3`, `bn3`, beside a shortcut. Before them are `conv1` and `bn1`, after them the head.
 """
 
 from __future__ import annotations

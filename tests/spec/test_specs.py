@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rebasin_cli import nets
 from rebasin_cli.errors import SpecError
 from rebasin_cli.inference import infer
-from rebasin_cli.nets import googlenet, resnet_cifar, vgg
+from rebasin_cli.nets import googlenet, resnet, resnet_cifar, vgg
 from rebasin_cli.networks import example_inputs
 from rebasin_cli.proof.prove import prove
 from rebasin_cli.spec import library
@@ -41,7 +41,8 @@ def in_port_spelling(network: nn.Module) -> nn.Module:
         name.replace("downsample", "shortcut").replace("fc.", "linear."): shape
         for name, shape in shapes_of(network).items()
     }
-    return importlib.import_module(type(network).__module__).from_shapes(shapes)
+    read = resnet.from_shapes if "layer4.0.conv1.weight" in shapes else resnet_cifar.from_shapes
+    return read(shapes)
 
 
 def small_vgg(**classifier: tuple[int, ...]) -> nn.Module:
