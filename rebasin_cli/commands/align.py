@@ -74,6 +74,7 @@ class Align(Loading, Network, DataSet, Samples, Methods, Grouping, Polishing, In
     out: str | None = OutModel.out
     method: str | None = Method.method
     loss: str | None = Scoring.loss
+    prove: str = Proving.prove
     no_prove: bool = Proving.no_prove
     dry_run: bool = Answer.dry_run
     json: bool = Answer.json

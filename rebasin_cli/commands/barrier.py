@@ -156,6 +156,7 @@ class Barrier(
     )
     json: bool = again(Answer.json, False, help="Print the report as JSON.", panel=REPORT)
     step_summary: Path | None = Summary.step_summary
+    prove: str = Proving.prove
     no_prove: bool = Proving.no_prove
     force: bool = Weights.force
     dry_run: bool = Answer.dry_run

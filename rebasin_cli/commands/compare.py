@@ -97,6 +97,7 @@ class Compare(Loading, Network, DataSet, Samples, Scoring, Methods, Screen):
         None, "Write the comparison as Markdown.", metavar="FILE", panel=REPORT, role=WRITES
     )
     html: Path | None = ReportFiles.html
+    prove: str = Proving.prove
     no_prove: bool = Proving.no_prove
     force: bool = Weights.force
     dry_run: bool = Answer.dry_run

@@ -77,6 +77,7 @@ class Curve(Loading, Network, DataSet, Screen):
     perm: Path | None = again(Method.perm, None, panel=SEARCH)
     loss: str | None = Scoring.loss
     metric: tuple[str, ...] = Scoring.metric
+    prove: str = Proving.prove
     no_prove: bool = Proving.no_prove
     checkpoint_every: int | None = Interruptible.checkpoint_every
     log: Path | None = Interruptible.log

@@ -99,6 +99,7 @@ class Merge(
     metric: tuple[str, ...] = Scoring.metric
     choose: str = Choice.choose
     skip_checks: bool = Scoring.skip_checks
+    prove: str = Proving.prove
     no_prove: bool = Proving.no_prove
     dry_run: bool = Answer.dry_run
     json: bool = Answer.json

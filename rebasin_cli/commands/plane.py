@@ -106,6 +106,7 @@ class Plane(Loading, Network, DataSet, Samples, Scoring, Methods, Screen):
     plot: Path | None = option(None, "Draw the plane, as PNG.", metavar="FILE", panel=REPORT, role=WRITES)
     html: Path | None = ReportFiles.html
     json_file: Path | None = ReportFiles.json_file
+    prove: str = Proving.prove
     no_prove: bool = Proving.no_prove
     resume: bool = Interruptible.resume
     force: bool = Weights.force

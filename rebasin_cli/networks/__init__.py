@@ -47,7 +47,7 @@ def resolve(
 def from_reference(name: str, shapes: Shapes | None) -> nn.Module:
     """The network that a factory, or one of ours, builds: for these tensors, where there are some."""
     if hub.is_name(name):
-        network = hub.build(name)
+        network = hub.build(name, shapes)
         if shapes is not None:
             check(network, shapes, name)
         return network

@@ -20,7 +20,7 @@ from ..registry.operations import UNNAMED
 from ..runtime.files import Inputs
 from ..spec import library
 from .method_options import start_file
-from .subjects import Data, Loading, Network, Repair, Search, Subjects
+from .subjects import REAL, TWIN, Data, Loading, Network, Repair, Search, Subjects
 
 T = TypeVar("T")
 
@@ -49,6 +49,7 @@ def search_of(asked: Any) -> Search:
     named = getattr(asked, "method", Search.method)
     options = meant(getattr(asked, "options", {}), named)
     more: dict[str, Any] = {"options": options, "prove": not getattr(asked, "no_prove", False)}
+    more["real"] = getattr(asked, "prove", TWIN) == REAL
     if "method" in known:
         more |= method(named, options)
     return of(asked, Search, **more)
@@ -102,7 +103,7 @@ def inputs_of(paths: Sequence[Path], asked: Subjects, more: Iterable[Path | None
         files=(*files, *(path for path in named if not os.path.isdir(path))),
         models=tuple(model for model in paths if os.path.isdir(model)),
         data=tuple(path for path in named if os.path.isdir(path)),
-    ).and_files([start_file(asked.search), *more])
+    ).and_files([asked.loading.config, start_file(asked.search), *more])
 
 
 def of_model(model: Path) -> list[Path]:

@@ -137,7 +137,7 @@ def fit_spec(
     with naming([model.path for model in models]):
         try:
             spec = _inferred(models, network, data, say) if loading.spec == "infer" else loading.spec
-            if spec is None and (told := _of_hub(models[0], network, say)) is not None:
+            if spec is None and (told := _of_hub(models[0], loading, network, say)) is not None:
                 spec, how = told, f"proven on {told.proof['network']}"
             fitted = resolve_spec(spec, models, averaged=averaged, chains=network.net is None)
         except NoSpecFits as error:
@@ -157,20 +157,24 @@ def fit_spec(
     return fitted
 
 
-def _of_hub(model: Checkpoint, network: Network, say: Callable[[str], None]) -> Spec | None:
+def _of_hub(model: Checkpoint, loading: Loading, network: Network, say: Callable[[str], None]) -> Spec | None:
     """The spec of a network that an installed package has: of `--net`, or by the configuration in a folder.
 
-    A folder whose package is not installed, or whose configuration tells no spec, is any folder of tensors.
+    A folder whose package is not installed, or whose configuration tells no spec, is any folder of tensors; a
+    configuration that is named has to tell one.
     """
     if network.net is not None:
         return spec_of(network.net, model.shapes, say) if hub.is_name(network.net) else None
+    if loading.config is not None:
+        return spec_of(hub.named_by(loading.config), model.shapes, say)
     name = hub.of_folder(model.path)
     if name is None or not hub.is_installed(name):
         return None
     try:
         return spec_of(name, model.shapes, say)
     except (SpecError, NetworkError, NotProven) as error:
-        say(f"spec: none from {name.partition(':')[2]}/config.json: {error.message}")
+        why = "; ".join((error.message, *error.problems[:1]))
+        say(f"spec: none from {name.partition(':')[2]}/config.json: {why}")
         return None
 
 

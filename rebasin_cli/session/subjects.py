@@ -16,6 +16,7 @@ from ..registry.options import DATA, MAY_READ, MAY_RUN, PLAIN, READS, TRUSTS, WR
 
 MOST = 2_147_483_647  # of what is counted
 LARGEST_SEED = 9_223_372_036_854_775_807
+TWIN, REAL = "twin", "real"  # what a spec is proven on
 # Where help shows them.
 MODELS = "Models"
 SAMPLES = "Data and network"
@@ -36,6 +37,14 @@ class Loading:
         metavar="NAME|FILE",
         kind="spec",
         role=MAY_READ,
+    )
+    config: Path | None = option(
+        None,
+        "Configuration that names the network, as hubs hold it (config.json of transformers, diffusers, "
+        "timm); else the one beside the first model.",
+        metavar="FILE",
+        role=READS,
+        everywhere=True,
     )
     key: str | None = option(
         None,
@@ -333,7 +342,16 @@ class Polishing:
 
 @dataclass(frozen=True, kw_only=True)
 class Proving:
-    """Whether the spec is proven."""
+    """Whether the spec is proven, and on what."""
+
+    prove: str = option(
+        TWIN,
+        "Where a configuration names the network: believe the proof on a small twin, or prove the spec on "
+        "the network as large as it is (real).",
+        choices=(TWIN, REAL),
+        panel=SEARCH,
+        shown=False,
+    )
 
     no_prove: bool = option(
         False, "Do not test that the spec preserves the network's function.", panel=SEARCH, role=TRUSTS
@@ -364,11 +382,13 @@ class Search:
     """The method, its own options as far as they were set, and what is kept of the search meanwhile.
 
     Where nobody named a method it is `open`, and `auto` takes its place where that has something to run.
+    `real`: a proof that was made on a small twin does not do.
     """
 
     method: str = "wm"
     options: Mapping[str, Any] = field(default_factory=dict)
     prove: bool = True
+    real: bool = False
     polish: str | None = None
     groups: str = "permutations"
     checkpoint_every: int | None = None

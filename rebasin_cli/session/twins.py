@@ -12,12 +12,13 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from ..checkpoints.writing import write_text_atomic
-from ..errors import NotProven, RebasinError, SpecError
+from ..errors import NetworkError, NotProven, RebasinError, SpecError
 from ..networks import hub, tied
 from ..proof import prove as proving
 from ..reports import accounts
@@ -25,7 +26,7 @@ from ..runtime import files
 from ..runtime.seeds import generator
 from ..spec.fitting import fit
 from ..spec.parsing import parse
-from ..spec.spec import Spec
+from ..spec.spec import Entry, FittedSpec, Spec
 from ..types import Shapes
 from ..version import version
 
@@ -45,10 +46,12 @@ def spec_of(name: str, shapes: Shapes, say: Callable[[str], None]) -> Spec:
     for small in (True, False):
         if (record := _record(name, small, shapes, say)) is None:
             continue
-        spec = _spec(record, name, shapes)
+        spec = _spec(record, name, shapes, hub.units(name))
         try:
             fit(spec, shapes)
         except SpecError as error:
+            if (other := _renamed(spec, name, shapes)) is not None:
+                return other
             problems = problems or list(error.problems)
         else:
             return spec
@@ -57,14 +60,49 @@ def spec_of(name: str, shapes: Shapes, say: Callable[[str], None]) -> Spec:
     )
 
 
-def _spec(record: Mapping[str, Any], name: str, shapes: Shapes) -> Spec:
-    """The spec of a record; a tied tensor need not be there under all its names."""
+def _renamed(spec: Spec, name: str, shapes: Shapes) -> Spec | None:
+    """The spec for a file of an earlier version, or of the network within; None where it does not fit."""
+    written, unread = hub.names_in_file(name, shapes)
+    if not written or not shapes.keys() <= {*written, *unread}:
+        return None
+    try:
+        fitted = fit(spec, {written[file]: shape for file, shape in shapes.items() if file in written})
+    except SpecError:
+        return None
+    if fitted.stacks:
+        return None
+    entries = tuple(
+        Entry(file, fitted.tensors[now], statistic=now in fitted.statistics)
+        for file, now in written.items()
+        if file in shapes and now in fitted.tensors
+    )
+    stays = tuple(file for file, now in written.items() if file in shapes and now not in fitted.tensors)
+    within = {word: block.word for word, block in fitted.within.items() if block.word is not None}
+    found = replace(spec, entries=entries, ignore=(*unread, *stays), sizes=fitted.sizes, within=within)
+    with contextlib.suppress(SpecError):
+        fit(found, shapes)
+        return found
+    return None
+
+
+def _spec(record: Mapping[str, Any], name: str, shapes: Shapes, units: int) -> Spec:
+    """The spec of a record for heads of so many units; of a tied tensor one name is enough."""
+
+    def number(share: str) -> int:
+        found = Fraction(share) * units
+        if found.denominator != 1:
+            raise SpecError(f"heads of {units} units have no {share} of them")
+        return int(found)
+
     spec = parse(
-        record["text"], name=record["title"].rpartition(" ")[2], source="the spec of its configuration"
+        re.sub("<([0-9/]+)>", lambda found: str(number(found[1])), record["text"]),
+        name=record["title"].rpartition(" ")[2],
+        source="the spec of its configuration",
     )
     optional = set(record["tied"]) - shapes.keys()
     entries = tuple(replace(one, optional=one.optional or one.name in optional) for one in spec.entries)
-    sizes = {**spec.sizes, **record["sizes"]}
+    told = {word: size if isinstance(size, int) else number(size) for word, size in record["sizes"].items()}
+    sizes = {**spec.sizes, **told}
     return replace(spec, net=name, proof=record["proof"], entries=entries, sizes=sizes)
 
 
@@ -73,7 +111,7 @@ def _record(name: str, small: bool, shapes: Shapes, say: Callable[[str], None]) 
     file = files.user_cache() / "specs" / f"{hub.digest(name, version(), str(small))}.json"
     with contextlib.suppress(*_UNREADABLE):
         found = json.loads(files.content(file))
-        kept = _spec(found, name, shapes)
+        kept = _spec(found, name, shapes, hub.units(name))
         if kept.proof.keys() >= _TOLD and str(kept.proof["network"]).endswith(hub.title(name)):
             return dict(found)
     if not small and (count := sum(map(math.prod, shapes.values()))) > hub.LARGEST:
@@ -107,38 +145,75 @@ def _of_network(network: nn.Module, name: str) -> dict[str, Any]:
 def _inferred(network: nn.Module) -> Inferred:
     from ..inference import infer  # torch.export takes a second to import
 
-    return infer(network, (), hub.example(network, generator(0, "twin")))
+    batch = hub.example(network, generator(0, "twin"))
+    if batch is None:
+        raise NetworkError(
+            f"nothing tells what inputs {type(network).__name__} takes",
+            hint="Give the network with --net, and its inputs with --input or --data",
+        )
+    return infer(network, (), batch) if isinstance(batch, Mapping) else infer(network, batch)
 
 
 def _of_twins(name: str) -> dict[str, Any] | None:
     """What two twins of other sizes say alike, proven on a third one that it was not read off.
 
     Numbers that differ between the two are left open; how many units a word has is told where it is the same
-    in both, as heads are: it is so in the network, too. None where there are no twins, or they do not agree.
+    in both, as heads are: it is so in the network, too. Where that leaves an axis open, as one of packed
+    queries, keys and values, they are told as shares of the units of a head. None where there are no twins,
+    or they do not agree.
     """
     networks = [hub.twin(name, size) for size in hub.SIZES]
     first, second, third = networks
     if first is None or second is None or third is None:
         return None
+    one, other = _inferred(first), _inferred(second)
+    if one.refused or other.refused:
+        return None
+    shapes = {key: tuple(tensor.shape) for key, tensor in third.state_dict().items()}
+    title, names = hub.title(name), [*tied.tied(third)]
+    told = {"network": f"a small twin of {title}", "assumed": False, "made_before": True}
+    for shares in (False, True):
+        if (text := _common(one.text, other.text, shares)) is None:
+            return None
+        sizes = _sizes(one.fitted, other.fitted, shares)
+        record = {"title": title, "text": text, "sizes": sizes, "proof": {}, "tied": names}
+        with contextlib.suppress(SpecError):
+            fitted = fit(_spec(record, name, shapes, hub.SIZES[-1].units), shapes)
+            proof = proving.prove(third, fitted, hub.example(third, generator(1, "twin")))
+            return record | {"proof": accounts.describe_proof(proof) | told}
+    return None
+
+
+def _sizes(one: FittedSpec, other: FittedSpec, shares: bool) -> dict[str, int | str]:
+    """The units of words that have as many in both; with `shares`, also those of words within heads."""
     from ..inference.text.families import compact_words
 
-    one, other = _inferred(first), _inferred(second)
-    if (text := _common(one.text, other.text)) is None or one.refused or other.refused:
-        return None
-    ours, theirs = one.fitted.sizes, other.fitted.sizes
+    ours, theirs = one.sizes, other.sizes
     same = {word: size for word, size in ours.items() if theirs.get(word) == size}
-    sizes = compact_words(same, ours)
-    title, names = hub.title(name), [*tied.tied(third)]
-    record = {"title": title, "text": text, "sizes": sizes, "proof": {}, "tied": names}
-    shapes = {key: tuple(tensor.shape) for key, tensor in third.state_dict().items()}
-    batch = hub.example(third, generator(1, "twin"))
-    proof = proving.prove(third, fit(_spec(record, name, shapes), shapes), batch)
-    told = {"network": f"a small twin of {title}", "assumed": False, "made_before": True}
-    return record | {"proof": accounts.describe_proof(proof) | told}
+    known: dict[str, int | str] = {**compact_words(same, ours)}
+    if shares:
+        of = {n: share for w in one.within if (share := _share(n := ours[w], theirs.get(w, 0)))}
+        found = compact_words({w: ours[w] for w in one.within if w not in same and ours[w] in of}, ours)
+        known |= {word: of[size] for word, size in found.items()}
+    return known
 
 
-def _common(one: str, other: str) -> str | None:
-    """A spec that both are, with `_` for numbers on axes that differ; sizes that differ are not said."""
+def _share(one: int, other: int) -> str:
+    """A number of both twins as one share of their units of a head; "" where it is none."""
+    first, second, _ = hub.SIZES
+    share = Fraction(one, first.units)
+    return f"{share.numerator}/{share.denominator}" if share == Fraction(other, second.units) else ""
+
+
+def _common(one: str, other: str, shares: bool) -> str | None:
+    """A spec that both are, with `_` for numbers on axes that differ; sizes that differ are not said.
+
+    With `shares`, numbers are told as shares of the units of a head: `<1/2>`.
+    """
+
+    def both(a: str, b: str) -> str:
+        return a if a == b else (shares and _share(int(a), int(b)) and f"<{_share(int(a), int(b))}>") or "_"
+
     found = []
     for line, its in zip(one.splitlines(), other.splitlines(), strict=False):
         if line == its:
@@ -147,5 +222,5 @@ def _common(one: str, other: str) -> str | None:
             return None
         elif '"' in line.partition(": ")[2]:
             pieces, theirs = re.split("([0-9]+)", line), re.split("([0-9]+)", its)
-            found.append("".join(a if a == b else "_" for a, b in zip(pieces, theirs, strict=True)))
+            found.append("".join(map(both, pieces, theirs)))
     return "\n".join(found) + "\n" if len(one.splitlines()) == len(other.splitlines()) else None

@@ -9,6 +9,7 @@ import pytest
 
 from rebasin_cli.errors import NetworkError
 from rebasin_cli.networks import hub
+from rebasin_cli.networks.hub import configurations
 
 GOOD = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 
@@ -22,7 +23,7 @@ GOOD = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
         json.dumps(GOOD | {"architectures": [None]}),
         json.dumps(GOOD | {"text_config": {"num_hidden_layers": 10**9}}),
         json.dumps(GOOD | {"num_labels": 10**12}),
-        json.dumps(GOOD | {"more": "x" * hub.MOST}),
+        json.dumps(GOOD | {"more": "x" * configurations.MOST}),
         "[" * 100_000,
         "null",
         "",
@@ -44,7 +45,7 @@ def test_a_pipe_is_no_configuration(tmp_path):
 def test_what_a_configuration_says_of_code_is_left_out(tmp_path):
     code = {"auto_map": {"AutoModel": "own.Own"}, "attn_implementation": "someone/kernel"}
     (tmp_path / "config.json").write_text(json.dumps(GOOD | code | {"text_config": code | {"n": 1}}))
-    assert hub._read(tmp_path / "config.json") == GOOD | {"text_config": {"n": 1}}
+    assert configurations.read(tmp_path).values == GOOD | {"text_config": {"n": 1}}
 
 
 def test_a_name_is_that_of_an_installed_network_and_no_place_of_a_hub():

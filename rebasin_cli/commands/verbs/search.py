@@ -356,8 +356,9 @@ def _account(session: Session) -> dict[str, Any]:
         return {"status": "skipped", "reason": "--no-prove"}
     if not session.moved:
         return {"status": "skipped", "reason": "nothing was permuted"}
-    if session.fitted.spec.proof and session.asked.network.net is None:
-        return dict(session.fitted.spec.proof)
+    made = session.fitted.spec.proof
+    if made and session.asked.network.net is None and not session.asked.search.real:
+        return dict(made)
     if (network := session.network) is None:
         return accounts.describe_proof(None, unproven=session.fitted.spec.unproven)
     inputs = proof_inputs(network, session.asked.network, session.asked.data, session.splits)
