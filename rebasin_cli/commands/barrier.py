@@ -20,10 +20,7 @@ from ..measure.settings import (
     MIDDLE,
     Rows,
     check_points,
-    plan_attacks,
-    plan_curves,
-    plan_groups,
-    plan_rows,
+    plan,
     points_of,
     repaired_label,
 )
@@ -277,22 +274,17 @@ def _plan(
     wanted = ["train", "test", "held", *["reset"] * bool(word)]
     chosen = session.method == "auto" and settings.repair_with == "auto"  # with the method
     splits = session.open_splits(*wanted, *["fitted"] * chosen, choosing=auto, fits=word)
-    statistics = networks.has_running_statistics(network)
-    rows = plan_rows(
+    rows = plan(
+        settings,
         aligned=session.moved,
         word=word,
         ship=None if auto else how,
         auto=auto,
         logits=session.loss is None,
-        statistics=statistics,
-        points=points,
-        repaired_points=repaired,
-        turning=asked.interpolation != "linear",
+        statistics=networks.has_running_statistics(network),
+        groups=bool(session.fitted.groups),
+        beside=session.given is None,
     )
-    if session.fitted.groups and session.moved:
-        rows += plan_groups(word, beside=session.given is None)
-    rows += plan_curves(settings.curves, resets=statistics, points=points)
-    rows += plan_attacks(rows, settings.attacks, statistics=statistics)
     for attack in settings.attacks:  # refused before anything is measured
         Attacker(attack, splits["test"])
     check_gate_names(gates.gates, [row.name for row in rows], MEASURED, language)
@@ -301,9 +293,7 @@ def _plan(
         subject = subject_of(session)
         check_baseline(gates.baseline.report, subject)
     count = 1 + len(pairs)
-    figures = plans.plan_report(
-        network, splits, rows, output=session.output, device=session.device, pairs=count, fits=word
-    )
+    figures = plans.plan_report(session, splits, rows, pairs=count, fits=word)
     figures |= plans.not_estimated([(session.method, session.options)])
     session.say(plans.in_words(figures))
     return Planning(session, repair, settings, word, rows, figures, subject)

@@ -236,9 +236,7 @@ def _plan(session: Session, methods: int, asked: Compare) -> dict[str, Any]:
     )
     rows = {"the models": ends, "mixtures" + " + reset" * ("reset" in splits): mixed}
     sizes = {split: data.samples for split, data in splits.items()}
-    a_sample = plans.seconds_a_sample(
-        session.need_network(), splits, output=session.output, device=session.device
-    )
+    a_sample = plans.seconds_a_sample(session, splits)
     read = (ends + mixed) * (sizes["train"] + sizes["test"]) + mixed * sizes.get("reset", 0)
     return {
         "rows": rows,

@@ -173,9 +173,7 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
 def _plan(session: Session, data: Any, how: training.Training) -> dict[str, Any]:
     """What is trained on how many samples, and the seconds of so many forward and backward passes."""
     samples = data.samples if how.limit is None else min(data.samples, how.limit)
-    each = plans.seconds_a_sample(
-        session.need_network(), {"match": data}, output=session.output, device=session.device
-    )
+    each = plans.seconds_a_sample(session, {"match": data})
     passes = 3 * (
         1 + (Attack.parse(how.attack).passes / 3 if how.attack else 0)
     )  # backward is two forward ones

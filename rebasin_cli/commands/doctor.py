@@ -122,11 +122,10 @@ def _found(session: Session, a: Path, b: Path) -> DoctorResult:
             network=network,
             data=data,
             limit=session.asked.data.limit or LOOK,
-            output=session.output,
-            not_kept=session.asked.network.not_kept,
             seed=session.seed,
             device=session.device,
             begin_alike=frozenset() if network is None else begin_alike(fitted, session.asked.network),
+            **session.outputs,
         )
     unseen = [*found.unseen, *filter(None, (no_network, no_data))]
     if network is None:

@@ -281,9 +281,7 @@ def _three(
 def _plan(session: Session, asked: Plane, shown: Any, again: Any) -> dict[str, Any]:
     """Points, samples and seconds."""
     points, splits = asked.points**2 + 3, {asked.split: shown}
-    each = plans.seconds_a_sample(
-        session.need_network(), splits, output=session.output, device=session.device
-    )
+    each = plans.seconds_a_sample(session, splits)
     samples = {asked.split: shown.samples} | ({} if again is None else {"reset": again.samples})
     return {
         "rows": {"the plane": points},

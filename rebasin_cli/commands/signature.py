@@ -134,7 +134,7 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
     statistics = curve is not None and bool(fitted.statistics)
     splits = session.open_splits("match", *["reset"] * statistics)
     samples = splits["match"]
-    output, not_kept = session.output, session.asked.network.not_kept
+    seen = {"network": network, "data": samples, "device": session.device} | session.outputs
     stable, found = None, None
     more: dict[str, Any] = {}
     limit = session.asked.data.limit or MATCH_SAMPLES
@@ -143,29 +143,14 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
         rows = signatures.along(
             kept.between(first, second, fitted, session.folds),
             fitted,
-            network=network,
-            data=samples,
             limit=limit,
             reset_batches=splits.get("reset"),
-            output=output,
-            not_kept=not_kept,
-            device=session.device,
+            **seen,
         )
         more = {"curve": {"file": str(curve), "sha256": kept.digest, "aligned": kept.aligned}}
     elif counts:
-        shuffled = samples.mixed(session.seed)
-        stable = signatures.stability(
-            first,
-            second,
-            fitted,
-            counts,
-            network=network,
-            data=shuffled,
-            options=session.options,
-            output=output,
-            not_kept=not_kept,
-            device=session.device,
-        )
+        seen["data"] = samples.mixed(session.seed)
+        stable = signatures.stability(first, second, fitted, counts, options=session.options, **seen)
         rows = stable.table
     else:
         inputs = {"network": network, "data": samples, "prove": False} | session.outputs
@@ -177,18 +162,7 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
                 hint="Compare what they compute: rebasin barrier A B --perm FILE",
             )
         permutations = element.permutations
-        rows = signatures.signature(
-            first,
-            second,
-            fitted,
-            permutations,
-            network=network,
-            data=samples,
-            limit=limit,
-            output=output,
-            not_kept=not_kept,
-            device=session.device,
-        )
+        rows = signatures.signature(first, second, fitted, permutations, limit=limit, **seen)
         if bounded:
             others = {"unaligned": second, "aligned": session.standing(found)[1]}
             more = {"bounds": bounds.account(network, first, others, *_some(samples))}

@@ -25,7 +25,7 @@ from ..symmetry.folds import NONE
 from ..symmetry.form import canonical, turned
 from ..types import Permutations, Tensors
 from ..version import version
-from . import intervals
+from . import intervals, settings
 from .paths import Measure
 from .ready import Ready, ready
 from .rows import Measuring
@@ -37,10 +37,6 @@ from .settings import (
     Rows,
     Samples,
     Watching,
-    plan_attacks,
-    plan_curves,
-    plan_groups,
-    plan_rows,
     taken,
 )
 
@@ -160,23 +156,18 @@ def _aligned(two: Ready, method: str, options: Mapping[str, Any]) -> Alignment:
 
 
 def _plan(two: Ready, rows: Rows, choice: Choice | None, *, aligned: bool, beside: bool) -> list[Planned]:
-    plan = plan_rows(
+    return settings.plan(
+        rows,
         aligned=aligned,
         word="" if choice and choice.why else two.word,  # what could not be measured
         ship=choice.chosen if choice else two.repair,
         auto=two.auto,
-        controls=rows.controls,
         logits=not math.isnan(two.ends[0]["test"].ece),
         held=two.held is not None,
         statistics=two.statistics,
-        points=rows.points,
-        repaired_points=rows.repaired_points,
-        turning=rows.interpolation != "linear",
+        groups=bool(two.fitted.groups),
+        beside=beside,
     )
-    if aligned and two.fitted.groups:
-        plan += plan_groups("" if choice and choice.why else two.word, beside=beside)
-    plan += plan_curves(rows.curves, resets=two.statistics, points=rows.points)
-    return plan + plan_attacks(plan, rows.attacks, statistics=two.statistics)
 
 
 def _endpoint(score: Scores, intervals: Mapping[str, tuple[float, ...]], split: str) -> dict[str, Any]:

@@ -149,6 +149,30 @@ def check_points(count: int) -> None:
         )
 
 
+def plan(
+    rows: Rows,
+    *,
+    aligned: bool,
+    word: str,
+    ship: str | None,
+    auto: bool,
+    logits: bool,
+    statistics: bool,
+    held: bool = True,
+    groups: bool = False,
+    beside: bool = True,
+) -> list[Planned]:
+    """All rows of a report: those of `plan_rows`, of groups, of curves, and under attacks."""
+    turning = rows.interpolation != "linear"
+    shared: dict[str, Any] = {"controls": rows.controls, "logits": logits, "held": held, "turning": turning}
+    shared |= {"points": rows.points, "repaired_points": rows.repaired_points, "statistics": statistics}
+    found = plan_rows(aligned=aligned, word=word, ship=ship, auto=auto, **shared)
+    if aligned and groups:
+        found += plan_groups(word, beside=beside)
+    found += plan_curves(rows.curves, resets=statistics, points=rows.points)
+    return found + plan_attacks(found, rows.attacks, statistics=statistics)
+
+
 def plan_rows(
     *,
     aligned: bool,

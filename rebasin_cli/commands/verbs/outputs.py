@@ -254,7 +254,14 @@ def write_as_planned(
         if layout is not None:  # tensors that it does not know go to its last file
             last = max(layout.values())
             layout = {name: layout.get(name, last) for name in tensors}
-        finite = tensors.keys() - {*looked}
+        how: dict[str, Any] = {
+            "metadata": metadata,
+            "force": output.force,
+            "out_dtype": output.dtype,
+            "stage": stage,
+            "finite": tensors.keys() - {*looked},
+            "tell": tell,
+        }
         if output.path.suffix in TORCH_SUFFIXES:
             envelope, homeless = around.envelope_of(tensors)
             if homeless:
@@ -262,29 +269,10 @@ def write_as_planned(
                     f"{output.path} holds tensors under their names alone: what lies around them in "
                     f"{around.path} has no place for {some(homeless, SHOWN)}"
                 )
-            written = writing.write_torch(
-                output.path,
-                tensors,
-                envelope,
-                metadata=metadata,
-                force=output.force,
-                out_dtype=output.dtype,
-                stage=stage,
-                finite=finite,
-                tell=tell,
-            )
+            written = writing.write_torch(output.path, tensors, envelope, **how)
         else:
             written = writing.write_safetensors(
-                output.path,
-                tensors,
-                metadata=metadata,
-                force=output.force,
-                out_dtype=output.dtype,
-                stage=stage,
-                finite=finite,
-                tell=tell,
-                shard_size=output.shard_size,
-                layout=layout,
+                output.path, tensors, shard_size=output.shard_size, layout=layout, **how
             )
     return [str(path) for path in (*written, *copies)]
 

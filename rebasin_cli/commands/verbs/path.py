@@ -56,7 +56,7 @@ def measure(planned: Planning, command: str, gates: GateSet) -> Report:
     fitted = splits.pop("fitted", None)
     done, total = itertools.count(1), sum(row.points for row in planned.rows)
     language = language_of(session.asked.data)
-    (a, b), output, not_kept = session.models, session.output, session.asked.network.not_kept
+    (a, b), run = session.models, {"network": network, "device": session.device} | session.outputs
     report = measuring.barrier(
         a,
         b,
@@ -70,17 +70,7 @@ def measure(planned: Planning, command: str, gates: GateSet) -> Report:
         method=session.asked.search.method,
         permutations=None if session.given is None else session.given.elements,
         **vars(planned.settings),
-        signature=signatures.in_report(
-            a,
-            b,
-            session.fitted,
-            data=splits["train"],
-            seed=session.seed,
-            network=network,
-            output=output,
-            not_kept=not_kept,
-            device=session.device,
-        ),
+        signature=signatures.in_report(a, b, session.fitted, data=splits["train"], seed=session.seed, **run),
         scores=session.scores,
         seed=session.seed,
         check=endpoints.check(session),
@@ -94,10 +84,7 @@ def measure(planned: Planning, command: str, gates: GateSet) -> Report:
         folds=session.folds,
         prove=False,
         progress=shown(session.listener.step),
-        network=network,
-        output=output,
-        not_kept=not_kept,
-        device=session.device,
+        **run,
     )
     word = planned.word
     if decided := report.match.get("repair"):  # by the search, with the method

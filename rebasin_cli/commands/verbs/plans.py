@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import nn
 
 from ... import matchers, networks
 from ...checkpoints.checkpoint import Checkpoint
@@ -35,32 +34,14 @@ OVERHEAD = 100 << 20  # slabs of products and torch's own scratch space, in byte
 
 def of_search(session: Session) -> dict[str, Any]:
     """Tensors, permutations, sizes and memory of a session's search; what `auto` tries."""
-    search = session.asked.search
     tries: dict[str, Any] = {}
     if session.method == "auto":
         able = not nothing_to_run(session)
         tries = plan_trials(session.fitted, len(session.models), session.options.budget, able=able)
-    return tries | plan_search(
-        session.models,
-        session.fitted,
-        session.method,
-        proof=search.prove,
-        memory=search.options.get("memory"),
-        options=session.options,
-        groups=search.groups != "permutations",
-    )
+    return tries | _sizes(session)
 
 
-def plan_search(
-    models: Sequence[Checkpoint],
-    fitted: FittedSpec,
-    method: str,
-    *,
-    proof: bool,
-    memory: int | None = None,
-    options: Any = None,
-    groups: bool = False,
-) -> dict[str, Any]:
+def _sizes(session: Session) -> dict[str, Any]:
     """Tensors, permutations, assignment sizes and estimated peak memory in bytes, without running anything.
 
     The search holds the models, two similarity matrices in float32, what the method says it holds beyond
@@ -71,6 +52,8 @@ def plan_search(
     which it reads when it asks for them, and one tensor after the other in float64. What a method that trains
     takes in time is not known, and `not_estimated` says so.
     """
+    search, models, fitted = session.asked.search, session.models, session.fitted
+    method, options, memory = session.method, session.options, search.options.get("memory")
     sizes = sorted(fitted.words.values(), reverse=True)
     stored = sum(math.prod(s) * model.dtypes[n].itemsize for model in models for n, s in model.shapes.items())
     numbers = sum(math.prod(shape) for shape in fitted.shapes.values())
@@ -85,12 +68,12 @@ def plan_search(
     )
     more = getattr(matcher, "BYTES_A_PARAMETER", 0) * numbers
     parts = {"files": stored, **own, "similarities": similarities, "scratch space": OVERHEAD}
-    if groups and matcher is not None and not matcher.NEEDS:
+    if search.groups != "permutations" and matcher is not None and not matcher.NEEDS:
         own |= _compared(models, fitted, numbers)
         parts = {**own, "sums": more, "similarities": similarities, "scratch space": OVERHEAD}
         more = 0
-    search = sum(parts.values()) + more
-    proving = 12 * numbers if proof else 0
+    searching = sum(parts.values()) + more
+    proving = 12 * numbers if search.prove else 0
     return {
         "models": len(models),
         "tensors": len(fitted.shapes),
@@ -100,10 +83,10 @@ def plan_search(
         "permutations": len(fitted.words),
         "log10_symmetries": round(fitted.log10_symmetries(), 1),
         "assignment_sizes": {str(size): sizes.count(size) for size in dict.fromkeys(sizes)},
-        "search_bytes": search,
+        "search_bytes": searching,
         **({"search_parts": parts} if own else {}),
         "proof_bytes": proving,
-        "peak_bytes": max(search, stored + proving),
+        "peak_bytes": max(searching, stored + proving),
     } | not_estimated([(method, options)])
 
 
@@ -142,21 +125,13 @@ def _unknown(method: str, options: Any) -> str:
 
 
 def plan_report(
-    network: nn.Module,
-    splits: Splits,
-    rows: Iterable[Planned],
-    *,
-    output: str | None,
-    device: str,
-    pairs: int = 1,
-    fits: str = "",
+    session: Session, splits: Splits, rows: Sequence[Planned], *, pairs: int = 1, fits: str = ""
 ) -> dict[str, Any]:
     """Rows, points and estimated seconds of a barrier report; no estimate where inputs are no plain tensors.
 
     `rows` holds the points of each; points and seconds are those of all `pairs` together.
     """
-    rows = list(rows)
-    seconds = estimate_seconds(network, splits, rows, output=output, device=device, fits=fits)
+    seconds = estimate_seconds(session, splits, rows, fits)
     return {
         "rows": {row.name: row.points for row in rows},
         "points": pairs * sum(row.points for row in rows),
@@ -178,15 +153,7 @@ def in_words(plan: Mapping[str, Any]) -> str:
     return f"plan: {plan['points']} points in {len(plan['rows'])} rows{pairs}{minutes}{without}"
 
 
-def estimate_seconds(
-    network: nn.Module,
-    splits: Splits,
-    rows: Sequence[Planned],
-    *,
-    output: str | None,
-    device: str,
-    fits: str = "",
-) -> float | None:
+def estimate_seconds(session: Session, splits: Splits, rows: Sequence[Planned], fits: str) -> float | None:
     """Seconds that a report will take: one timed batch, times the samples that all rows read.
 
     A point at an end of the path is known. So are outputs at λ = ½ to what divides them by a temperature,
@@ -195,9 +162,10 @@ def estimate_seconds(
     first traces the network. A repair that `fits` weights brings three
     models through the layers, each to its end twice, and adds up products; a distillation trains after that.
     """
-    if (a_sample := seconds_a_sample(network, splits, output=output, device=device)) is None:
+    if (a_sample := seconds_a_sample(session, splits)) is None:
         return None
-    a_whole = seconds_a_sample(network, splits, output=output, device=device, parts=False) or a_sample
+    a_whole = seconds_a_sample(session, splits, parts=False) or a_sample
+    network, device = session.need_network(), session.device
     anew = any(once(data) is data for data in splits.values())
     sizes = {split: data.samples for split, data in splits.items()}
     measured = sum(sizes.get(split, 0) for split in ("train", "test"))
@@ -232,9 +200,7 @@ def estimate_seconds(
     return seconds + TRACING * (any(row.repaired for row in rows) and not resets)
 
 
-def seconds_a_sample(
-    network: nn.Module, splits: Splits, *, output: str | None, device: str, parts: bool = True
-) -> float | None:
+def seconds_a_sample(session: Session, splits: Splits, *, parts: bool = True) -> float | None:
     """One forward pass of a sample, by one timed batch; None where inputs are no plain tensors.
 
     `parts`: as what is measured is run; not so where norms need all of a batch.
@@ -243,8 +209,8 @@ def seconds_a_sample(
     inputs = some.example(min(some.samples, some.batch_size or 100))
     if not isinstance(inputs, torch.Tensor):
         return None
-    network.to(device).eval()
-    inputs = fed(network, inputs, device)
+    output, network = session.output, session.need_network().to(session.device).eval()
+    inputs = fed(network, inputs, session.device)
     run, inputs = (in_parts, inputs) if parts else (returned, laid(network, inputs, output))
     with torch.inference_mode(), folded(network, inputs, output) if parts else nullcontext():
         in_parts(network, inputs, output)  # also sees whether there may be parts
