@@ -341,8 +341,8 @@ def test_numbers_of_symmetries_hold():
     assert len(rows) == 6
     for number, line in rows:
         name, *options = line.split()
-        width = float(options[1]) if options else None
-        assert f"{specs.fit_named(name, width=width).log10_symmetries():.1f}" == number, line
+        fresh = specs.Fresh(width=float(options[1]) if options else None)
+        assert f"{specs.fit_named(name, fresh=fresh).log10_symmetries():.1f}" == number, line
 
 
 # --------------------------------------------------------------------------------- the examples work

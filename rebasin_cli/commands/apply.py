@@ -66,16 +66,8 @@ def run(asked: Apply, listener: Listener = SILENT) -> ApplyResult:
     if given is None:
         raise LookupError("no file of a permutation is named")
     elements = acts.invert(given.elements, session.fitted) if invert else given.elements
-    meta = provenance.describe(
-        "apply",
-        session.models,
-        session.fitted,
-        method="given",
-        seed=session.seed,
-        options={"invert": invert, **given.record},
-        like=session.models,
-        results=True,
-    )
+    options = {"invert": invert, **given.record}
+    meta = provenance.of_session(session, options=options, searches=False, like=session.models, results=True)
     moved = turned(session.models[0], session.fitted, elements, session.folds)
     done: dict[str, Any] = {"written": write(output, moved, session.models[0], meta)}
     done |= {"permutations": len(elements.permutations), "inverted": invert}

@@ -17,6 +17,7 @@ from ..measure.compared import Comparison
 from ..registry.options import PLAIN, READS, WRITES, again, argument, option
 from ..registry.results import Plan, Result
 from ..reports.document import Document
+from ..reports.formats.json import dump
 from ..session import method_options
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
@@ -113,7 +114,7 @@ class CompareResult(Result):
         return dict(json.loads(self.json()))
 
     def json(self) -> str:
-        return str(formats.RENDER["json"](self.comparison))
+        return dump(self.comparison.to_dict())
 
     def document(self) -> Document:
         return formats.document(self.comparison)
@@ -195,8 +196,8 @@ def _compare(
         full=session.asked.data.full,
         notes=notes,
     )
-    rendered = [(path, formats.RENDER[name](found)) for name, path in destinations]
-    outputs.write_files(rendered, force=written.force)
+    told, values = formats.document(found), found.to_dict()
+    outputs.write_document(told, destinations, force=written.force, values=values)
     return found
 
 

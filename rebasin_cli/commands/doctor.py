@@ -22,7 +22,6 @@ from ..repair import open_to_choice
 from ..reports import accounts
 from ..reports import doctor as told
 from ..reports.document import Document
-from ..reports.formats import html
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.models import naming
@@ -92,7 +91,7 @@ def run(asked: Doctor, listener: Listener = SILENT) -> DoctorResult:
     found = _found(session, asked.a, asked.b)
     if page is not None:
         shown = told.document(found.values(), listener.command or "rebasin doctor")
-        outputs.write_files([(page, html.page(shown))], force=asked.force)
+        outputs.write_document(shown, [("html", page)], force=asked.force)
     return found
 
 

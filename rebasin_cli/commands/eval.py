@@ -15,7 +15,7 @@ from ..measure import gates as model_gates
 from ..measure.intervals import share_interval
 from ..networks.evaluation import Scores
 from ..registry.options import PLAIN, READS, again, argument, option
-from ..registry.results import IN_JSON_ONLY, UNSET, Result, Unset
+from ..registry.results import IN_JSON_ONLY, NAMED, UNSET, Result, Unset
 from ..reports import verdicts
 from ..reports.accounts import describe_quantities
 from ..reports.github import told_as_one
@@ -80,7 +80,7 @@ class EvalResult(Result):
     split: str
     held_out: Mapping[str, Any] | Unset = UNSET
     loss: float
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, float] = field(metadata=NAMED)
     samples: int
     ece: float | Unset = UNSET
     measured: Mapping[str, Any] = field(default_factory=dict, metadata=IN_JSON_ONLY)
@@ -89,13 +89,6 @@ class EvalResult(Result):
     classes: list[Mapping[str, Any]] | Unset = field(default=UNSET, metadata=IN_JSON_ONLY)
     worst_classes: Mapping[str, str] | Unset = UNSET
     gates: list[Mapping[str, Any]] | Unset = UNSET
-
-    def values(self) -> dict[str, Any]:
-        """With the metrics beside the loss, under their names."""
-        found: dict[str, Any] = {}
-        for key, value in super().values().items():
-            found |= dict(self.metrics) if key == "metrics" else {key: value}
-        return found
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import RebasinError, unknown
 from ..registry import Option, Registry, operations
 from ..registry.options import PLAIN, argument, option
-from ..registry.results import Result
+from ..registry.results import NAMED, ON_SCREEN_ONLY, Result
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer
 
@@ -59,11 +59,8 @@ class ListResult(Result):
     `verbose` tells of the options on a screen, too.
     """
 
-    kinds: Mapping[str, Sequence[Mapping[str, Any]]]
-    verbose: bool = False
-
-    def values(self) -> dict[str, Any]:
-        return dict(self.kinds)
+    kinds: Mapping[str, Sequence[Mapping[str, Any]]] = field(metadata=NAMED)
+    verbose: bool = field(default=False, metadata=ON_SCREEN_ONLY)
 
 
 def run(asked: List, listener: Listener = SILENT) -> ListResult:

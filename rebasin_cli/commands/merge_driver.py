@@ -89,20 +89,13 @@ def run(asked: MergeDriver, listener: Listener = SILENT) -> MergeDriverResult:
     `path` is what git calls the file, and nothing is written there. An empty `base` is no ancestor. Raises
     MergeConflict, and what keeps the files from being read; `ours` is then as it was.
     """
-    base, ours, theirs, path, both, repair = (
-        asked.base,
-        asked.ours,
-        asked.theirs,
-        asked.path,
-        asked.both,
-        asked.repair,
-    )
-    if repair not in ("auto", "none"):
-        raise UsageError(f"--repair {repair}: a merge in git has no data", hint="Choose auto or none")
+    path, both = asked.path, asked.both
+    if asked.repair not in ("auto", "none"):
+        raise UsageError(f"--repair {asked.repair}: a merge in git has no data", hint="Choose auto or none")
     if path is None and asked.marker is not None and not _NUMBER.fullmatch(asked.marker):
         path = asked.marker  # a line without %L
-    name = str(ours) if path is None else path
-    versions = {"the ancestor": base, "ours": ours, "theirs": theirs}
+    name = str(asked.ours) if path is None else path
+    versions = {"the ancestor": asked.base, "ours": asked.ours, "theirs": asked.theirs}
     written = _written(versions, path, asked.out)
     empty = _check_kind(name, versions)
     with _called(name, versions):
@@ -118,7 +111,7 @@ def run(asked: MergeDriver, listener: Listener = SILENT) -> MergeDriverResult:
             )
         one, other = models["ours"], models["theirs"]
         ancestor = models.get("the ancestor", NO_ANCESTOR)
-        found = three_way(ancestor, one, other, both=both, statistics=repair == "none")
+        found = three_way(ancestor, one, other, both=both, statistics=asked.repair == "none")
         if found.conflicts:
             raise _conflict(name, found, bool(len(ancestor)))
         averaged = {tensor for tensor, side in found.taken.items() if side in WEIGHTS}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,10 @@ from ..matchers import State
 from ..measure import planes
 from ..measure.planes import Place
 from ..registry.options import PLAIN, READS, WRITES, again, argument, option
-from ..registry.results import Plan, Result
-from ..reports import accounts, pictures
+from ..registry.results import NAMED, Plan, Result
+from ..reports import accounts
 from ..reports import plane as drawn
 from ..reports.document import Document
-from ..reports.formats import html
-from ..reports.formats.json import dump
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import REPORT, Answer, ReportFiles, Screen, Weights
@@ -137,17 +135,10 @@ class PlaneResult(Result):
     x: list[float]
     y: list[float]
     loss: list[list[float]]
-    metrics: Mapping[str, list[list[float]]]
+    metrics: Mapping[str, list[list[float]]] = field(metadata=NAMED)
     measured: Mapping[str, Any]
     written: list[str] | None
     times: Mapping[str, float]
-
-    def values(self) -> dict[str, Any]:
-        """With the metrics beside the loss, under their names."""
-        found: dict[str, Any] = {}
-        for key, value in super().values().items():
-            found |= dict(self.metrics) if key == "metrics" else {key: value}
-        return found
 
     def document(self) -> Document:
         return drawn.document(self.values())
@@ -228,13 +219,7 @@ def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
         written=[str(path) for _, path in files] or None,
         times=accounts.times(found),
     )
-    told = made.document()
-    render: dict[str, Callable[[], str | bytes]] = {
-        "png": lambda: pictures.png(told),
-        "html": lambda: html.page(told),
-        "json": lambda: dump(made.values()),
-    }
-    outputs.write_files([(path, render[name]()) for name, path in files], force=written.force)
+    outputs.write_document(made.document(), files, force=written.force, values=made.values())
     return made
 
 

@@ -120,14 +120,8 @@ def run(asked: Repair, listener: Listener = SILENT) -> RepairResult:
     )
     tensors, options, account = repairs.finish(session, plan, replaced(merged, done.tensors), done)
     options = {"lambda": share, "added": [], **options, **session.of_given}
-    meta = provenance.describe(
-        "repair",
-        session.models,
-        session.fitted,
-        method=options["repair"],
-        seed=session.seed,
-        options=options,
-        like=session.models,
+    meta = provenance.of_session(
+        session, method=options["repair"], options=options, searches=False, like=session.models
     )
     written = write(output, tensors, merged, meta, added=options["added"], say=session.say)
     found = {"written": written, "spec": accounts.describe_spec(session.fitted), **account}

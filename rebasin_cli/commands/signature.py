@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ from ..errors import DataError, UsageError
 from ..learning.curves import stored
 from ..measure import bounds, signatures
 from ..registry.options import PLAIN, READS, WRITES, again, argument, option
-from ..registry.results import UNSET, Result, Unset
-from ..reports import accounts, pictures
+from ..registry.results import ON_SCREEN_ONLY, UNSET, Result, Unset
+from ..reports import accounts
 from ..reports import signature as told
 from ..reports.document import Document
-from ..reports.formats import html
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.method_options import check_method
@@ -84,7 +83,7 @@ class SignatureResult(Result):
     `stability` is of several counts of samples, `curve` and `bounds` where they were asked for.
     """
 
-    files: tuple[Path, ...] = ()  # the two models, as they were named: not in JSON
+    files: tuple[Path, ...] = field(default=(), metadata=ON_SCREEN_ONLY)  # the two models, as they were named
     spec: Mapping[str, Any]
     match: Mapping[str, Any]
     data: str
@@ -95,9 +94,6 @@ class SignatureResult(Result):
     times: Mapping[str, float]
     curve: Mapping[str, Any] | Unset = UNSET
     bounds: Mapping[str, Any] | Unset = UNSET
-
-    def values(self) -> dict[str, Any]:
-        return {name: value for name, value in super().values().items() if name != "files"}
 
     def document(self) -> Document:
         return told.document(self.values(), self.files or ())
@@ -180,11 +176,7 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
         **more,
     )
     document = told.document(made.values(), made.files, listener.command or "rebasin signature")
-    render: dict[str, Callable[[], str | bytes]] = {
-        "png": lambda: pictures.png(document),
-        "html": lambda: html.page(document),
-    }
-    outputs.write_files([(path, render[name]()) for name, path in files], force=asked.force)
+    outputs.write_document(document, files, force=asked.force)
     return made
 
 

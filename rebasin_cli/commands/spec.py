@@ -6,7 +6,7 @@ One that is shown is fitted to a checkpoint, or to a fresh network of the name i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..errors import RebasinError, SpecError, UsageError
 from ..inference.text import explaining
 from ..proof import prove as proving
 from ..registry.options import MAY_READ, PLAIN, READS, REQUIRED, again, argument, option
-from ..registry.results import UNSET, Result, Unset
+from ..registry.results import NAMED, ON_SCREEN_ONLY, UNSET, Result, Unset
 from ..reports.accounts import describe_kept, describe_proof, kept_in_words
 from ..session.asked import inputs_of, of
 from ..session.listener import SILENT, Listener
@@ -76,7 +76,7 @@ class ShowResult(Result):
     the axes of each tensor. `lines` are the same for a person, not in JSON.
     """
 
-    lines: tuple[str, ...] = ()
+    lines: tuple[str, ...] = field(default=(), metadata=ON_SCREEN_ONLY)
     spec: str
     source: str
     net: str | None
@@ -87,20 +87,10 @@ class ShowResult(Result):
     statistics: list[str]
     ignored: list[str]
 
-    def values(self) -> dict[str, Any]:
-        return {name: value for name, value in super().values().items() if name != "lines"}
-
 
 def show(asked: Show, listener: Listener = SILENT) -> ShowResult:
     """A spec as it fits a checkpoint or a fresh network. Raises UsageError, SpecError."""
-    fitted = fit_named(
-        asked.spec,
-        asked.checkpoint,
-        width=asked.width,
-        depth=asked.depth,
-        input=asked.input,
-        classes=asked.classes,
-    )
+    fitted = fit_named(asked.spec, asked.checkpoint, fresh=of(asked, Fresh))
     return ShowResult(lines=tuple(lines(fitted)), **describe(fitted))
 
 
@@ -127,7 +117,7 @@ class CheckResult(Result):
 def check(asked: Check, listener: Listener = SILENT) -> CheckResult:
     """Whether a spec covers a checkpoint. Raises SpecError that tells of all that does not fit."""
     try:
-        fitted = fit_named(asked.spec, asked.checkpoint, key=asked.key, unsafe_load=asked.unsafe_load)
+        fitted = fit_named(asked.spec, asked.checkpoint, of(asked, Loading))
     except RebasinError as error:
         error.whole = True
         raise
@@ -172,16 +162,8 @@ class ProveResult(Result):
 
 def prove(asked: Prove, listener: Listener = SILENT) -> ProveResult:
     """The proof, word by word. Raises NotProven, NetworkError, UsageError without inputs."""
-    loading, network = Loading(key=asked.key, unsafe_load=asked.unsafe_load), of(asked, Network)
-    fitted = fit_named(
-        asked.spec,
-        asked.checkpoint,
-        key=asked.key,
-        unsafe_load=asked.unsafe_load,
-        width=asked.width,
-        depth=asked.depth,
-        net=asked.net,
-    )
+    loading, network = of(asked, Loading), of(asked, Network)
+    fitted = fit_named(asked.spec, asked.checkpoint, loading, of(asked, Fresh, input=None), asked.net)
     if (module := find_network(fitted, network, listener.say)) is None:
         raise none_named(fitted)
     batch = need_inputs(module, network)
@@ -297,12 +279,9 @@ class ExplainResult(Result):
     On a screen axis by axis, too, where `tensors` were asked for.
     """
 
-    told: Mapping[str, Any]
-    tensors: bool = False
-    compared: bool = False
-
-    def values(self) -> dict[str, Any]:
-        return dict(self.told)
+    told: Mapping[str, Any] = field(metadata=NAMED)
+    tensors: bool = field(default=False, metadata=ON_SCREEN_ONLY)
+    compared: bool = field(default=False, metadata=ON_SCREEN_ONLY)
 
 
 def explain(asked: Explain, listener: Listener = SILENT) -> ExplainResult:

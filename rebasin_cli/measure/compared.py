@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..networks.evaluation import Scores
+from ..reports import Measured
 from ..symmetry import permutation
 from ..types import Permutations, Quantity
 from .geometry import Geometry
@@ -52,7 +53,7 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Measured):
     """Everything that `rebasin compare` found. `null` is the geometry of points that nothing joins.
 
     `shuffled` is that of the models with their units in random orders. `cycles` are of weight matching pair
@@ -60,12 +61,6 @@ class Comparison:
     by method, and in total: all that differs between two identical runs.
     """
 
-    rebasin: str
-    command: str
-    seed: int
-    inputs: tuple[dict[str, Any], ...]
-    spec: dict[str, Any]
-    data: dict[str, Any]
     proof: dict[str, Any]
     repair: str
     endpoints: tuple[dict[str, Scores], ...]

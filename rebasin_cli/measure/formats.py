@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from ..reports.document import (
     Code,
@@ -25,10 +25,7 @@ from ..reports.document import (
 )
 from ..reports.facts import facts, took
 from ..reports.format import MISSING, fixed, number, tail
-from ..reports.formats import html, markdown
-from ..reports.formats.json import dump
 from ..reports.path import loss_axis
-from ..reports.pictures import png
 from ..runtime.text import clean, many
 from .compared import Comparison, Curvature
 from .geometry import Geometry
@@ -60,7 +57,9 @@ def document(found: Comparison) -> Document:
         [
             figure(found),
             *tables(found),
-            Facts("How it was measured", [*facts(found), ("took", took(found.times))]),
+            Facts(
+                "How it was measured", [*facts(found, found.match, found.proof), ("took", took(found.times))]
+            ),
             Notes("Notes", found.notes, word="note"),
             Facts("Inputs", inputs, on=On.PAGE),
             Command("Measure it again", found.command),
@@ -125,12 +124,6 @@ def ceiling(found: Comparison) -> float:
     return ROOM * needed if needed and highest > FAR * needed else math.inf
 
 
-RENDER: dict[str, Callable[[Comparison], str | bytes]] = {
-    "json": lambda found: dump(found.to_dict()),
-    "markdown": lambda found: markdown.text(document(found)),
-    "html": lambda found: html.page(document(found)),
-    "png": lambda found: png(document(found)),
-}
 FILENAMES = {"json": "compare.json", "markdown": "compare.md", "html": "compare.html", "png": "compare.png"}
 
 

@@ -21,7 +21,9 @@ class Unset(Enum):
 
 
 UNSET = Unset.UNSET  # of a field that this result does not have: neither JSON nor the screen tells of it
-IN_JSON_ONLY = {"in_json_only": True}  # the metadata of a field that is too much for a screen
+# The metadata of a field that is too much for a screen, that is for a screen alone, that has facts by names
+# of their own.
+IN_JSON_ONLY, ON_SCREEN_ONLY, NAMED = {"in_json_only": True}, {"on_screen_only": True}, {"named": True}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +36,13 @@ class Result:
         return True
 
     def values(self) -> dict[str, Any]:
-        """The fields by their names, but those that are UNSET."""
-        found = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        return {name: value for name, value in found.items() if value is not UNSET}
+        """The fields by their names, but those that are UNSET, or not for JSON."""
+        found: dict[str, Any] = {}
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if value is not UNSET and not each.metadata.get("on_screen_only"):
+                found |= dict(value) if each.metadata.get("named") else {each.name: value}
+        return found
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -68,10 +74,7 @@ class Result:
 class Plan(Result):
     """What an operation would do, as `--dry-run` tells it: each fact by its name, in the order of telling."""
 
-    facts: Mapping[str, Any]
-
-    def values(self) -> dict[str, Any]:
-        return dict(self.facts)
+    facts: Mapping[str, Any] = dataclasses.field(metadata=NAMED)
 
 
 def plain(value: Any) -> Any:

@@ -169,8 +169,8 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Report:
-    """Everything a reader needs to believe the figures, and to measure them again."""
+class Measured:
+    """What figures of several models were measured of: a barrier report and a comparison begin with this."""
 
     rebasin: str  # version
     command: str
@@ -178,6 +178,12 @@ class Report:
     inputs: tuple[dict[str, Any], ...]  # {"file", "sha256", "recorded": provenance or None} per model
     spec: dict[str, Any]  # {"name", "sha256", "words", "log10_symmetries", "moved_share"}
     data: dict[str, Any]  # {"name", "normalization", "samples": {"train", "test"}, "full", "scores"}
+
+
+@dataclass(frozen=True)
+class Report(Measured):
+    """Everything a reader needs to believe the figures, and to measure them again."""
+
     match: dict[str, Any]  # {"method", "sweeps", "objective_before", "objective_after", …}
     proof: dict[str, Any]  # "status" (proven, skipped, unavailable, unproven), "largest_difference", "reason"
     # {"name", "train": {"loss", metrics by name, "ece", "reliability", "intervals"}, "test": {…}} per model

@@ -56,7 +56,10 @@ def document(report: Report, *, judged: bool = True) -> Document:
             gates(found, [gate.limit for gate in report.gates] if judged else []),
             Facts(
                 "How it was measured",
-                [*facts(report), *([("took", took(report.times))] if report.times else [])],
+                [
+                    *facts(report, report.match, report.proof),
+                    *([("took", took(report.times))] if report.times else []),
+                ],
             ),
             Notes("Notes", [coded(note) for note in report.notes], word="note"),
             *_inputs(report.inputs),

@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Sized
-from typing import Any, Protocol
+from typing import Any
 
+from . import Measured
 from .accounts import kept_in_words, tried_in_words
 from .format import best, clean, duration, fixed, is_number, learning, number
 
 
-class Measured(Protocol):
-    """What a barrier report and a comparison both tell of how their figures came about."""
-
-    @property
-    def rebasin(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def match(self) -> Mapping[str, Any]: ...
-    @property
-    def proof(self) -> Mapping[str, Any]: ...
-    @property
-    def data(self) -> Mapping[str, Any]: ...
-    @property
-    def spec(self) -> Mapping[str, Any]: ...
-
-
-def facts(report: Measured) -> list[tuple[str, str]]:
+def facts(report: Measured, match: Mapping[str, Any], proof: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(word, sentence) on how the figures came about: match, proof, data, spec, seed; no times."""
     lines = [
-        ("match", _match(report.match)),
-        ("tried", clean(tried_in_words(report.match))),
-        ("learning", _learning(learning(report.match))),
-        ("proof", _proof(report.proof)),
+        ("match", _match(match)),
+        ("tried", clean(tried_in_words(match))),
+        ("learning", _learning(learning(match))),
+        ("proof", _proof(proof)),
         ("data", _data(report.data)),
         ("spec", _spec(report.spec)),
         ("seed", f"{report.seed}; measured with rebasin {clean(report.rebasin)}"),

@@ -18,6 +18,9 @@ from rebasin_cli.measure.compared import SCHEMA
 from rebasin_cli.measure.comparison import compare, points_to_measure
 from rebasin_cli.measure.sharpness import sharpness
 from rebasin_cli.networks.evaluation import evaluate
+from rebasin_cli.reports.formats import html, markdown
+from rebasin_cli.reports.formats.json import dump
+from rebasin_cli.reports.pictures import png
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.symmetry.permutation import permuted
@@ -141,7 +144,9 @@ def test_matching_brings_models_nearer_than_unrelated_points(found):
 def test_the_mean_without_the_reference_has_rows_of_its_own(found):
     means = next(t for t in formats.tables(found) if t.title.startswith("Merged, test"))
     assert [row.cells[0] for row in means.rows[:5]][1:3] == ["  none", "  none, without the first"]
-    assert all("wm, without the first" in formats.RENDER[name](found) for name in ("markdown", "html"))
+    assert all(
+        "wm, without the first" in render(formats.document(found)) for render in (markdown.text, html.page)
+    )
 
 
 def test_points_are_counted_before_they_are_measured():
@@ -236,7 +241,7 @@ def test_models_are_untouched():
 
 
 def test_json_holds_the_schema_and_every_figure(found):
-    read = json.loads(formats.RENDER["json"](found), parse_constant=pytest.fail)
+    read = json.loads(dump(found.to_dict()), parse_constant=pytest.fail)
     assert next(iter(read)) == "schema" and read["schema"] == SCHEMA == "rebasin.compare/3"
     merged = read["methods"][2]["merged"][1]
     assert (
@@ -248,7 +253,7 @@ def test_json_holds_the_schema_and_every_figure(found):
 
 
 def test_markdown_shows_every_table_and_says_what_the_null_is_for(found):
-    text = formats.RENDER["markdown"](found)
+    text = markdown.text(formats.document(found))
     for title in ("The models", "Merged, test", "Merged, train", "Distances and angles", "Sharpness"):
         assert f"### {title}" in text
     assert "null: independent points" in text and "regular simplex" in text and "says nothing" in text
@@ -258,13 +263,13 @@ def test_markdown_shows_every_table_and_says_what_the_null_is_for(found):
 
 
 def test_text_from_outside_is_escaped(found):
-    text = formats.RENDER["markdown"](replace(found, inputs=({"file": "a|b<i>.pt"}, *found.inputs[1:])))
+    text = markdown.text(formats.document(replace(found, inputs=({"file": "a|b<i>.pt"}, *found.inputs[1:]))))
     assert "a\\|b\\<i\\>.pt" in text
 
 
 def test_the_picture_is_the_same_every_time(found):
-    one = formats.RENDER["png"](found)
-    assert one == formats.RENDER["png"](found) and one.startswith(b"\x89PNG")
+    one = png(formats.document(found))
+    assert one == png(formats.document(found)) and one.startswith(b"\x89PNG")
 
 
 def test_tables_are_rectangular(found):
@@ -312,7 +317,7 @@ def drawn(found, monkeypatch):
         return add_axes(self, *args, **kwargs)
 
     monkeypatch.setattr(Figure, "add_axes", kept)
-    formats.RENDER["png"](found)
+    png(formats.document(found))
     return figures[0].axes
 
 

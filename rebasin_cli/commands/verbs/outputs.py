@@ -26,7 +26,9 @@ from ...checkpoints.staging import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
 from ...errors import CheckpointError, OutputExists, RebasinError, UsageError
 from ...registry.operations import of_value
-from ...reports import Report, inconsistent
+from ...reports import Report, inconsistent, pictures
+from ...reports.document import Document
+from ...reports.formats import html, markdown
 from ...reports.formats import json as json_format
 from ...reports.github import StepSummary
 from ...runtime import files
@@ -328,6 +330,19 @@ def write_reports(report: Report, destinations: Destinations, *, force: bool) ->
     write_files(
         [(path, reports.registry.get(name).render(report)) for name, path in destinations], force=force
     )
+
+
+def write_document(
+    document: Document, destinations: Destinations, *, force: bool, values: Mapping[str, Any] | None = None
+) -> None:
+    """A document in every format asked for, as `write_files` does; `values` are what JSON has of it."""
+    forms: dict[str, Callable[[Document], str | bytes]] = {
+        "png": pictures.png,
+        "html": html.page,
+        "markdown": markdown.text,
+        "json": lambda _: json_format.dump(values or {}),
+    }
+    write_files([(path, forms[name](document)) for name, path in destinations], force=force)
 
 
 def write_files(rendered: Sequence[tuple[Path, str | bytes]], *, force: bool) -> None:

@@ -7,14 +7,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ...checkpoints.saved import words
 from ...datasets.loaders import LoaderData
 from ...registry import references
 from ...repair.options import SAMPLES
-from ...reports import accounts
+from ...reports import Measured, accounts
 from ...runtime.text import many
 from ...session import asked as inputs
 from ...session import method_options
@@ -25,11 +25,7 @@ from ...version import version
 from . import attestation
 from .outputs import Output, write_files
 
-if TYPE_CHECKING:
-    from ...measure.compared import Comparison
-    from ...reports import Report
-
-T = TypeVar("T", "Report", "Comparison")
+T = TypeVar("T", bound=Measured)
 # Shared by models of one training.
 TRAINING = ("rebasin.data", "rebasin.normalization", "rebasin.vocabulary", "rebasin.net")
 BESIDE_KEY, BESIDE = "rebasin.beside", 1 << 14
@@ -81,10 +77,15 @@ def describe(
 
 
 def of_session(
-    session: Session, *, method: str | None = None, options: Mapping[str, Any] | None = None, **more: Any
+    session: Session,
+    *,
+    method: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    searches: bool = True,
+    **more: Any,
 ) -> dict[str, str]:
-    """The same of a session: of its search, if its command searches, and of `options` beside that."""
-    own = method_options.recorded(session.asked.search, session.asked.data)
+    """The same of a session: of its search, if its command `searches`, and of `options` beside that."""
+    own = method_options.recorded(session.asked.search, session.asked.data) if searches else {}
     return describe(
         session.command,
         session.models,

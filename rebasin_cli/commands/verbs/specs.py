@@ -20,7 +20,7 @@ from ...session.network import parse_shape
 from ...session.subjects import MOST, Loading
 from ...spec import chain, library
 from ...spec.fitting import fit
-from ...spec.spec import FittedSpec
+from ...spec.spec import FittedSpec, Spec
 from ...types import Shapes
 
 LARGE, SMALL, DIGIT = (3, 224, 224), (3, 32, 32), (1, 28, 28)
@@ -61,13 +61,8 @@ class Own:
 def fit_named(
     name: str,
     checkpoint: Path | None = None,
-    *,
-    key: str | None = None,
-    unsafe_load: bool = False,
-    width: float | None = None,
-    depth: int | None = None,
-    input: str | None = None,
-    classes: int | None = None,
+    loading: Loading = Loading(),  # noqa: B008 (frozen)
+    fresh: Fresh = Fresh(),  # noqa: B008 (frozen)
     net: str | None = None,
 ) -> FittedSpec:
     """A spec fitted to a checkpoint; without one, to `net`, or the network of that name (no values made).
@@ -75,12 +70,11 @@ def fit_named(
     Raises UsageError where neither is there, SpecError where it does not fit.
     """
     if name == chain.NAME and checkpoint is not None:
-        return library.resolve_spec(name, [open_checkpoint(checkpoint, key=key, unsafe_load=unsafe_load)])
+        return library.resolve_spec(name, [opened(checkpoint, loading)])
     spec = library.load(name)
     if checkpoint is not None:
-        shapes = open_checkpoint(checkpoint, key=key, unsafe_load=unsafe_load).shapes
         try:
-            return fit(spec, shapes)
+            return fit(spec, opened(checkpoint, loading).shapes)
         except SpecError as error:
             raise SpecError(
                 f"{error.message} {checkpoint}", problems=error.problems, hint=error.hint
@@ -91,14 +85,11 @@ def fit_named(
             shapes = {key: tuple(tensor.shape) for key, tensor in own.state_dict().items()}
         with naming([Path(net)]):
             return fit(spec, shapes)
-    return fit(spec, _fresh_shapes(name, width, depth, input, classes))
+    return fit(spec, _fresh_shapes(name, spec, fresh))
 
 
-def _fresh_shapes(
-    name: str, width: float | None, depth: int | None, input: str | None, classes: int | None
-) -> Shapes:
+def _fresh_shapes(name: str, spec: Spec, fresh: Fresh) -> Shapes:
     known = nets.variants()
-    spec = library.load(name)
     name = name if name in known else next((alias for alias in spec.names if alias in known), name)
     if name not in known:
         raise UsageError(
@@ -106,14 +97,12 @@ def _fresh_shapes(
         )
     kind = known[name].__name__.rsplit(".", 1)[1]
     shape: tuple[int, ...] = INPUTS.get(kind, SMALL)
-    if input:
+    if fresh.input:
         like = None if kind in FLATTENING else shape
-        shape = parse_shape(input, like=like)[1:]
-    big = shape[-1] >= 64
+        shape = parse_shape(fresh.input, like=like)[1:]
+    classes = fresh.classes or (1000 if shape[-1] >= 64 else 10)
     with torch.device("meta"):
-        network = nets.build(
-            name, input_shape=shape, classes=classes or (1000 if big else 10), width=width, depth=depth
-        )
+        network = nets.build(name, input_shape=shape, classes=classes, width=fresh.width, depth=fresh.depth)
     return {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
 
 
