@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -156,7 +156,8 @@ def _compare(
     listener.say(plans.in_words(plan))
     sessions = {method: session.by(each) for method, each in searches.items()}
     if written.dry_run:
-        return _largest([plans.of_search(each) for each in sessions.values()], methods) | plan
+        largest = max(map(plans.of_search, sessions.values()), key=lambda one: one["peak_bytes"])
+        return largest | {"method": ", ".join(methods)} | plan
     inputs = {method: search.inputs(each) | {"options": options[method]} for method, each in sessions.items()}
     moving = next((each for each in sessions.values() if each.moved), sessions[methods[0]])
     proof = prove(moving).account
@@ -245,8 +246,3 @@ def _plan(session: Session, methods: int, asked: Compare) -> dict[str, Any]:
         "samples": sizes,
         "times": plans.estimated(None if a_sample is None else a_sample * read),
     }
-
-
-def _largest(plans: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> dict[str, Any]:
-    """The plan of the search that needs most memory, under the names of all methods."""
-    return {**max(plans, key=lambda plan: plan["peak_bytes"]), "method": ", ".join(methods)}

@@ -97,7 +97,18 @@ def barrier(
             order = beside = _aligned(two.ordered, method, plain).permutations[0]
     measuring = Measuring.of(two, rows, standing, beside)
     choice = measuring.choose() if two.repair == "auto" else None
-    plan = _plan(two, rows, choice, aligned=standing is not None, beside=beside is not None)
+    plan = settings.plan(
+        rows,
+        aligned=standing is not None,
+        word="" if choice and choice.why else two.word,  # what could not be measured
+        ship=choice.chosen if choice else two.repair,
+        auto=two.auto,
+        logits=not math.isnan(two.ends[0]["test"].ece),
+        held=two.held is not None,
+        statistics=two.statistics,
+        groups=bool(two.fitted.groups),
+        beside=beside is not None,
+    )
     watching.planned(plan)
     found = measuring.measure(plan, watching.measured)
     certain = intervals.compare(found, [end["test"] for end in two.ends], measuring.middles, seed=seed)
@@ -152,21 +163,6 @@ def _aligned(two: Ready, method: str, options: Mapping[str, Any]) -> Alignment:
         output=two.output,
         device=two.device,
         **{**options, "held": two.held if two.unseen else None, "repairs": two.to_try},
-    )
-
-
-def _plan(two: Ready, rows: Rows, choice: Choice | None, *, aligned: bool, beside: bool) -> list[Planned]:
-    return settings.plan(
-        rows,
-        aligned=aligned,
-        word="" if choice and choice.why else two.word,  # what could not be measured
-        ship=choice.chosen if choice else two.repair,
-        auto=two.auto,
-        logits=not math.isnan(two.ends[0]["test"].ece),
-        held=two.held is not None,
-        statistics=two.statistics,
-        groups=bool(two.fitted.groups),
-        beside=beside,
     )
 
 

@@ -305,20 +305,14 @@ def nested(content: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(one, dict):
             return one
         parts = (("curves", curve), ("barriers", barrier))
-        inner = {
-            key: {s: turn(each) for s, each in one[key].items()} for key, turn in parts if _held(one, key)
-        }
-        return one | inner
+        held = ((key, turn) for key, turn in parts if isinstance(one.get(key), dict))
+        return one | {key: {s: turn(each) for s, each in one[key].items()} for key, turn in held}
 
     found = dict(content)
     for name, turn in (("rows", row), ("differences", difference)):
         if isinstance(content.get(name), list):
             found[name] = [turn(one) for one in content[name]]
     return found
-
-
-def _held(one: dict[str, Any], key: str) -> bool:
-    return isinstance(one.get(key), dict)
 
 
 def barrier_of(curve: Curve, metrics: Sequence[Quantity] = (ACCURACY,)) -> Barrier:

@@ -81,6 +81,7 @@ def document(report: Report, *, judged: bool = True) -> Document:
 def figures(report: Report) -> list[Block]:
     """What was measured: a table a split, intervals, differences, means over pairs, signature, learning."""
     split = next(iter(f.splits(report)), "")
+    pairs = [" and ".join(str(model.get("file", "?")) for model in pair["inputs"]) for pair in report.pairs]
     return [
         *(_split(report, each) for each in f.splits(report)),
         _certain(report, split),
@@ -88,7 +89,7 @@ def figures(report: Report) -> list[Block]:
         Fold("Differences on the same samples", [_differences(report)]),
         reliability(report, split),
         _over_pairs(report, split),
-        Fold("The pairs", [Notes("", _pairs(report))]),
+        Fold("The pairs", [Notes("", pairs)]),
         *matched(report.signature),
         learning(report),
         _learnt(report),
@@ -172,10 +173,6 @@ def _differences(report: Report) -> Table:
     heads = [head for name in names.values() for head in (name, "95 %")]
     columns = [Column("at λ=½", Kind.TEXT), *map(Column, heads)]
     return Table("", columns, rows)
-
-
-def _pairs(report: Report) -> list[str]:
-    return [" and ".join(str(model.get("file", "?")) for model in pair["inputs"]) for pair in report.pairs]
 
 
 def _over_pairs(report: Report, split: str) -> Table:

@@ -33,11 +33,15 @@ def path(report: Report) -> Figure:
     log = "y" if logarithmic(report) else ""
     second = "B" if report.match.get("method") in (None, "none") else "πB"  # permuted, if anything was
     ticks = [(0, "A"), *ACROSS, (1, second)]
+    names = [clean(metric.titled) for metric in report.metrics]
     panels = [
         Panel(label, "", "", _lines(report, quantity), scale, ticks=ticks, across=(-0.02, 1.02))
         for quantity, label, scale in (
             ("loss", loss_axis(report.loss) + " (logarithmic)" * bool(log), log),
-            *((metric.key, _capital(clean(metric.titled)), "") for metric in report.metrics),
+            *(
+                (m.key, name[:1].upper() + name[1:], "")
+                for m, name in zip(report.metrics, names, strict=True)
+            ),
         )
     ]
     keys = [_drawn(row, [], [], remark=", ".join(f.tags(row)), few=_few(row)) for row in report.rows]
@@ -52,10 +56,6 @@ def loss_axis(loss: Quantity) -> str:
     if loss == CROSS_ENTROPY:
         return f"Loss, {loss.unit} per sample"
     return clean(f"Loss: {loss.titled if loss.unit else loss.name}")
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def logarithmic(report: Report) -> bool:

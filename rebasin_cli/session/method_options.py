@@ -7,7 +7,6 @@ theirs, but that --limit is also an option about data.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -172,14 +171,8 @@ def for_those_that_have_them(search: Search, methods: list[str]) -> dict[str, Se
     for name in search.options:
         if not any(name in options for options in known.values()):
             raise foreign_option(name, methods[0])
-    return {
-        method: dataclasses.replace(search, method=method, options=_only(search.options, options))
-        for method, options in known.items()
-    }
-
-
-def _only(given: Mapping[str, Any], known: Mapping[str, Option]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name in known}
+    each = {m: {n: v for n, v in search.options.items() if n in options} for m, options in known.items()}
+    return {m: dataclasses.replace(search, method=m, options=own) for m, own in each.items()}
 
 
 def bounded(options: Any) -> Any:

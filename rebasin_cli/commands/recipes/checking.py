@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 
 from ...averages.weights import checked, parse
 from ...errors import RebasinError, UsageError, near
+from ...measure.thresholds import parse_gate
 from ...registry.operations import known
 from ...registry.options import Option
 
@@ -26,8 +27,8 @@ def wrong(option: Option, text: str, *, own: bool = False) -> str | None:
     return check(text) if check else None
 
 
-def _among(names: Collection[str], text: str) -> str | None:
-    return None if text in names else f"unknown {text!r}; {near(text, names)}"
+def _among(names: Collection[str], text: str, what: str = "") -> str | None:
+    return None if text in names else f"unknown {what}{text!r}; {near(text, names)}"
 
 
 def wrong_weights(text: str, models: int) -> str | None:
@@ -46,9 +47,10 @@ def wrong_weights(text: str, models: int) -> str | None:
     return None
 
 
-def _method(text: str) -> str | None:
-    names = known("method")
-    return None if text in names else f"unknown method {text!r}; {near(text, names)}"
+def _named(kind: str) -> Callable[[str], str | None]:
+    """A check against the names of a kind."""
+    what = "method " if kind == "method" else ""
+    return lambda text: _among(known(kind), text, what)
 
 
 def _reference(text: str) -> str | None:
@@ -60,10 +62,9 @@ def _reference(text: str) -> str | None:
 
 
 def _data(text: str) -> str | None:
-    names = known("data")
-    if ":" in text or text in names or os.path.exists(text):
+    if ":" in text or os.path.exists(text):
         return _reference(text)
-    return f"unknown data set {text!r}; {near(text, names)}"
+    return _among(known("data"), text, "data set ")
 
 
 def _spec(text: str) -> str | None:
@@ -82,12 +83,6 @@ def _by(parse: Callable[[str], object]) -> Callable[[str], str | None]:
         return None
 
     return check
-
-
-def _gate(text: str) -> None:
-    from ...measure.thresholds import parse_gate
-
-    parse_gate(text)
 
 
 def _figure(text: str) -> None:
@@ -126,20 +121,14 @@ def _normalization(text: str) -> None:
     Normalization.parse(text, Normalization())  # what a data set says of itself is read with it
 
 
-def _one_of(kind: str) -> Callable[[str], str | None]:
-    """A check against the names of a kind."""
-    return lambda text: _among(known(kind), text)
-
-
 # By the `kind` of an option.
 CHECKS: dict[str, Callable[[str], str | None]] = {
-    "method": _method,
     "code": _reference,
     "data": _data,
     "spec": _spec,
-    "gate": _by(_gate),
+    "gate": _by(parse_gate),
     "figure": _by(_figure),
-    **{kind: _one_of(kind) for kind in ("repair", "interpolation", "heads", "extra")},
+    **{kind: _named(kind) for kind in ("method", "repair", "interpolation", "heads", "extra")},
     "dtype": _by(_dtype),
     "bytes": _by(_size),
     "attack": _by(_attack),

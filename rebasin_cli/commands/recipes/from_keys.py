@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from ...registry.options import (
 from ...runtime.files import is_missing, meant
 from . import checking, familiar, placing
 from .files import beside, beside_torch, opened, report_files
-from .inputs import ELSEWHERE, Fetch, Files, find
+from .inputs import ELSEWHERE, Files, Finder
 from .limits import Limits
 from .reading import Problems, Value
 from .steps import Step
@@ -37,13 +37,28 @@ from .vocabulary import ACCEPTED, MAY_BE_MISSING, MERGES, MODELS, Command, wrong
 class Names:
     """What a name in a recipe stands for: files given, and outputs of the steps so far."""
 
+    finder: Finder
     inputs: dict[str, Files] = field(default_factory=dict)
     outputs: dict[str, tuple[str, Path]] = field(default_factory=dict)  # "merged.report" → its step, the file
     makers: dict[str, str] = field(default_factory=dict)  # of the outputs' real paths: the step
     later: set[str] = field(default_factory=set)  # steps that come after
     written: set[str] = field(default_factory=set)  # real paths of all outputs
     downloads: list[Mapping[str, str]] = field(default_factory=list)  # addresses with digests
-    limits: Limits | None = None  # of a recipe of a stranger's
+
+    @property
+    def limits(self) -> Limits | None:
+        """Those of a recipe of a stranger's."""
+        return self.finder.limits
+
+    @property
+    def problems(self) -> Problems:
+        return self.finder.problems
+
+    def find(self, value: Value, known: Iterable[str] = ()) -> Files:
+        """As the finder does; what was fetched is noted."""
+        found = self.finder.find(value, known)
+        self.downloads += found.downloads
+        return found
 
     def add(self, step: str, writes: Mapping[str, Path]) -> None:
         """The outputs of one more step, by the names that later ones may call them."""
@@ -55,18 +70,9 @@ class Names:
 class Maker:
     """One step on its way from values to a `Step`."""
 
-    def __init__(
-        self,
-        name: str,
-        command: Command,
-        step: Value,
-        names: Names,
-        folder: Path,
-        problems: Problems,
-        fetch: Fetch | None,
-    ):
+    def __init__(self, name: str, command: Command, step: Value, names: Names, folder: Path):
         self.name, self.command, self.names, self.folder = name, command, names, folder
-        self.step, self.problems, self.fetch = step, problems, fetch
+        self.step, self.problems, self.limits = step, names.problems, names.limits
         self.body = step.value[command.name]
         self.reads: list[Path] = []
         self.listed: list[Path] = []
@@ -93,8 +99,8 @@ class Maker:
         copied = every.get("copy_files")
         if copied is not None and copied.value is True:  # configuration and tokenizer beside the models
             taken = [file for path in self.reads for file in beside(path)]
-            if self.names.limits is not None:
-                self._refuse(copied, self.names.limits.leads_out_beside(taken))
+            if self.limits is not None:
+                self._refuse(copied, self.limits.leads_out_beside(taken))
             self.reads += taken
         options: dict[str, Any] = {}
         judging: list[Path] = []
@@ -220,7 +226,7 @@ class Maker:
                 self.problems.add(value, wrong(option, plain) or "expected one value")
                 return []
             value = replace(value, value=",".join(map(str, plain)))
-        if self.names.limits is not None and self._refuse(value, self.names.limits.wrong(option, value)):
+        if self.limits is not None and self._refuse(value, self.limits.wrong(option, value)):
             return []
         named = value.value in self.names.outputs if isinstance(value.value, str) else False
         problem = wrong(option, value.value)
@@ -243,8 +249,8 @@ class Maker:
             return [self._maybe_file(value)]
         if option.brings == WRITES:
             text = str(value.value)
-            if self.names.limits is not None:
-                self._refuse(value, self.names.limits.wrong_output(value, self.folder))
+            if self.limits is not None:
+                self._refuse(value, self.limits.wrong_output(value, self.folder))
             return [str(self.folder / text) + "/" * text.endswith("/")]
         return [value.value]
 
@@ -256,7 +262,7 @@ class Maker:
         known = name in names.outputs or name in names.inputs or name.partition(".")[0] in names.later
         if known or self._made_earlier(name) is not None:
             return False
-        if names.limits is not None and names.limits.wrong_file(value) is not None:  # told where it is found
+        if self.limits is not None and self.limits.wrong_file(value) is not None:  # told where it is found
             return False
         return is_missing(Path(name))
 
@@ -277,8 +283,8 @@ class Maker:
 
     def _follow(self, value: Value, found: Sequence[Path]) -> None:
         """Refuse links that lead out, among what a value of a stranger's brings."""
-        if self.names.limits is not None and not value.own:
-            self._refuse(value, self.names.limits.leads_out(found))
+        if self.limits is not None and not value.own:
+            self._refuse(value, self.limits.leads_out(found))
 
     def _files(self, value: Value) -> list[Path]:
         """The files that a name, a path or a glob means, or several of them."""
@@ -298,9 +304,7 @@ class Maker:
                 self.needs.append(made)
                 found.append(Path(name))
             else:
-                known = [*self.names.inputs, *self.names.outputs]
-                files = find(item, self.problems, self.fetch, known=known, limits=self.names.limits)
-                self.names.downloads += files.downloads
+                files = self.names.find(item, [*self.names.inputs, *self.names.outputs])
                 self.pins |= {str(path): digest for path, digest in files.pins.items()}
                 drawn = glob.has_magic(name) if isinstance(name, str) else False
                 found += [

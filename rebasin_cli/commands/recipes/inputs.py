@@ -42,88 +42,97 @@ class Files:
     pins: Mapping[Path, str] = field(default_factory=dict)
 
 
-def find(
-    value: Value,
-    problems: Problems,
-    fetch: Fetch | None,
-    *,
-    known: Iterable[str] = (),
-    limits: Limits | None = None,
-) -> Files:
-    """The files that a value means; what is wrong goes to `problems`. `known` names may have been meant.
+@dataclass
+class Finder:
+    """Finds the files that values mean; what is wrong goes to `problems`. `fetch` brings those of elsewhere.
 
     `limits` are those of a recipe of a stranger's.
     """
-    if value.is_list:
-        parts = [find(item, problems, fetch, known=known, limits=limits) for item in value.value]
-        return Files(
-            tuple(path for part in parts for path in part.paths),
-            tuple(download for part in parts for download in part.downloads),
-        )
-    if value.is_map:
-        return _pinned(value, problems, fetch, limits)
-    if not isinstance(value.value, str) or not value.value:
-        problems.add(value, "expected a path, a glob, or a name under `inputs:`")
+
+    problems: Problems
+    fetch: Fetch | None = None
+    limits: Limits | None = None
+
+    def find(self, value: Value, known: Iterable[str] = ()) -> Files:
+        """The files that a value means; `known` names may have been meant."""
+        if value.is_list:
+            parts = [self.find(item, known) for item in value.value]
+            return Files(
+                tuple(path for part in parts for path in part.paths),
+                tuple(download for part in parts for download in part.downloads),
+            )
+        if value.is_map:
+            return self._pinned(value)
+        if not isinstance(value.value, str) or not value.value:
+            return self._nothing(value, "expected a path, a glob, or a name under `inputs:`")
+        if ELSEWHERE.match(value.value):
+            return self._elsewhere(value.value, None, value)
+        return Files(tuple(self._local(value, known)))
+
+    def _nothing(self, value: Value, why: str) -> Files:
+        self.problems.add(value, why)
         return Files()
-    if ELSEWHERE.match(value.value):
-        return _elsewhere(value.value, None, value, problems, fetch)
-    return Files(tuple(_local(value, problems, known, limits)))
 
+    def _pinned(self, value: Value) -> Files:
+        keys = set(value.value)
+        given = {key: item.value for key, item in value.items()}
+        if not (keys <= {"path", "sha256"} or keys <= {"url", "sha256"}) or not keys & {"path", "url"}:
+            return self._nothing(value, "expected path: and sha256:, or url: and sha256:")
+        digest = given.get("sha256")
+        if digest is not None and not (isinstance(digest, str) and _SHA256.fullmatch(digest)):
+            return self._nothing(value, "sha256 is 64 digits of 0-9a-f")
+        if "url" in given:
+            return self._elsewhere(str(given["url"]), digest, value)
+        found = self._local(value.value["path"])
+        if digest is not None and found:
+            if len(found) > 1:
+                return self._nothing(value, f"a pin is for one file, and {given['path']} are {len(found)}")
+            if (seen := of_path(found[0])) != digest:
+                told = f"{given['path']} has the digest {seen}, and not the one that is pinned"
+                return self._nothing(value, told)
+        return Files(tuple(found), pins={path: str(digest) for path in found} if digest else {})
 
-def _pinned(value: Value, problems: Problems, fetch: Fetch | None, limits: Limits | None) -> Files:
-    keys = set(value.value)
-    given = {key: item.value for key, item in value.items()}
-    if not (keys <= {"path", "sha256"} or keys <= {"url", "sha256"}) or not keys & {"path", "url"}:
-        problems.add(value, "expected path: and sha256:, or url: and sha256:")
-        return Files()
-    digest = given.get("sha256")
-    if digest is not None and not (isinstance(digest, str) and _SHA256.fullmatch(digest)):
-        problems.add(value, "sha256 is 64 digits of 0-9a-f")
-        return Files()
-    if "url" in given:
-        return _elsewhere(str(given["url"]), digest, value, problems, fetch)
-    found = _local(value.value["path"], problems, (), limits)
-    if digest is not None and found:
-        if len(found) > 1:
-            problems.add(value, f"a pin is for one file, and {given['path']} are {len(found)}")
-            return Files()
-        if (seen := of_path(found[0])) != digest:
-            problems.add(value, f"{given['path']} has the digest {seen}, and not the one that is pinned")
-            return Files()
-    return Files(tuple(found), pins={path: str(digest) for path in found} if digest else {})
+    def _local(self, value: Value, known: Iterable[str] = ()) -> list[Path]:
+        text, limits = value.value, self.limits
+        why, found = None, list[Path]()
+        if not isinstance(text, str) or not text or "\0" in text:
+            why = "expected the name of a file"
+        elif limits is None or (why := limits.wrong_file(value)) is None:
+            found = self._there(value, known)
+            if limits is not None and not value.own:
+                why = limits.leads_out(part for path in found for part in opened(path))
+        if why is not None:
+            self.problems.add(value, why)
+        return found if why is None else []
 
-
-def _local(value: Value, problems: Problems, known: Iterable[str], limits: Limits | None) -> list[Path]:
-    text = value.value
-    if not isinstance(text, str) or not text or "\0" in text:
-        problems.add(value, "expected the name of a file")
+    def _there(self, value: Value, known: Iterable[str]) -> list[Path]:
+        text, path = value.value, Path(value.value)
+        if os.path.exists(path):  # unlike the path's own, not to fail for a name that no file can have
+            return [path]
+        if glob.has_magic(text):
+            found = sorted(glob.glob(text, recursive=True), key=natural)
+            found = [name for name in found if not Path(name).name.endswith(".perm.safetensors")]
+            if not found:
+                self.problems.add(value, f"no file is called like {text}")
+            return [Path(name) for name in found]
+        here = [*known, *(str(path.parent / other.name) for other in _siblings(path))]
+        near = difflib.get_close_matches(text, here, n=1, cutoff=0.6)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        self.problems.add(value, f"{text}: no such file{hint}")
         return []
-    if limits is not None and (why := limits.wrong_file(value)) is not None:
-        problems.add(value, why)
-        return []
-    found = _there(value, problems, known)
-    parts = (part for path in found for part in opened(path))
-    if limits is not None and not value.own and (why := limits.leads_out(parts)) is not None:
-        problems.add(value, why)
-        return []
-    return found
 
-
-def _there(value: Value, problems: Problems, known: Iterable[str]) -> list[Path]:
-    text, path = value.value, Path(value.value)
-    if os.path.exists(path):  # unlike the path's own, not to fail for a name that no file can have
-        return [path]
-    if glob.has_magic(text):
-        found = sorted(glob.glob(text, recursive=True), key=natural)
-        found = [name for name in found if not Path(name).name.endswith(".perm.safetensors")]
-        if not found:
-            problems.add(value, f"no file is called like {text}")
-        return [Path(name) for name in found]
-    here = [*known, *(str(path.parent / other.name) for other in _siblings(path))]
-    near = difflib.get_close_matches(text, here, n=1, cutoff=0.6)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    problems.add(value, f"{text}: no such file{hint}")
-    return []
+    def _elsewhere(self, address: str, digest: str | None, value: Value) -> Files:
+        if (problem := _not_pinned(address, digest)) is not None:
+            return self._nothing(value, problem)
+        if self.fetch is None:
+            told = f"{public(address)} is not on this machine; --download allows to fetch it"
+            return self._nothing(value, told)
+        try:
+            path = self.fetch(address, digest)
+            seen = of_path(path) if path.exists() else ""  # it is only expected there
+            return Files((path,), ({"uri": public(address), "sha256": seen},))
+        except RebasinError as error:
+            return self._nothing(value, "; ".join(line.strip() for line in error.lines()))
 
 
 def _siblings(path: Path) -> list[Path]:
@@ -131,23 +140,6 @@ def _siblings(path: Path) -> list[Path]:
         return list(path.parent.iterdir())
     except OSError:
         return []
-
-
-def _elsewhere(
-    address: str, digest: str | None, value: Value, problems: Problems, fetch: Fetch | None
-) -> Files:
-    if (problem := _not_pinned(address, digest)) is not None:
-        problems.add(value, problem)
-    elif fetch is None:
-        problems.add(value, f"{public(address)} is not on this machine; --download allows to fetch it")
-    else:
-        try:
-            path = fetch(address, digest)
-            seen = of_path(path) if path.exists() else ""  # it is only expected there
-            return Files((path,), ({"uri": public(address), "sha256": seen},))
-        except RebasinError as error:
-            problems.add(value, "; ".join(line.strip() for line in error.lines()))
-    return Files()
 
 
 def _not_pinned(address: str, digest: str | None) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import placing
 from .from_keys import Maker, Names
-from .inputs import Fetch, find
+from .inputs import Fetch, Finder
 from .limits import MOST_STEPS, Limits
 from .placing import parted
 from .reading import Problems, Value, step_command
@@ -67,12 +67,11 @@ def parse(
         if key not in TOP:
             problems.add(value, placing.unknown_at_the_top(key, TOP, vocabulary))
     _check_version(root, problems)
-    names = Names(limits=limits)
+    names = Names(Finder(problems, fetch, limits))
     for name, value in _map(root, "inputs", problems).items():
         if problem := _bad_name(name):
             problems.add(value, problem)
-        names.inputs[name] = find(value, problems, fetch, limits=limits)
-        names.downloads += names.inputs[name].downloads
+        names.inputs[name] = names.find(value)
     folder = Path(_text(root, "output_dir", problems) or ".")
     if limits is not None and (why := limits.wrong_folder(root.value.get("output_dir"))) is not None:
         problems.add(root.value.get("output_dir", root), why)
@@ -80,7 +79,7 @@ def parse(
     defaults = {key.replace("-", "_"): value for key, value in _map(root, "defaults", problems).items()}
     defaults = parted(defaults, problems)
     _check_defaults(defaults, vocabulary, problems)
-    steps = _steps(root, vocabulary, names, defaults, folder, problems, fetch)
+    steps = _steps(root, vocabulary, names, defaults, folder)
     if not problems:
         _check_used(defaults, steps, problems)
     files = {key: _text(root, key, problems) for key in ("junit", "step_summary", "attest")}
@@ -145,10 +144,8 @@ def _steps(
     names: Names,
     defaults: Mapping[str, Value],
     folder: Path,
-    problems: Problems,
-    fetch: Fetch | None,
 ) -> list[Step]:
-    given = root.value.get("steps")
+    given, problems = root.value.get("steps"), names.problems
     if given is None or not given.is_list or not given.value:
         problems.add(given or root, placing.not_a_list(given or root, vocabulary))
         return []
@@ -156,7 +153,7 @@ def _steps(
     if limits is not None and len(given.value) > MOST_STEPS:
         problems.add(given, f"with --untrusted a recipe has at most {MOST_STEPS} steps, and here are more")
         return []
-    titles = _titles(given.value, names, problems)
+    titles = _titles(given.value, names)
     names.written = _planned(given.value, folder, titles)
     found: list[Step] = []
     for number, (step, title) in enumerate(zip(given.value, titles, strict=True)):
@@ -168,24 +165,23 @@ def _steps(
         if command is None:
             placing.no_step(step, vocabulary, problems)
             continue
-        made = Maker(title, command, step, names, folder, problems, fetch).made(defaults)
+        made = Maker(title, command, step, names, folder).made(defaults)
         names.add(title, made.writes)
         found.append(made)
     return found
 
 
-def _titles(steps: Sequence[Value], names: Names, problems: Problems) -> list[str]:
+def _titles(steps: Sequence[Value], names: Names) -> list[str]:
     """The name of every step: its own, else its command's, with a number where another one has it."""
     own = [step.value.get("name") if step.is_map else None for step in steps]
     taken: dict[str, Value] = {}
     for name in (name for name in own if name is not None):
         if bad := _bad_name(name.value):
-            problems.add(name, bad)
+            names.problems.add(name, bad)
         elif name.value in taken or name.value in names.inputs:
             other = taken.get(name.value)
-            problems.add(
-                name, f"{name.value!r} is the name of {'an input' if other is None else other.where}"
-            )
+            whose = "an input" if other is None else other.where
+            names.problems.add(name, f"{name.value!r} is the name of {whose}")
         else:
             taken[name.value] = name
     titles: list[str] = []

@@ -121,7 +121,8 @@ class Remembered:
             for each in (made if isinstance(made, list) else ())
             if isinstance(each, list) and list(map(type, each)) == [str, str, bool]
         ]
-        return Left(found, [each for each in outputs if self._is_near(each.path) and _is_below(each)])
+        near = [each for each in outputs if self._is_near(each.path) and each.path.is_relative_to(each.root)]
+        return Left(found, near)
 
     def _is_near(self, path: Path) -> bool:
         """Whether it lies beside the cache: in a folder of another job it is not for us to remove."""
@@ -150,10 +151,6 @@ def is_document(path: Path) -> bool:
     """Whether a file begins as those that a run writes. Raises OSError."""
     with files.opened(path) as file:
         return file.read(max(map(len, BEGINNINGS))).startswith(BEGINNINGS)
-
-
-def _is_below(made: Made) -> bool:
-    return made.path.is_relative_to(made.root)
 
 
 @dataclass(frozen=True)

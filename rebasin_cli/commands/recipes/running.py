@@ -191,10 +191,6 @@ def _of_before(step: Step, how: How) -> Step | None:
     return found if found and all(lies(path).exists() for path in found.reads) else None
 
 
-def _replacing(step: Step, how: How) -> dict[str, bool]:
-    return {"force": True} if how.force or any(path.exists() for path in step.files) else {}
-
-
 def run(
     steps: Sequence[Step],
     cache: Cache,
@@ -249,7 +245,9 @@ def _one(step: Step, cache: Cache, perform: Perform, listener: Listener, how: Ho
         before = None if how.again else measured.find(figures, cache)
         if before is not None:
             listener.say(f"{step.name}: nothing is measured again; gates are judged by the figures of before")
-        more = _replacing(step, how) | _resuming(step, cache, key, listener)
+        replacing = how.force or any(path.exists() for path in step.files)
+        more = {"force": True} if replacing else {}
+        more |= _resuming(step, cache, key, listener)
         cache.started(step, key)
         own = [path for path in step.files if not path.exists() or cache.is_ours(path)]
         with cache.making(own) as made, taken.measured(before):

@@ -122,9 +122,7 @@ def gates_of(outcomes: Iterable[Outcome]) -> list[GateResult]:
     return [case for outcome in outcomes for case in _cases(outcome, "") if isinstance(case, GateResult)]
 
 
-def cases_of(
-    outcomes: Sequence[Outcome], error: RebasinError | None = None, line: str = "rebasin run"
-) -> list[Case]:
+def cases_of(outcomes: Sequence[Outcome], error: RebasinError | None = None) -> list[Case]:
     """The gates of every step; of one without gates what became of it; and an `error` that is no outcome's.
 
     That one is the case of its step, where it has one: it was refused before any was run.
@@ -142,7 +140,7 @@ def cases_of(
         else:
             found += _cases(outcome, f"not run, since the run ended before any step: {status}")
     whole = [] if any(isinstance(case, Ended) and case.error for case in found) else [""]
-    return [*(_ended(error, line, step, status) for step in whole), *found]
+    return [*(_ended(error, "rebasin run", step, status) for step in whole), *found]
 
 
 def _cases(outcome: Outcome, why: str) -> list[Case]:
@@ -159,7 +157,8 @@ def _cases(outcome: Outcome, why: str) -> list[Case]:
         one = "one is a relabelling of the other"
         found.append(GateResult(command, 1.0, "yes", True, one, step, outcome.step.where))
     if outcome.ok:
-        return found or [Ended(command, "; ".join([outcome.status, *_written(outcome)]), step)]
+        written = f"; written: {', '.join(outcome.outputs)}" if outcome.outputs else ""
+        return found or [Ended(command, outcome.status + written, step)]
     if outcome.status != MISSED:
         found.append(_ended(outcome.error, command, step, outcome.status))
     elif all(gate.met for gate in found):
@@ -173,10 +172,6 @@ def _ended(error: RebasinError | None, name: str, step: str, status: str) -> End
         return Ended(name, status, step, "RebasinError", status=status)
     first, *rest = str(error).split("\n")
     return Ended(name, first, step, error.kind or type(error).__name__, details=tuple(rest), status=status)
-
-
-def _written(outcome: Outcome) -> list[str]:
-    return [f"written: {', '.join(outcome.outputs)}"] if outcome.outputs else []
 
 
 def of(recipe: Recipe) -> str:

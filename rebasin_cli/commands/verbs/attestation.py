@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,6 @@ COMPUTE = ("torch", "numpy", "scipy")
 ASKED = ("command", "method", "options", "seed")
 RESOLVED = ("spec", "spec_sha256", "proof", "outputs", "inputs")
 
-Digest = Callable[[Path], str]
-
 
 def statement(
     subjects: Iterable[Path],
@@ -33,11 +31,9 @@ def statement(
     *,
     asked: Mapping[str, Any],
     resolved: Mapping[str, Any],
-    digest: Digest = digests.of_file,
 ) -> dict[str, Any]:
     """A statement that `subjects` were made of `parents`; a folder counts with every file in it."""
-    listed = (_listed(subjects, digest), _listed(parents, digest))
-    return statement_of(*listed, asked=asked, resolved=resolved)
+    return statement_of(_listed(subjects), _listed(parents), asked=asked, resolved=resolved)
 
 
 def statement_of(
@@ -70,9 +66,9 @@ def versions() -> Mapping[str, str]:
     return {"rebasin": version()} | {name: importlib.metadata.version(name) for name in COMPUTE}
 
 
-def _listed(paths: Iterable[Path], digest: Digest) -> dict[str, str]:
+def _listed(paths: Iterable[Path]) -> dict[str, str]:
     files = [file for path in paths for file in (digests.files_below(path) if path.is_dir() else [path])]
-    return {file.as_posix(): digest(file) for file in dict.fromkeys(files)}
+    return {file.as_posix(): digests.of_file(file) for file in dict.fromkeys(files)}
 
 
 def _described(files: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -82,11 +78,11 @@ def _described(files: Mapping[str, str]) -> list[dict[str, Any]]:
 def of_metadata(metadata: Mapping[str, str], *, keys: Sequence[str]) -> dict[str, Any]:
     """What the metadata of an output records under these keys, JSON as values."""
     found = {key: metadata.get(f"rebasin.{key}") for key in keys}
-    return {key: _value(key, text) for key, text in found.items() if text is not None}
-
-
-def _value(key: str, text: str) -> Any:
-    return json.loads(text) if key in ("options", "inputs", "seed") else text
+    return {
+        key: json.loads(text) if key in ("options", "inputs", "seed") else text
+        for key, text in found.items()
+        if text is not None
+    }
 
 
 def text(content: Mapping[str, Any]) -> str:

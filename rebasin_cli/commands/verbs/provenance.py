@@ -59,6 +59,11 @@ def describe(
     status, whether for an assumed network, and which outputs it is of.
     """
     keys = (*TRAINING, BESIDE_KEY) + RESULTS * results
+    of_spec = (
+        {}
+        if fitted is None
+        else {"rebasin.spec": fitted.spec.name, "rebasin.spec_sha256": fitted.spec.digest}
+    )
     proven = {} if proof is None else {"rebasin.proof": status(proof)} | _outputs(proof)
     return (
         proven
@@ -70,7 +75,7 @@ def describe(
             "rebasin.seed": str(seed),
             "rebasin.inputs": json.dumps([model.digest() for model in models]),
         }
-        | ({} if fitted is None else _of_spec(fitted))
+        | of_spec
         | beside(like or models)
         | {key: value for key in keys if (value := _alike(like, key)) is not None}
     )
@@ -130,10 +135,6 @@ def _open(value: Any, hidden: bool = False) -> Any:
     return "…" if isinstance(value, str) and (hidden or SECRETIVE.search(value)) else value
 
 
-def _of_spec(fitted: FittedSpec) -> dict[str, str]:
-    return {"rebasin.spec": fitted.spec.name, "rebasin.spec_sha256": fitted.spec.digest}
-
-
 def _outputs(proof: Mapping[str, Any]) -> dict[str, str]:
     """Which outputs were kept, of a network with more than one, and tensors that none of them shows."""
     told = accounts.kept_in_words(*(proof.get(name, ()) for name in ("kept", "not_kept", "not_seen")))
@@ -148,13 +149,9 @@ def status(proof: Mapping[str, Any]) -> str:
     return str(proof["status"]) + " (assumed network)" * bool(proof.get("assumed"))
 
 
-def _values(models: Sequence[Checkpoint], key: str) -> set[str | None]:
-    return {model.metadata.get(key) for model in models}
-
-
 def _alike(models: Sequence[Checkpoint], key: str) -> str | None:
     """What all of these models record under this key; None where they do not, or differ."""
-    values = _values(models, key)
+    values = {model.metadata.get(key) for model in models}
     return values.pop() if len(values) == 1 else None
 
 

@@ -297,14 +297,13 @@ def resets(repair: Repair, network: nn.Module) -> bool:
     return there and repair.repair != "none"
 
 
-def broken_statistics(has_network: bool, problems: Sequence[str] = ()) -> UsageError:
+def broken_statistics(has_network: bool) -> UsageError:
     """What to say where running statistics would be averaged, and cannot be measured anew.
 
     `has_network`: somebody names the network that they would be measured on.
     """
     return UsageError(
         "this network has BatchNorm statistics, and averaging them makes a broken model",
-        problems=problems,
         hint=f"Re-estimate them with --data NAME{'' if has_network else ' and --net file.py:factory'}, "
         "or merge all the same with --repair none",
     )

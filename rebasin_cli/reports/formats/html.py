@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...runtime.text import clean
 from .. import Report, barrier, pictures
-from ..document import Block, Code, Document, Figure, Fold, Inline, Line, On, Panel, shown
+from ..document import Block, Code, Document, Figure, Fold, Inline, Line, On, shown
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -61,14 +61,12 @@ def _environment() -> Environment:
         "shown": lambda blocks: shown(blocks, On.PAGE),
         "breakable": _breakable,
         "unbroken": lambda text: text.replace(" = ", "\u00a0=\u00a0"),  # `T = 0.36` stays on one line
-        "svg": lambda panel, figure: Markup(pictures.svg(panel, _label(panel, figure))),  # noqa: S704 (escaped)
+        "svg": lambda panel, figure: Markup(  # noqa: S704 (escaped)
+            pictures.svg(panel, f"{panel.title}: {figure.alt}")
+        ),
         "keys": _keys,
     }
     return made
-
-
-def _label(panel: Panel, figure: Figure) -> str:
-    return f"{panel.title}: {figure.alt}"
 
 
 def _keys(figure: Figure) -> list[tuple[Line, str, str]]:
