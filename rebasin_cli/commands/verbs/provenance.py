@@ -59,11 +59,8 @@ def describe(
     status, whether for an assumed network, and which outputs it is of.
     """
     keys = (*TRAINING, BESIDE_KEY) + RESULTS * results
-    of_spec = (
-        {}
-        if fitted is None
-        else {"rebasin.spec": fitted.spec.name, "rebasin.spec_sha256": fitted.spec.digest}
-    )
+    spec = None if fitted is None else fitted.spec
+    of_spec = {} if spec is None else {"rebasin.spec": spec.name, "rebasin.spec_sha256": spec.digest}
     proven = {} if proof is None else {"rebasin.proof": status(proof)} | _outputs(proof)
     return (
         proven
