@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import operator
 import os
 from collections.abc import Callable, Collection
 
 from ...averages.weights import checked, parse
 from ...errors import RebasinError, UsageError, near
-from ...measure.thresholds import parse_gate
 from ...registry.operations import known
 from ...registry.options import Option
 
@@ -72,12 +73,16 @@ def _spec(text: str) -> str | None:
     return f"{text}: no such file" if is_file and not os.path.isfile(text) else None
 
 
-def _by(parse: Callable[[str], object]) -> Callable[[str], str | None]:
-    """A check that an option's own reader makes."""
+def _by(module: str, name: str, *more: str) -> Callable[[str], str | None]:
+    """A check that an option's own reader makes, which is imported when it is asked: most bring torch.
+
+    `more` are what it takes beside the text, called without anything.
+    """
 
     def check(text: str) -> str | None:
+        found = importlib.import_module(f"rebasin_cli.{module}")
         try:
-            parse(text)
+            operator.attrgetter(name)(found)(text, *(getattr(found, each)() for each in more))
         except RebasinError as error:
             return "; ".join(map(str.strip, str(error).splitlines()))
         return None
@@ -85,53 +90,18 @@ def _by(parse: Callable[[str], object]) -> Callable[[str], str | None]:
     return check
 
 
-def _figure(text: str) -> None:
-    from ...measure.gates import parse
-
-    parse(text)
-
-
-def _dtype(text: str) -> None:
-    from ...checkpoints.writing import parse_dtype
-
-    parse_dtype(text)
-
-
-def _size(text: str) -> None:
-    from ...checkpoints.writing import parse_size
-
-    parse_size(text)
-
-
-def _attack(text: str) -> None:
-    from ...networks.attacks import Attack
-
-    Attack.parse(text)
-
-
-def _input(text: str) -> None:
-    from ...networks.inputs import parse
-
-    parse(text)
-
-
-def _normalization(text: str) -> None:
-    from ...datasets import Normalization
-
-    Normalization.parse(text, Normalization())  # what a data set says of itself is read with it
-
-
 # By the `kind` of an option.
 CHECKS: dict[str, Callable[[str], str | None]] = {
     "code": _reference,
     "data": _data,
     "spec": _spec,
-    "gate": _by(parse_gate),
-    "figure": _by(_figure),
+    "gate": _by("measure.thresholds", "parse_gate"),
+    "figure": _by("measure.gates", "parse"),
     **{kind: _named(kind) for kind in ("method", "repair", "interpolation", "heads", "extra")},
-    "dtype": _by(_dtype),
-    "bytes": _by(_size),
-    "attack": _by(_attack),
-    "input": _by(_input),
-    "normalize": _by(_normalization),
+    "dtype": _by("checkpoints.writing", "parse_dtype"),
+    "bytes": _by("checkpoints.writing", "parse_size"),
+    "attack": _by("networks.attacks", "Attack.parse"),
+    "input": _by("networks.inputs", "parse"),
+    # what a data set says of itself is read with it
+    "normalize": _by("datasets", "Normalization.parse", "Normalization"),
 }
