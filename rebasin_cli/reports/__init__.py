@@ -224,6 +224,11 @@ class Report(Measured):
         }
 
     @property
+    def keys(self) -> dict[str, str]:
+        """What is measured, by its key in tables of figures: the name of each, the loss first."""
+        return {"loss": "loss"} | {metric.key: metric.name for metric in self.metrics}
+
+    @property
     def classifies(self) -> bool:
         """Whether its loss is the cross-entropy of class numbers: then temperatures mean something."""
         return self.loss == CROSS_ENTROPY

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from ..types import ACCURACY
 from . import Report, Row
 from . import format as f
 from .conclusion import conclude
@@ -33,6 +34,8 @@ from .facts import facts, took
 from .path import learning, path, reliability
 from .signature import matched
 from .verdicts import GateResult, mark, results, verdict
+
+LEARNT = 10  # steps of a search that are told
 
 
 def measured(report: Report) -> Document:
@@ -106,8 +109,10 @@ def _split(report: Report, split: str) -> Table:
     for row in report.rows:
         remarks = [tag for tag in f.tags(row) if tag != "shipped"]
         rows.append(TableRow([row.name, *f.figures(report, row, split)], _tone(row), remarks))
-    columns = [Column(split, Kind.TEXT), *map(Column, f.columns(report))]
-    columns += [Column(name, on=On.PAGE) for name in f.metric_columns(report)]
+    heads = [*(f"{name} at λ=½" for name in report.keys.values()), "barrier midpoint", "barrier chord"]
+    columns = [Column(split, Kind.TEXT), *map(Column, heads)]
+    more = [f"{each.name} barrier {which}" for each in report.metrics for which in ("midpoint", "chord")]
+    columns += [Column(name, on=On.PAGE) for name in more]
     return Table(f"On {split} data", columns, rows, remark=f.samples(report, split), headed=True)
 
 
@@ -117,12 +122,26 @@ def _tone(row: Row | None) -> Tone:
 
 def _certain(report: Report, split: str) -> Table:
     """Intervals on one split; the barrier's is where there is room."""
-    rows = [
-        TableRow([name, *cells], _tone(row), list(filter(None, [f.remark(row)])) if row else ())
-        for name, row, cells in f.certain(report, split)
-    ]
+    found: list[tuple[str, Row | None, Mapping[str, Any], float | None]] = []
+    for letter, _, ends in f.endpoints(report):
+        scores = ends.get(split) or {}
+        found.append((letter, None, scores.get("intervals") or {}, scores.get("ece")))
+    for row in report.rows:
+        if (at := row.middle.get(split)) is not None:
+            found.append((row.name, row, at.intervals, at.ece))
+    rows = []
+    for name, row, intervals, ece in found:
+        ece = None if ece is None or ece != ece else ece  # NaN: outputs are no logits
+        cells = [f.within(intervals.get(key)) for key in (*report.keys, "chord")]
+        cells += [f.fixed(ece)] * report.classifies
+        remarks = list(filter(None, [f.remark(row)])) if row else ()
+        rows.append(TableRow([name, *cells], _tone(row), remarks))
+    some = any(cell != f.MISSING for row in rows for cell in row.cells[1:]) and any(
+        row for _, row, *_ in found
+    )
     title, head = f"How sure: 95 % at λ=½, on {split} data", f"{split}, 95 % at λ=½"
-    return _table(title, head, f.certain_columns(report), rows, f.HEIGHT)
+    names = [*report.keys.values(), f.HEIGHT, *[f.CALIBRATION] * report.classifies]
+    return _table(title, head, names, rows if some else [], f.HEIGHT)
 
 
 def _table(
@@ -156,7 +175,7 @@ def _classes(report: Report, split: str) -> Table:
 
 
 def _differences(report: Report) -> Table:
-    names = {"loss": "loss"} | {metric.key: metric.name for metric in report.metrics}
+    names = report.keys
     rows = [
         TableRow(
             [
@@ -176,15 +195,33 @@ def _differences(report: Report) -> Table:
 
 
 def _over_pairs(report: Report, split: str) -> Table:
-    rows = [TableRow([name, *cells]) for name, cells in f.over_pairs(report, split)]
+    """Means over pairs of models, and half their 95 % intervals."""
+    rows = [
+        TableRow([one.row, *(_mean(mean, one.intervals.get(key)) for key, mean in one.mean.items())])
+        for one in report.over_pairs
+        if one.split == split
+    ]
     title, head = f"Over pairs, on {split} data", f"{split}, {len(report.pairs)} pairs"
-    return _table(title, head, f.pairs_columns(report), rows, note=f.pairs_heading(report))
+    names = [*(f"{name} at λ=½" for name in report.keys.values()), "barrier chord"]
+    note = f"over {len(report.pairs)} pairs: mean ± 95 % (Student's t)"
+    return _table(title, head, names, rows, note=note)
+
+
+def _mean(mean: float, interval: Sequence[float] | None) -> str:
+    return f"{f.fixed(mean)} ± {f.fixed((interval[1] - interval[0]) / 2)}" if interval else f.fixed(mean)
 
 
 def _learnt(report: Report) -> Table:
-    rows = [TableRow([step, *figures]) for step, figures in f.learnt(report)]
+    """What was learnt at the first step, the best, the last, and others between."""
+    seen, rows = f.learning(report.match), []
+    names = ["loss", ACCURACY.name] if report.classifies else ["loss"]
+    kept = seen.index(f.best(seen)) if seen else 0
+    even = {round(k * (len(seen) - 1) / (LEARNT - 2)) for k in range(LEARNT - 1)}
+    for k in sorted({*even, kept}) if seen else ():
+        step = f"{seen[k]['step']:.0f}" + ", the best" * (k == kept)
+        rows.append(TableRow([step, *(f.fixed(seen[k].get(f"held_out_{name}")) for name in names)]))
     head = "held-out samples at the midpoint, by step"
-    return _table("By step", head, f.learning_columns(report), rows, on=On.WRITTEN)
+    return _table("By step", head, names, rows, on=On.WRITTEN)
 
 
 def gates(found: Sequence[GateResult], limits: Sequence[float] = ()) -> Table:
@@ -247,7 +284,7 @@ def _in_full(report: Report) -> list[Block]:
 
 def _points(report: Report, row: Row) -> Table:
     shown = sorted(row.curves, key=lambda split: (split != "test", split != "train", split))
-    keys = {"loss": "loss"} | {metric.key: metric.name for metric in report.metrics}
+    keys = report.keys
     names = [f"{split} {name}" for split in shown for name in keys.values()]
     rows = []
     for place in sorted({point for curve in row.curves.values() for point in curve.lambdas}):

@@ -55,26 +55,34 @@ def conclude(report: Report) -> str:
     shipped = next((row.name for row in report.rows if row.shipped and row.name in rows), None)
     if shipped is None or "naive" not in rows:
         return ""
+    text = _gained(report, rows, shipped)
+    if ENSEMBLE not in rows:
+        return f"{text}."
+    step = _step(report, ENSEMBLE, shipped)
+    if step.sign > 0:
+        than = f"{_number(step.gain)}{step.unit} less"
+    else:
+        than = "no less" if step.sign == 0 else f"{_number(-step.gain)}{step.unit} more"
+    return f"{text}. The ensemble of both, at twice the cost, loses {than}."
+
+
+def _gained(report: Report, rows: set[str], shipped: str) -> str:
+    """What the shipped row gains over naive, and what of that is alignment's and repair's."""
     if shipped == "naive":
         text = _unaligned(report)
-        return _and_ensemble(report, rows, shipped, f"{text[0].upper()}{text[1:]}, and nothing is repaired")
+        return f"{text[0].upper()}{text[1:]}, and nothing is repaired"
     best, _, word = shipped.partition(" + ")
     if word in FITTED:
-        return _and_ensemble(report, rows, shipped, _of_refit(report, rows, shipped, word))
+        return _of_refit(report, rows, shipped, word)
     total = _step(report, shipped, "naive")
     if total.sign == 0:
-        text = (
-            f"Nothing is gained over naive: the loss at λ=½ falls by {_number(total.gain)}{total.unit}, "
-            f"which may be chance{total.sure()}"
-        )
-        return _and_ensemble(report, rows, shipped, text)
+        return _nothing(total, "naive")
     if total.sign < 0:
         more = f"{_number(-total.gain)}{total.unit} more at λ=½{_back(total)}"
-        return _and_ensemble(report, rows, shipped, f"Worse than naive: {clean(shipped)} loses {more}")
+        return f"Worse than naive: {clean(shipped)} loses {more}"
     if best == "naive":
         gained = f"Repair gains {_number(total.gain)}{total.unit} over naive{total.sure()}"
-        text = f"{gained}; {_unaligned(report)}"
-        return _and_ensemble(report, rows, shipped, text)
+        return f"{gained}; {_unaligned(report)}"
     word = word or next((row.name.split(" + ")[1] for row in report.rows if _is_candidate(row.name)), "")
     control, repaired = f"naive + {word}", f"aligned + {word}"
     if word and control in rows:
@@ -82,12 +90,11 @@ def conclude(report: Report) -> str:
         lost = _middle(report, control)["loss"]
         if alone.sign <= 0 or alone.gain < LITTLE * lost:
             than = {-1: "better", 0: "as good", 1: "nearly as good"}[alone.sign]
-            text = (
+            return (
                 f"Alignment is not what helps: {clean(word)} alone ({clean(control)}) is {than}, "
                 f"{_signed(alone.gain)}{alone.unit}{alone.sure()}; {_number(total.gain)}{total.unit} are "
                 "gained over naive"
             )
-            return _and_ensemble(report, rows, shipped, text)
     alignment = _step(report, "aligned", "naive") if "aligned" in rows else total
     if shipped == "aligned":
         text = (
@@ -107,7 +114,14 @@ def conclude(report: Report) -> str:
         text += f"; {_of_repair(report, word, repaired)}"
     if word and control in rows:
         text += f"; without alignment, {clean(word)} gains {_number(_step(report, control, 'naive').gain)}"
-    return _and_ensemble(report, rows, shipped, text)
+    return text
+
+
+def _nothing(total: _Step, over: str) -> str:
+    return (
+        f"Nothing is gained over {over}: the loss at λ=½ falls by {_number(total.gain)}{total.unit}, "
+        f"which may be chance{total.sure()}"
+    )
 
 
 def _of_refit(report: Report, rows: set[str], shipped: str, how: str) -> str:
@@ -124,10 +138,7 @@ def _of_refit(report: Report, rows: set[str], shipped: str, how: str) -> str:
         worse = f"{_number(-total.gain)}{total.unit} more at λ=½{_back(total)}"
         text = f"Worse than {naive}: {shipped} loses {worse}"
     elif total.sign == 0:
-        text = (
-            f"Nothing is gained over {naive}: the loss at λ=½ falls by {_number(total.gain)}{total.unit}, "
-            f"which may be chance{total.sure()}"
-        )
+        text = _nothing(total, naive)
     elif shipped == control:
         gained = f"The {word} gains {_number(total.gain)}{total.unit} over {naive}{total.sure()}"
         text = f"{gained}; {_unaligned(report)}"
@@ -236,16 +247,6 @@ def _of_repair(report: Report, word: str, repaired: str) -> str:
     if step.sign < 0:
         return f"{clean(word)} loses {_number(-step.gain)}{step.unit}{_back(step)}"
     return f"{clean(word)} adds nothing: {_signed(-step.gain)}{step.unit}{_back(step)}"
-
-
-def _and_ensemble(report: Report, rows: set[str], shipped: str, text: str) -> str:
-    if ENSEMBLE not in rows:
-        return text + "."
-    step = _step(report, ENSEMBLE, shipped)
-    if step.sign > 0:
-        return f"{text}. The ensemble of both, at twice the cost, loses {_number(step.gain)}{step.unit} less."
-    than = "no less" if step.sign == 0 else f"{_number(-step.gain)}{step.unit} more"
-    return f"{text}. The ensemble of both, at twice the cost, loses {than}."
 
 
 def _middle(report: Report, name: str) -> dict[str, float]:

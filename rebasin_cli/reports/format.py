@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..runtime.text import clean, many
-from ..types import ACCURACY
 from . import Report, Row
 
 MISSING = "—"
@@ -69,31 +68,7 @@ DEFINITIONS = (
     ),
 )
 HEIGHT, CALIBRATION = "chord barrier at λ=½", "ECE"
-SIGNATURE = ("units", "dead", "before", "after")
 OF_CLASSES = ("+ temperature", "logit ensemble", CALIBRATION)  # what there is of cross-entropy alone
-
-
-def columns(report: Report) -> list[str]:
-    """What a table of rows has at λ = ½ and of the path, the loss first."""
-    names = ["loss", *(metric.name for metric in report.metrics)]
-    return [*(f"{name} at λ=½" for name in names), "barrier midpoint", "barrier chord"]
-
-
-def metric_columns(report: Report) -> list[str]:
-    return [f"{metric.name} barrier {which}" for metric in report.metrics for which in ("midpoint", "chord")]
-
-
-def certain_columns(report: Report) -> list[str]:
-    calibration = [CALIBRATION] if report.classifies else []
-    return ["loss", *(metric.name for metric in report.metrics), HEIGHT, *calibration]
-
-
-def pairs_columns(report: Report) -> list[str]:
-    return ["loss at λ=½", *(f"{metric.name} at λ=½" for metric in report.metrics), "barrier chord"]
-
-
-def learning_columns(report: Report) -> list[str]:
-    return ["loss", ACCURACY.name] if report.classifies else ["loss"]
 
 
 def legend(report: Report) -> str:
@@ -170,7 +145,7 @@ def middle(report: Report, row: Row, split: str) -> tuple[str, ...]:
     """Loss and metrics at λ=½ as text, dashes where that point was not measured."""
     curve = row.curves.get(split)
     found = (curve.at(MIDPOINT) if curve else None) or {}
-    return tuple(fixed(found.get(key)) for key in ("loss", *(metric.key for metric in report.metrics)))
+    return tuple(fixed(found.get(key)) for key in report.keys)
 
 
 def figures(report: Report, row: Row, split: str) -> tuple[str, ...]:
@@ -206,63 +181,6 @@ def within(interval: Sequence[float] | None) -> str:
     return f"{fixed(interval[0])}{'–' if interval[0] >= 0 else ' to '}{fixed(interval[1])}"
 
 
-def certain(report: Report, split: str) -> list[tuple[str, Row | None, tuple[str, ...]]]:
-    """(name, its row, None for endpoints, the texts under `certain_columns`), where there is any to tell."""
-    found: list[tuple[str, Row | None, tuple[str, ...]]] = []
-    for letter, _, ends in endpoints(report):
-        scores = ends.get(split) or {}
-        intervals = scores.get("intervals") or {}
-        found.append((letter, None, _certain(report, intervals, scores.get("ece"))))
-    for row in report.rows:
-        if (middle := row.middle.get(split)) is not None:
-            found.append((row.name, row, _certain(report, middle.intervals, middle.ece)))
-    some = any(cell != MISSING for _, _, cells in found for cell in cells)
-    return found if some and any(row for _, row, _ in found) else []
-
-
-def _certain(report: Report, intervals: Mapping[str, Sequence[float]], ece: float | None) -> tuple[str, ...]:
-    ece = None if ece is None or ece != ece else ece  # NaN: outputs are no logits
-    names = ("loss", *(metric.key for metric in report.metrics), "chord")
-    return (*(within(intervals.get(name)) for name in names), *[fixed(ece)] * report.classifies)
-
-
-def over_pairs(report: Report, split: str) -> list[tuple[str, tuple[str, ...]]]:
-    """(row, texts under `pairs_columns`): the mean over pairs of models, and half its 95 % interval."""
-    return [
-        (over.row, tuple(_mean(over.mean[name], over.intervals.get(name)) for name in over.mean))
-        for over in report.over_pairs
-        if over.split == split
-    ]
-
-
-def pairs_heading(report: Report) -> str:
-    return f"over {len(report.pairs)} pairs: mean ± 95 % (Student's t)"
-
-
-def _mean(mean: float, interval: Sequence[float] | None) -> str:
-    return f"{fixed(mean)} ± {fixed((interval[1] - interval[0]) / 2)}" if interval else fixed(mean)
-
-
-def signature(words: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[str, ...]]]:
-    """(word, the texts under `SIGNATURE`): matched correlation of its units, mean ± std over them."""
-    return [
-        (
-            clean(found.get("word", "")),
-            (
-                number(found.get("units")),
-                number(found.get("dead")),
-                *(f"{_short(found, when, 'mean')} ± {_short(found, when, 'std')}" for when in SIGNATURE[2:]),
-            ),
-        )
-        for found in words
-    ]
-
-
-def _short(found: Mapping[str, Any], when: str, what: str) -> str:
-    value = (found.get(when) or {}).get(what)
-    return f"{value:z.3f}" if is_number(value) else _not_a_number(value)
-
-
 def short(value: float) -> str:
     """A correlation, or a share of a deviation; a dash where there was nothing to correlate."""
     return f"{value:z.3f}" if math.isfinite(value) else MISSING
@@ -280,7 +198,7 @@ def endpoints(report: Report) -> list[tuple[str, str, dict[str, Any]]]:
 def endpoint_figures(report: Report, ends: Mapping[str, Any], split: str) -> tuple[str, ...]:
     """Loss and metrics of a model as text."""
     scores = ends.get(split) or {}
-    return tuple(fixed(scores.get(key)) for key in ("loss", *(metric.key for metric in report.metrics)))
+    return tuple(fixed(scores.get(key)) for key in report.keys)
 
 
 def title(report: Report, room: int = 10_000) -> str:
@@ -319,19 +237,3 @@ def best(rows: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
     Reports of before this was told have the loss as it is, which decided.
     """
     return min(rows, key=lambda row: row.get("held_out_calibrated", row["held_out_loss"]))
-
-
-def learnt(report: Report, most: int = 10) -> list[tuple[str, tuple[str, ...]]]:
-    """(step, the texts under `learning_columns`) of the first, the best, the last, and others between."""
-    rows = learning(report.match)
-    if not rows:
-        return []
-    even = {round(k * (len(rows) - 1) / (most - 2)) for k in range(most - 1)}
-    kept = rows.index(best(rows))
-    return [
-        (
-            f"{rows[k]['step']:.0f}" + ", the best" * (k == kept),
-            tuple(fixed(rows[k].get(f"held_out_{name}")) for name in learning_columns(report)),
-        )
-        for k in sorted({*even, kept})
-    ]

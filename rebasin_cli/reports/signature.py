@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..runtime.text import many
+from ..runtime.text import clean, many
 from . import format as f
 from .document import (
     Block,
@@ -54,10 +54,20 @@ def drawn(words: Sequence[Mapping[str, Any]], on: On = On.DRAWN) -> Figure:
 
 def matched(words: Sequence[Mapping[str, Any]]) -> list[Block]:
     """Of a barrier report: the figure, and its table."""
-    rows = [Row([word, *cells]) for word, cells in f.signature(words)]
-    columns = [Column("matched correlation", Kind.TEXT), *map(Column, f.SIGNATURE)]
+    rows = []
+    for found in words:
+        counts = [f.number(found.get(what)) for what in ("units", "dead")]
+        both = (found.get(when) or {} for when in ("before", "after"))
+        spreads = (" ± ".join(_told(its.get(what)) for what in ("mean", "std")) for its in both)
+        rows.append(Row([clean(found.get("word", "")), *counts, *spreads]))
+    heads = ("units", "dead", "before", "after")
+    columns = [Column("matched correlation", Kind.TEXT), *map(Column, heads)]
     table = Table("Matched correlation, mean ± std over units", columns, rows, headed=True)
     return [drawn(words, on=On.PAGE), table]
+
+
+def _told(value: Any) -> str:
+    return f"{value:z.3f}" if f.is_number(value) else f.fixed(value)
 
 
 def document(found: Mapping[str, Any], files: Sequence[Any], line: str = "") -> Document:
