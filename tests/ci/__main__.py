@@ -1,4 +1,4 @@
-"""`python -m tests.ci` plays every case, and writes what it left into docs/ci.md and docs/ci_logs.md."""
+"""`python -m tests.ci` plays every case, and writes what it left into docs/ci.md and logs.md."""
 
 import tempfile
 from pathlib import Path

@@ -10,7 +10,7 @@ from .cases import COLUMNS, Case
 from .runner import ROOT, Job
 
 PAGE = ROOT / "docs" / "ci.md"
-LOGS = ROOT / "docs" / "ci_logs.md"
+LOGS = Path(__file__).with_name("logs.md")
 TABLE = re.compile(r"(?s)(<!-- ends -->\n\n)(.*?)(\n<!-- end -->)")
 NUMBER = re.compile(r"\b[0-9a-f]{8,}\b|\d[\d.,:TZ]*(?:e[+-]?\d+)?")
 
@@ -35,7 +35,7 @@ def check(case: Case, job: Job) -> None:
     now = cases.row(case, job)
     assert shown == now, f"docs/ci.md is not current: python -m tests.ci\n{shown}\n{now}"
     told, said = logs().get(case.name, []), shown_of(now, cases.log(job))
-    assert plain(told) == plain(said), "docs/ci_logs.md is not current: " + "\n".join(said)
+    assert plain(told) == plain(said), "tests/ci/logs.md is not current: " + "\n".join(said)
 
 
 def shown_of(row: dict[str, str], log: list[str]) -> list[str]:

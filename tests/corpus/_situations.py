@@ -1,7 +1,7 @@
 """What people bring, rebuilt small from public threads on averaging, merging and aligning checkpoints.
 
 Each situation makes its files in the working folder, names one command, and says what must come out: the exit
-code, words of the message, what the written file holds. `docs/situations.md` lists them, in `row`s.
+code, words of the message, what the written file holds. `situations.md` lists them, in `row`s.
 """
 
 import io

@@ -7,7 +7,7 @@ import torch
 
 from ._situations import SITUATIONS
 
-PAGE = Path(__file__).parents[2] / "docs" / "situations.md"
+PAGE = Path(__file__).with_name("situations.md")
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
