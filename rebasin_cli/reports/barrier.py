@@ -130,12 +130,12 @@ def _certain(report: Report, split: str) -> Table:
         if (at := row.middle.get(split)) is not None:
             found.append((row.name, row, at.intervals, at.ece))
     rows = []
-    for name, row, intervals, ece in found:
+    for name, of, intervals, ece in found:
         ece = None if ece is None or ece != ece else ece  # NaN: outputs are no logits
         cells = [f.within(intervals.get(key)) for key in (*report.keys, "chord")]
         cells += [f.fixed(ece)] * report.classifies
-        remarks = list(filter(None, [f.remark(row)])) if row else ()
-        rows.append(TableRow([name, *cells], _tone(row), remarks))
+        remarks = list(filter(None, [f.remark(of)])) if of else ()
+        rows.append(TableRow([name, *cells], _tone(of), remarks))
     some = any(cell != f.MISSING for row in rows for cell in row.cells[1:]) and any(
         row for _, row, *_ in found
     )
@@ -213,7 +213,8 @@ def _mean(mean: float, interval: Sequence[float] | None) -> str:
 
 def _learnt(report: Report) -> Table:
     """What was learnt at the first step, the best, the last, and others between."""
-    seen, rows = f.learning(report.match), []
+    seen: list[Mapping[str, float]] = [*f.learning(report.match)]
+    rows = []
     names = ["loss", ACCURACY.name] if report.classifies else ["loss"]
     kept = seen.index(f.best(seen)) if seen else 0
     even = {round(k * (len(seen) - 1) / (LEARNT - 2)) for k in range(LEARNT - 1)}

@@ -56,7 +56,7 @@ def measure(planned: Planning, command: str, gates: GateSet) -> Report:
     fitted = splits.pop("fitted", None)
     done, total = itertools.count(1), sum(row.points for row in planned.rows)
     language = language_of(session.asked.data)
-    (a, b), run = session.models, {"network": network, "device": session.device} | session.outputs
+    (a, b), run = session.models, session.outputs | {"network": network, "device": session.device}
     report = measuring.barrier(
         a,
         b,

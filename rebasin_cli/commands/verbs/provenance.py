@@ -7,14 +7,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ...checkpoints.saved import words
 from ...datasets.loaders import LoaderData
 from ...registry import references
 from ...repair.options import SAMPLES
-from ...reports import Measured, accounts
+from ...reports import accounts
 from ...runtime.text import many
 from ...session import asked as inputs
 from ...session import method_options
@@ -25,7 +25,11 @@ from ...version import version
 from . import attestation
 from .outputs import Output, write_files
 
-T = TypeVar("T", bound=Measured)
+if TYPE_CHECKING:
+    from ...measure.compared import Comparison
+    from ...reports import Report
+
+T = TypeVar("T", "Report", "Comparison")
 # Shared by models of one training.
 TRAINING = ("rebasin.data", "rebasin.normalization", "rebasin.vocabulary", "rebasin.net")
 BESIDE_KEY, BESIDE = "rebasin.beside", 1 << 14
