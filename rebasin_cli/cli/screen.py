@@ -149,18 +149,10 @@ def _scored(score: Mapping[str, Any]) -> str:
 def _line(name: str, value: Any) -> str | None:
     if value is None or value == {}:
         return None
-    if name == "scores":
-        return "; ".join(f"{score['data']} {score['split']}, {_scored(score)}" for score in value) or None
     if name.endswith("_bytes"):
-        return _size(value)
-    if name == "search_parts":
-        return ", ".join(f"{part} {size}" for part, size in _sizes(value).items())
-    if name == "times":
-        return ", ".join(f"{word} {_duration(seconds)}" for word, seconds in value.items())
-    if name == "proof":
-        return _proof(value)
-    if name == "match":
-        return _match(value)
+        return f"{value / 1e6:,.0f} MB" if value >= 10e6 else f"{value / 1e3:,.0f} kB"
+    if (tell := TOLD.get(name)) is not None:
+        return tell(value)
     if name == "spec" and isinstance(value, Mapping):
         return (
             f"{value['name']}, {many(value['words'], 'permutation')}, "
@@ -170,17 +162,6 @@ def _line(name: str, value: Any) -> str | None:
         from ..reports.verdicts import mark, of_values
 
         return "; ".join(f"{mark(gate)}  {gate.name}" for gate in of_values(value))
-    if name == "tries":
-        told = (f"{t['model']} {t['loss']:.4f}{' kept' if t['kept'] else ''}" for t in value)
-        return ", ".join(told)
-    if name == "budget_multiplications":
-        return _work(value)
-    if name == "budget_seconds":
-        return _duration(value)
-    if name == "candidates":
-        return "; ".join(map(_candidate, value))
-    if name == "assignment_sizes":
-        return ", ".join(f"{count} of {size}" for size, count in value.items())
     if isinstance(value, Mapping):
         numbers = {key: f"{item:.6g}" for key, item in value.items() if isinstance(item, float)}
         return ", ".join(f"{key}: {item}" for key, item in (value | numbers).items())
@@ -209,10 +190,6 @@ def _candidate(one: Mapping[str, Any]) -> str:
         if name in one
     ]
     return f"{one['method']}{''.join(most)} ({one['why']})"
-
-
-def _size(number: float) -> str:
-    return f"{number / 1e6:,.0f} MB" if number >= 10e6 else f"{number / 1e3:,.0f} kB"
 
 
 def _sizes(parts: Mapping[str, int]) -> dict[str, str]:
@@ -280,3 +257,18 @@ def _searched(match: Mapping[str, Any]) -> str:
     if match["gap"] < 1e-6:
         return f"{text}; no {what} is better"
     return f"{text}; no {what} exceeds {match['upper_bound']:.6g} ({match['gap']:.2%} more)"
+
+
+# Facts with a way of their own to be told, by their names, whichever command's they are.
+TOLD: dict[str, Callable[[Any], str | None]] = {
+    "scores": lambda all: "; ".join(f"{s['data']} {s['split']}, {_scored(s)}" for s in all) or None,
+    "search_parts": lambda parts: ", ".join(f"{part} {size}" for part, size in _sizes(parts).items()),
+    "times": lambda times: ", ".join(f"{word} {_duration(seconds)}" for word, seconds in times.items()),
+    "proof": _proof,
+    "match": _match,
+    "tries": lambda all: ", ".join(f"{t['model']} {t['loss']:.4f}{' kept' * t['kept']}" for t in all),
+    "budget_multiplications": _work,
+    "budget_seconds": _duration,
+    "candidates": lambda all: "; ".join(map(_candidate, all)),
+    "assignment_sizes": lambda sizes: ", ".join(f"{count} of {size}" for size, count in sizes.items()),
+}

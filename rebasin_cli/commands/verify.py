@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -98,12 +99,11 @@ def run(asked: Verify, listener: Listener = SILENT) -> VerifyResult:
     """
     check_groups(asked.groups)
     session = Session("verify", [asked.a, asked.b], listener, subjects_of(asked))
-    output, force = asked.out, asked.force
-    if output is not None:
-        check_outputs(Output(output, force), session.reads)
-    models, fitted, seed = session.models, session.fitted, session.seed
+    if asked.out is not None:
+        check_outputs(Output(asked.out, asked.force), session.reads)
+    models, fitted = session.models, session.fitted
     if fitted.groups or session.folds != NONE:
-        return _by_groups(session, listener, output, force)
+        return _by_groups(session, listener, asked)
     plans = [plan_of(model) for model in models]
     compared = {
         name
@@ -115,37 +115,52 @@ def run(asked: Verify, listener: Listener = SILENT) -> VerifyResult:
     different = [n for n in one if n not in counters and not _same_values(one[n], other[n])]
     if different:
         return VerifyResult(answer="no", reason="these tensors hold other values", tensors=different)
-    best = None
+
+    def same(found: Alignment) -> tuple[bool, float]:
+        return _differences(models[0], found.tensors, fitted, compared)
+
+    def moved(found: Alignment) -> dict[str, Any]:
+        perms = found.permutations[0].values()
+        units = sum(int((perm != torch.arange(len(perm))).sum()) for perm in perms)
+        return {"units_moved": units, "units": sum(fitted.words.values())}
+
+    why = f"every tensor holds the same values, but {TRIES} searches found no permutation"
+    return _searched(session, listener, asked, same, moved, why)
+
+
+def _searched(
+    session: Session,
+    listener: Listener,
+    asked: Verify,
+    same: Callable[[Alignment], tuple[bool, float]],
+    about: Callable[[Alignment], dict[str, Any]],
+    why: str,
+    **known: Any,
+) -> VerifyResult:
+    """Yes where one of some searches finds what is the `same`, with its largest difference, and what there is
+    to say `about` it; else undecided, and `why`. Either says what is `known`.
+    """
+    models, fitted, best = session.models, session.fitted, None
     for attempt in range(TRIES):
-        found = align(models, fitted, seed=seed if attempt == 0 else derive(seed, f"verify {attempt}"))
-        same, largest = _differences(models[0], found.tensors, fitted, compared)
+        seed = session.seed if attempt == 0 else derive(session.seed, f"verify {attempt}")
+        found = align(models, fitted, seed=seed, folds=session.folds)
+        right, largest = same(found)
         best = largest if best is None else min(best, largest)
         listener.step("searching", attempt + 1, TRIES, f"largest difference {largest:.2g}")
-        if same:
+        if right:
             break
     else:
-        return VerifyResult(
-            answer="undecided",
-            reason=f"every tensor holds the same values, but {TRIES} searches found no permutation",
-            largest_difference=best,
-        )
-    perms = found.permutations[0]
-    if output is not None:
-        meta = provenance.describe("verify", models, fitted, method="wm", seed=seed)
-        symmetries.saver(found, fitted, session.folds)(output, metadata=meta, force=force)
-    moved = {word: int((perm != torch.arange(len(perm))).sum()) for word, perm in perms.items()}
-    return VerifyResult(
-        answer="yes",
-        largest_difference=largest,
-        units_moved=sum(moved.values()),
-        units=sum(fitted.words.values()),
-        written=[str(output)] if output else None,
-    )
+        return VerifyResult(answer="undecided", reason=why, largest_difference=best, **known)
+    if asked.out is not None:
+        meta = provenance.describe("verify", models, fitted, method="wm", seed=session.seed)
+        symmetries.saver(found, fitted, session.folds)(asked.out, metadata=meta, force=asked.force)
+    written = [str(asked.out)] if asked.out else None
+    return VerifyResult(answer="yes", largest_difference=largest, written=written, **known, **about(found))
 
 
-def _by_groups(session: Session, listener: Listener, output: Path | None, force: bool) -> VerifyResult:
+def _by_groups(session: Session, listener: Listener, asked: Verify) -> VerifyResult:
     """As `run`, of models in canonical form."""
-    models, fitted, folds = session.models, session.fitted, session.folds
+    models, fitted = session.models, session.fitted
     again = [shaken(model) for model in models]
 
     def shakes(fine: float) -> list[LazyTensors]:
@@ -156,32 +171,14 @@ def _by_groups(session: Session, listener: Listener, output: Path | None, force:
     bounds = (symmetries.bounds(one, rest[:DRAWS]), symmetries.bounds(other, rest[DRAWS:]))
     if not all(near(*each) for each in zip(one, other, *bounds, strict=True)):
         return VerifyResult(answer="no", reason="the outputs differ", outputs_differ=change)
-    best = None
-    for attempt in range(TRIES):
-        seed = session.seed if attempt == 0 else derive(session.seed, f"verify {attempt}")
-        found = align(models, fitted, seed=seed, folds=folds)
-        largest = _largest_share(found.models[0], found.tensors, fitted)
-        best = largest if best is None else min(best, largest)
-        listener.step("searching", attempt + 1, TRIES, f"largest difference {largest:.2g}")
-        if _turned(session, found, again):
-            break
-    else:
-        return VerifyResult(
-            answer="undecided",
-            reason=f"the outputs are the same, but {TRIES} searches found no elements",
-            outputs_differ=change,
-            largest_difference=best,
-        )
-    if output is not None:
-        meta = provenance.describe("verify", models, fitted, method="wm", seed=session.seed)
-        symmetries.saver(found, fitted, folds)(output, metadata=meta, force=force)
-    return VerifyResult(
-        answer="yes",
-        outputs_differ=change,
-        largest_difference=largest,
-        groups=[f"{word}: {kind}" for word, kind in fitted.groups.items()],
-        written=[str(output)] if output else None,
-    )
+
+    def same(found: Alignment) -> tuple[bool, float]:
+        return _turned(session, found, again), _largest_share(found.models[0], found.tensors, fitted)
+
+    groups = [f"{word}: {kind}" for word, kind in fitted.groups.items()]
+    why = f"the outputs are the same, but {TRIES} searches found no elements"
+    about = {"groups": groups}
+    return _searched(session, listener, asked, same, lambda _: about, why, outputs_differ=change)
 
 
 def _turned(session: Session, found: Alignment, again: Sequence[Sequence[Tensors]]) -> bool:
