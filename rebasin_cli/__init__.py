@@ -24,6 +24,7 @@ _WHERE = {
     "elements": "symmetry.elements:",
     "fit": "spec.fitting",
     "infer_spec": "inference:infer",
+    "kin": "measure.kin",
     "load_spec": "spec.library:load",
     "merge": "api",
     "over_pairs": "measure.intervals",

@@ -39,6 +39,7 @@ BY_TENSORS = {  # where no spec tells what is a unit
 # initialisation: 0.98 (gently) … 0.48, and where it is lower the midpoint is no longer as good as the ends.
 RELATED, TOGETHER = 0.2, 0.7
 IN_PLACE = 0.95  # of units: fine-tunes keep all, at 0.93 an alignment gained a point, two seeds keep 0–0.06
+SURE = 0.001  # p of where units stand (`kin.orders`)
 COPY = 0.9  # cosine once matched: 0.995 for a shuffled copy with 10 % noise, 0.33–0.48 for two seeds
 EXACT = 1e-6  # distance once matched, of ‖A‖: the rounding of float32
 # Cosine once matched, over the same for shuffled values. Random initialisations, and some steps of training:
@@ -70,13 +71,15 @@ class Fact:
 
 def of_weights(weights: Weights, fitted: FittedSpec) -> Iterator[Fact]:
     """What the weights alone say of two models: how alike they are, as they are and matched."""
-    cosine, related = weights.cosine, weights.cosine >= RELATED
+    cosine, standing = weights.cosine, weights.standing
+    related = cosine >= RELATED if standing is None else standing.p <= SURE
+    test = "" if standing is None else f" (p = {standing.p:.2g}, z {standing.z:.1f}: `rebasin kin`)"
     kind = (
         "they share an ancestor, or were aligned"
         if related
         else "as of independent seeds, or of units in another order"
     )
-    yield Fact("cosine", cosine, f"As they are, their weights have cosine {cosine:.3f}: {kind}.")
+    yield Fact("cosine", cosine, f"As they are, their weights have cosine {cosine:.3f}: {kind}{test}.")
     if weights.left_out:
         yield Fact(
             "left_out",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import nn
 from ...averages.kinship import FLAT
 from ...averages.mixing import interpolate
 from ...checkpoints.tensors import plan_of
+from ...errors import SpecError
 from ...matchers import Problem, am, wm
 from ...matchers.activations.moments import Moments
 from ...matchers.activations.observing import observed
@@ -24,6 +25,8 @@ from ...spec.spec import FittedSpec
 from ...symmetry.permutation import permuted
 from ...types import Permutations, Tensors
 from .. import signatures
+from ..kin import orders, sampled
+from ..kin.orders import InPlace
 
 Products = tuple[float, float, float, float]  # ⟨x, y⟩, ‖x‖², ‖y‖², ‖x − y‖²
 WAYS = ("naive", "aligned", "chance")  # B as it is, matched, and shuffled and matched
@@ -34,7 +37,8 @@ class Weights:
     """What weights alone show; distances (of ‖A‖) are over the matrices.
 
     Cosines are of what is a unit's own: of the deviations from the mean over all units, of the matrices that
-    tell something. `left_out` do not, although they are matrices.
+    tell something. `left_out` do not, although they are matrices. `standing` is the test of where units stand
+    (`kin.orders`), None where nothing can be compared.
     """
 
     tensors: tuple[dict[str, Any], ...]
@@ -47,6 +51,7 @@ class Weights:
     identical: bool
     permutations: Permutations
     left_out: tuple[str, ...] = ()
+    standing: InPlace | None = None
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,21 @@ def weigh(
         all(torch.equal(a[name], b[name]) for name in fitted.shapes if fitted.shapes[name]),
         found,
         tuple(name for name in names if name not in telling),
+        _standing(a, b, fitted, begin_alike, seed),
     )
+
+
+def _standing(
+    a: Tensors, b: Tensors, fitted: FittedSpec, begin_alike: Collection[str], seed: int
+) -> InPlace | None:
+    """Do units that stand at one place belong together? None where nothing can be compared."""
+    try:
+        found = sampled.sample(a, b, fitted)
+    except SpecError:
+        return None
+    rest = tuple(name for name in found.matrices if name not in begin_alike)
+    place = orders.in_place(replace(found, matrices=rest or found.matrices), seed=seed)
+    return place if place.tensors else None
 
 
 def _telling(compared: Mapping[str, _Compared], begin_alike: Collection[str]) -> dict[str, _Compared]:

@@ -1,0 +1,186 @@
+"""Are two models one, relabelled? By what their data never moved.
+
+A pixel that has one value in all samples, a token that is never there: the weights that read it keep their
+first values, up to what is common to all such columns. Units are matched by everything else, from an order
+drawn anew; of strangers these columns then have nothing in common, and one order of them is as likely as
+another. Copies keep them, whatever order their units are written in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...checkpoints.tensors import plan_of
+from ...errors import DataError
+from ...runtime.seeds import generator
+from ...spec.notation import Fixed, words_of
+from ...spec.spec import FittedSpec
+from ...types import Tensors
+
+LEAST = 8  # columns: fewer have too few orders
+MOVED = 5.0  # standard deviations: columns whose neighbours are more alike were moved by something
+ORDERS = 199  # of columns, by which that is seen
+
+
+@dataclass(frozen=True)
+class Still:
+    """Columns that the data never move: positions (d,) along `dim` of a tensor, and the `value` of each.
+
+    Inputs that stay at another value than zero move all their columns alike, in proportion to it.
+    """
+
+    tensor: str
+    dim: int
+    positions: Tensor
+    value: Tensor
+
+
+@dataclass(frozen=True)
+class Relabelled:
+    """What the test found: `statistic` Σ of cosines of the columns of each tensor, once units are matched.
+
+    `z` and `p` are as of `InPlace`, over orders of the columns among themselves. Where there is no exact test
+    `why` says it, and all figures are NaN. `columns` are those that were compared.
+    """
+
+    statistic: float = math.nan
+    z: float = math.nan
+    p: float = math.nan
+    draws: int = 0
+    columns: int = 0
+    tensors: tuple[str, ...] = ()
+    why: str = ""
+
+
+def still(data: Iterable[tuple[Any, Any]], model: Tensors, fitted: FittedSpec) -> list[Still]:
+    """What the inputs never move, tensor by tensor: of those with a column a value of a sample, or a token.
+
+    Reads all batches once. Raises DataError for inputs that are no one tensor.
+    """
+    low: Tensor | None = None
+    high: Tensor | None = None
+    seen: set[int] = set()
+    tokens = False
+    for batch, _ in data:
+        if not isinstance(batch, Tensor):
+            raise DataError("which columns never move is seen of inputs that are one tensor")
+        tokens = not batch.is_floating_point()
+        if tokens:
+            seen |= {*batch.unique().tolist()}
+            continue
+        flat = batch.flatten(1)
+        least, most = flat.amin(0), flat.amax(0)
+        low = least if low is None else torch.minimum(low, least)
+        high = most if high is None else torch.maximum(high, most)
+    found = []
+    for name, (dtype, shape) in plan_of(model).items():
+        axes = fitted.tensors.get(name, ())
+        if not dtype.is_floating_point or len(shape) < 2 or name in fitted.statistics:
+            continue
+        for dim, axis in enumerate(axes):
+            others = [word for k, other in enumerate(axes) if k != dim for word in words_of(other)]
+            if not isinstance(axis, Fixed) or not others:
+                continue
+            if tokens and seen and shape[dim] > max(seen):
+                rest = torch.tensor(sorted({*range(shape[dim])} - seen), dtype=torch.int64)
+                found.append(Still(name, dim, rest, torch.zeros(len(rest))))
+            elif low is not None and high is not None and shape[dim] == len(low):
+                rest = (low == high).nonzero().flatten()
+                found.append(Still(name, dim, rest, low[rest]))
+    return found
+
+
+def without(model: Tensors, columns: Sequence[Still]) -> dict[str, Tensor]:
+    """The tensors of a model that have such columns, these zero: what units are matched by."""
+    made: dict[str, Tensor] = {}
+    for its in columns:
+        tensor = made[its.tensor] if its.tensor in made else model[its.tensor].clone()
+        made[its.tensor] = tensor.index_fill(its.dim, its.positions, 0.0)
+    return made
+
+
+def relabelled(
+    a: Tensors, b: Tensors, columns: Sequence[Still], *, draws: int = 999, seed: int = 0
+) -> Relabelled:
+    """Compare the columns that never move, of A and of B with its units matched.
+
+    Columns are drawn in other orders among those whose inputs have the same value. Where neighbours are more
+    alike than columns are by chance, in A or in B, something moved them (augmented images, say), and there is
+    no exact test.
+    """
+    groups: list[tuple[str, Tensor, Tensor]] = []
+    for its in columns:
+        x, y = (_rows(model[its.tensor], its) for model in (a, b))
+        alive = (x.amax(1) != x.amin(1)) & (y.amax(1) != y.amin(1))
+        for value in its.value[alive].unique():
+            chosen = alive & (its.value == value)
+            if int(chosen.sum()) >= LEAST:
+                own, other = (v[chosen] - v[chosen].mean(0) for v in (x, y))
+                groups.append((its.tensor, own, other))
+    count = sum(len(x) for _, x, _ in groups)
+    if not groups:
+        most = sum(len(its.positions) for its in columns)
+        few = (
+            f"of {most} columns that the data never move, fewer than {LEAST} have values of their own in both"
+        )
+        return Relabelled(columns=most, why=few)
+    for called, blocks in (("A", [x for _, x, _ in groups]), ("B", [y for _, _, y in groups])):
+        if (z := _neighbours(blocks, seed)) >= MOVED:
+            return Relabelled(
+                columns=count,
+                why=f"the {count} columns that these data never move were moved in {called} (neighbours are "
+                f"alike, z {z:.1f}): by augmentation, or by other data",
+            )
+    names = tuple(dict.fromkeys(name for name, *_ in groups))
+    tables = []
+    for name in names:
+        pairs = [(x, y) for called, x, y in groups if called == name]
+        ours, theirs = (math.sqrt(sum(float(each[k].square().sum()) for each in pairs)) for k in (0, 1))
+        tables += [(x @ y.T) / (ours * theirs) for x, y in pairs]
+    statistic = sum(float(table.trace()) for table in tables)
+    rng = generator(seed, "kin, columns by chance")
+    drawn = torch.empty(draws, dtype=torch.float64)
+    for k in range(draws):
+        drawn[k] = sum(
+            float(table[torch.arange(len(table)), torch.randperm(len(table), generator=rng)].sum())
+            for table in tables
+        )
+    deviation = math.sqrt(sum(float(table.square().sum()) / (len(table) - 1) for table in tables))
+    p = (1 + int((drawn >= statistic - 1e-9).sum())) / (1 + draws)
+    return Relabelled(statistic, statistic / deviation, p, draws, count, names)
+
+
+def too_few(columns: Sequence[Still], most: int) -> str:
+    """Why there is no exact test by so few columns."""
+    if not columns:
+        return "no tensor reads the inputs value by value, or token by token"
+    return f"the data never move {most} columns, and {LEAST} that stay at one value are needed"
+
+
+def _rows(tensor: Tensor, its: Still) -> Tensor:
+    """The columns (d, units) in float64."""
+    return tensor.index_select(its.dim, its.positions).movedim(its.dim, 0).flatten(1).double()
+
+
+def _neighbours(groups: Sequence[Tensor], seed: int) -> float:
+    """How much more alike columns are that lie side by side, in direction or in size, than by chance: z."""
+    rng = generator(seed, "kin, neighbours by chance")
+    largest = 0.0
+    sizes = [x.norm(dim=1) - x.norm(dim=1).mean() for x in groups]
+    for each in ([x @ x.T for x in groups], [size[:, None] * size for size in sizes]):
+        drawn = torch.empty(ORDERS, dtype=torch.float64)
+        for k in range(ORDERS):
+            orders = [torch.randperm(len(table), generator=rng) for table in each]
+            drawn[k] = sum(
+                float(table[order[:-1], order[1:]].sum()) for table, order in zip(each, orders, strict=True)
+            )
+        found = sum(float(table.diagonal(1).sum()) for table in each)
+        deviation = float(drawn.std())
+        largest = max(largest, (found - float(drawn.mean())) / deviation if deviation else 0.0)
+    return largest

@@ -1,0 +1,88 @@
+"""How alike two models are in what no matching looked at: ρ.
+
+What training makes alike in strangers lies in the few large singular directions of their matrices, and there
+units can be matched by chance, too. Matched by the top quarter of these directions alone, what lies outside
+is correlated in copies, which keep their first values, and hardly in strangers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ...matchers import Problem, wm
+from ...runtime.seeds import generator
+from ...spec.spec import FittedSpec
+from ...symmetry import permutation
+from ...types import Permutations, Tensors
+
+TOP = 0.25  # of the singular directions
+# Copies that are tuned, rounded, in noise of 1 σ have more than the first; strangers 0.05–0.19
+COPIES, STRANGERS = 0.25, 0.1  # benchmarks/results.md
+LARGEST = 30_000_000  # values of a model that is matched for it
+
+
+def correlation(
+    a: Mapping[str, Tensor],
+    b: Mapping[str, Tensor],
+    names: Sequence[str],
+    fitted: FittedSpec,
+    *,
+    match: bool,
+    seed: int = 0,
+) -> float:
+    """ρ: the mean cosine of matrices outside the top quarter of each one's own singular directions.
+
+    `match`: units are matched by the top quarters; else they are compared where they stand. Of pruned matrices
+    what both keep is compared, both without the top quarter of A: 1 − ‖difference‖² / ‖the smaller‖², at
+    least 0. NaN where there is nothing to compare.
+    """
+    parts = [{name: split(model[name]) for name in names} for model in (a, b)]
+    perms: Permutations | None = None
+    if match:
+        one, other = (
+            {**model, **{name: top for name, (top, _) in its.items()}}
+            for model, its in zip((a, b), parts, strict=True)
+        )
+        perms = matched(one, other, fitted, seed=seed)
+    cosines = []
+    for name in names:
+        x, y = (its[name][1] for its in parts)
+        if pruned := 2 * int(min(a[name].count_nonzero(), b[name].count_nonzero())) < a[name].numel():
+            y = b[name]
+        if perms is not None:
+            y = permutation.permute(y, fitted.tensors[name], perms, fitted.within)
+        if pruned:
+            both = (a[name] != 0) & (y != 0)
+            x, y = x[both], (y - parts[0][name][0])[both]
+        ours, theirs = float(x.square().sum()), float(y.square().sum())
+        if pruned and ours * theirs > 0:
+            # The few largest values of a stranger agree with A's in sign, hardly in size
+            cosines.append(max(0.0, 1 - float((x - y).square().sum()) / min(ours, theirs)))
+        elif ours * theirs > 0:
+            cosines.append(float((x * y).sum()) / math.sqrt(ours * theirs))
+    return sum(cosines) / len(cosines) if cosines else math.nan
+
+
+def matched(a: Tensors, b: Tensors, fitted: FittedSpec, *, seed: int = 0) -> Permutations:
+    """B's units matched to A's by weights, from an order drawn anew: where B's stand is not looked at."""
+    start = permutation.random(fitted.words, generator(seed, "kin, a first order"), within=fitted.within)
+    shuffled = permutation.permuted(b, fitted, start)
+    found = wm.match(Problem(fitted, (a, shuffled), seed), wm.Options(effort="fast")).permutations[0]
+    return permutation.compose(start, found)
+
+
+def split(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """A tensor, as a matrix of its first axis and the rest, in its top quarter of directions, and outside."""
+    matrix = tensor.float().flatten(1)
+    short = matrix if len(matrix) <= matrix.shape[1] else matrix.T
+    keep = max(1, math.ceil(TOP * len(short)))
+    # Of the smaller side: eigenvectors of the products of its rows are the singular directions
+    _, vectors = torch.linalg.eigh(short.double() @ short.double().T)
+    basis = vectors[:, -keep:].float()
+    top = basis @ (basis.T @ short)
+    top = (top if short is matrix else top.T).reshape(tensor.shape)
+    return top, tensor.float() - top

@@ -1,0 +1,77 @@
+"""Weights that data never moved: which they are, strangers and copies, and when there is no exact test."""
+
+from __future__ import annotations
+
+import torch
+from scipy.stats import kstest
+
+from rebasin_cli.measure.kin import columns
+from rebasin_cli.measure.kin.columns import Still
+
+from .test_orders import MLP, fitted_of, strangers
+
+
+def images(seed=0, values=20):
+    """Pixels of which the last nine never change, one of them at another value than zero."""
+    x = torch.randn(50, values, generator=torch.Generator().manual_seed(seed))
+    x[:, -9:] = 0
+    x[:, -1] = 0.5
+    return [(x[:30], None), (x[30:], None)]
+
+
+def test_columns_that_the_data_never_move():
+    (found,) = columns.still(images(), strangers(0), MLP)
+    assert (found.tensor, found.dim, found.positions.tolist()) == ("layers.0.weight", 1, [*range(11, 20)])
+    assert found.value.tolist() == [0.0] * 8 + [0.5]
+
+
+def test_tokens_that_are_never_there():
+    model = {"embed": torch.randn(30, 6), "out": torch.randn(4, 6)}
+    fitted = fitted_of({"embed": ". s", "out": ". s"}, {"embed": (30, 6), "out": (4, 6)})
+    (found,) = columns.still([(torch.tensor([[3, 7], [9, 3]]), None)], model, fitted)
+    assert found.tensor == "embed" and len(found.positions) == 27 and 7 not in found.positions
+
+
+def block(seed, units=24, count=40):
+    return torch.randn(units, count, generator=torch.Generator().manual_seed(seed))
+
+
+def still(count=40, value=0.0):
+    return [Still("w", 1, torch.arange(count), torch.full((count,), value))]
+
+
+def test_p_is_uniform_for_strangers_and_small_for_copies():
+    found = [
+        columns.relabelled({"w": block(2 * k)}, {"w": block(2 * k + 1)}, still(), draws=99, seed=k)
+        for k in range(100)
+    ]
+    assert kstest([(each.p * 100 - 0.5) / 100 for each in found], "uniform").pvalue > 0.001
+    assert 0.8 < torch.tensor([each.z for each in found]).std() < 1.2
+    copy = columns.relabelled({"w": block(0)}, {"w": block(0) + 2 * block(1)}, still())
+    assert copy.p == 0.001 and copy.z > 5 and copy.columns == 40
+
+
+def test_what_is_common_to_all_columns_is_no_evidence():
+    """A pixel that stays at another value is a second bias: it moves its columns alike."""
+    bias = torch.randn(24, 1, generator=torch.Generator().manual_seed(9))
+    a, b = ({"w": block(seed) + 3 * bias} for seed in range(2))
+    assert columns.relabelled(a, b, still(value=1.0)).p > 0.01
+    # of two values each is a bias of its own, and their columns do not change places
+    value = torch.arange(40) % 2
+    a, b = ({"w": block(seed) + 3 * bias * value} for seed in range(2))
+    assert columns.relabelled(a, b, [Still("w", 1, torch.arange(40), value.float())]).p > 0.01
+
+
+def test_columns_that_something_moved_are_no_exact_test():
+    """Shifted images move pixels at the border, and neighbours alike."""
+    smooth = torch.randn(24, 41, generator=torch.Generator().manual_seed(3))
+    moved = block(0) + (smooth[:, 1:] + smooth[:, :-1])
+    found = columns.relabelled({"w": block(1)}, {"w": moved}, still())
+    assert "were moved in B" in found.why and found.p != found.p
+
+
+def test_few_columns_or_empty_ones_are_no_exact_test():
+    zero = {"w": torch.zeros(24, 40)}
+    assert "fewer than 8 have values" in columns.relabelled({"w": block(0)}, zero, still()).why
+    assert "7 columns" in columns.too_few(still(7), 7)
+    assert "no tensor reads the inputs" in columns.too_few([], 0)

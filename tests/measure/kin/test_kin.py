@@ -1,0 +1,110 @@
+"""Verdicts: copies in place and relabelled, strangers, strangers that were aligned, what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import rebasin_cli
+from rebasin_cli.errors import CheckpointError, SpecError, UsageError
+from rebasin_cli.measure.kin import kin
+from rebasin_cli.symmetry import permutation
+
+from .test_columns import images
+from .test_orders import MLP, fitted_of, strangers
+
+SIZES = (40, 48, 48, 10)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return strangers(0, sizes=SIZES), strangers(1, sizes=SIZES)
+
+
+def shuffled(model, seed=0):
+    fitted = rebasin_cli.fit(MLP.spec, {name: tuple(t.shape) for name, t in model.items()})
+    perms = permutation.random(fitted.words, torch.Generator().manual_seed(seed))
+    return dict(permutation.permuted(model, fitted, perms))
+
+
+def near(a, noise, much):
+    return {name: tensor + much * noise[name] for name, tensor in a.items()}
+
+
+def test_strangers_copies_and_relabelled_copies(pair):
+    a, other = pair
+    data = images(values=40)
+    cases = {
+        "no evidence": other,
+        "derived in place": near(a, other, 0.3),
+        "derived relabelled": shuffled(near(a, other, 0.3)),
+    }
+    for verdict, b in cases.items():
+        found = kin(a, b, data=data)
+        assert found.verdict == verdict and found.derived == (verdict != "no evidence"), found.why
+    assert kin(a, cases["derived relabelled"]).verdict == "undecided"
+    assert kin(a, cases["derived in place"]).as_what == "as derived copies"
+
+
+def test_the_same_values_are_told_first(pair):
+    a, _ = pair
+    assert (kin(a, dict(a)).verdict, kin(a, shuffled(a)).verdict) == (
+        "derived in place",
+        "derived relabelled",
+    )
+
+
+def test_strangers_that_were_aligned_are_not_called_derived(pair):
+    """Where their units stand was chosen by looking at A: whether that is recorded or not."""
+    a, other = pair
+    aligned = dict(rebasin_cli.align(a, other).tensors)
+    found = kin(a, aligned)
+    assert found.in_place.p == 0.001 and found.verdict == "undecided" and "aligned" in found.why
+    assert kin(a, near(a, other, 0.3), aligned="b.pt was written by rebasin align").verdict == "undecided"
+
+
+def test_a_faint_copy_is_told_from_aligned_strangers(pair):
+    """What a matching finds has nothing to do with where the units of a tenth of a merge stand."""
+    a, other = pair
+    tenth = {name: 0.1 * a[name] + 0.9 * other[name] for name in a}
+    found = kin(a, tenth)
+    assert found.verdict == "derived in place" and found.effect < 0.25
+
+
+def test_a_rank_among_models_that_are_known_to_be_apart(pair):
+    a, other = pair
+    apart = [strangers(seed, sizes=SIZES) for seed in range(2, 6)]
+    found = kin(a, shuffled(near(a, other, 0.3)), references=apart)
+    assert len(found.references) == 4 and found.rank == 0.2
+    assert math.isnan(kin(a, other).rank)
+
+
+def test_other_shapes_and_names_are_left_out_and_told(pair):
+    a, other = pair
+    b = near(a, other, 0.3) | {"head.weight": torch.randn(12, 48), "head.bias": torch.randn(12)}
+    found = kin(a, b | {"extra": torch.randn(3)})
+    assert found.verdict == "derived in place"
+    assert found.left_out["head.weight"] == "[10, 48] in A, [12, 48] in B"
+    assert found.left_out["extra"] == "only in B" and found.left_out["layers.0.bias"] == "a norm or a bias"
+
+
+def test_vectors_are_compared_where_there_is_nothing_else():
+    fitted = fitted_of({"gain": "h"}, {"gain": (64,)})
+    a, other = ({"gain": torch.randn(64, generator=torch.Generator().manual_seed(k))} for k in range(2))
+    assert kin(a, near(a, other, 0.3), fitted).verdict == "derived in place"
+    assert kin(a, other, fitted).verdict == "no evidence"
+
+
+def test_refusals(pair):
+    a, other = pair
+    codes = other | {"layers.0.weight": other["layers.0.weight"].to(torch.int8)}
+    with pytest.raises(CheckpointError, match="plain numbers"):
+        kin(a, codes)
+    with pytest.raises(CheckpointError, match="NaN"):
+        kin(a, other | {"layers.1.weight": other["layers.1.weight"] * math.nan})
+    with pytest.raises(SpecError, match="no tensor in common"):
+        kin(a, {name: tensor[:-1] for name, tensor in other.items()})
+    with pytest.raises(UsageError, match="at least 0.0099"):
+        kin(a, other, draws=100)
