@@ -36,9 +36,9 @@ def correlation(
 ) -> float:
     """ρ: the mean cosine of matrices outside the top quarter of each one's own singular directions.
 
-    `match`: units are matched by the top quarters; else they are compared where they stand. Of pruned matrices
-    what both keep is compared, both without the top quarter of A: 1 − ‖difference‖² / ‖the smaller‖², at
-    least 0. NaN where there is nothing to compare.
+    `match`: units are matched by the top quarters; else they are compared where they stand. Of pruned
+    matrices what both keep is compared, both without the top quarter of A: 1 − ‖difference‖² / ‖the
+    smaller‖², at least 0. NaN where there is nothing to compare.
     """
     parts = [{name: split(model[name]) for name in names} for model in (a, b)]
     perms: Permutations | None = None
