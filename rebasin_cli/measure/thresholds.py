@@ -44,51 +44,34 @@ class Figure:
     also: tuple[str, ...] = ()
 
 
+# How barriers may be named, after the name of their metric; of the loss that may be left out.
+BARRIERS = {"chord": ("barrier", "barrier chord", "chord"), "midpoint": ("barrier midpoint",)}
+
+
+def _barriers(name: str, of: dict[str, Any], *before: str) -> dict[str, Figure]:
+    found = {}
+    for what, forms in BARRIERS.items():
+        first, *also = [f"{each}{form}" for form in forms for each in before]
+        key = what if of["key"] == "loss" else f"{of['key']}_{what}"
+        found[key] = Figure(first, f"{name} barrier ({what})", what=what, also=tuple(also), **of)
+    return found
+
+
 def figures_of(loss: Quantity, metrics: Sequence[Quantity]) -> dict[str, Figure]:
     """All figures of a report by the names of the form with colons; words may stand in any order."""
     unit = loss.in_unit
-    found = {
-        "chord": Figure(
-            "barrier",
-            "loss barrier (chord)",
-            unit,
-            what="chord",
-            also=("barrier chord", "loss barrier", "loss chord", "loss barrier chord"),
-        ),
-        "midpoint": Figure(
-            "barrier midpoint",
-            "loss barrier (midpoint)",
-            unit,
-            what="midpoint",
-            also=("loss barrier midpoint",),
-        ),
-        "loss": Figure("loss", "loss at λ=½", unit),
-    }
+    found = _barriers("loss", {"unit": unit, "key": "loss"}, "", "loss ")
+    found["loss"] = Figure("loss", "loss at λ=½", unit)
     for metric in metrics:
         key, name, larger = metric.key, metric.name, metric.larger_is_better
         below = "fall of {} at λ=½ below" if larger else "rise of {} at λ=½ above"
         of: dict[str, Any] = {"unit": metric.in_unit, "share": metric.is_share, "key": key}
         worse, other = ("drop", "rise")[:: 1 if larger else -1]
-        found |= {
-            key: Figure(key, f"{name} at λ=½", larger=larger, **of),
-            f"{key}_drop": Figure(
-                f"{key} {worse}",
-                f"the {below.format(name)} the mean of the endpoints",
-                what="drop",
-                also=() if larger else (f"{key} {other}",),
-                **of,
-            ),
-            f"{key}_chord": Figure(
-                f"{key} barrier",
-                f"{name} barrier (chord)",
-                what="chord",
-                also=(f"{key} chord", f"{key} barrier chord"),
-                **of,
-            ),
-            f"{key}_midpoint": Figure(
-                f"{key} barrier midpoint", f"{name} barrier (midpoint)", what="midpoint", **of
-            ),
-        }
+        also = () if larger else (f"{key} {other}",)
+        lost = f"the {below.format(name)} the mean of the endpoints"
+        found[key] = Figure(key, f"{name} at λ=½", larger=larger, **of)
+        found[f"{key}_drop"] = Figure(f"{key} {worse}", lost, what="drop", also=also, **of)
+        found |= _barriers(name, of, f"{key} ")
     if ACCURACY in metrics:
         found["class_accuracy_drop"] = Figure(
             "class accuracy drop",
