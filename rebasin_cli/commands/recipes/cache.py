@@ -3,7 +3,7 @@
 Beside the outputs, in one folder (`.rebasin` by default):
 
     steps/KEY.json     a step that was done: its outputs with their digests, and its result
-    measured/KEY.json  what a step has measured, whatever its gates said (`measured.py`)
+    measured/KEY.json  what a step has measured, whatever its gates said
     files/ID.json      a file's digest, with the size, the times and the inode it was read at; whether a step
                        made it, and what a step knew it by that was about to give it its name
     started/ID.json    the key of the step that began last to write these outputs
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import sys
 import tempfile
@@ -29,7 +30,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...checkpoints import digests
 from ...checkpoints.staging import watched
+from ...errors import RebasinError
 from ...registry import references
+from ...reports import Report
+from ...reports.formats import json as json_format
 from ...runtime import files
 from ..verbs.attestation import versions
 from .files import is_inside, lies
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
     from .steps import Step
 
 NOTATION = 2
+REPORT = "rebasin.report/"  # how the schema of a barrier report begins
+MEASURING = ("barrier",)  # commands that take what was measured before (`commands.verbs.measured`)
 LOGGED = b'{"step": '  # how a log begins, which grows after it got its name
 
 
@@ -117,6 +123,36 @@ class Cache(Records):
         """Record a step that was done."""
         kept = {"step": step.name, "line": step.shown(), "outputs": dict(outputs), "result": dict(result)}
         self.put("steps", key, kept | {"key": key})
+
+    # ---------------------------------------------------------------------------- what was measured
+
+    def measured(self, key: str | None) -> Report | None:
+        """The report that a step of this `measuring` would measure; None where nobody knows."""
+        kept = None if key is None else self.record("measured", key)
+        if kept is None or kept["key"] != key:
+            return None
+        try:
+            return report_of(kept["result"])
+        except RebasinError:
+            return None
+
+    def keep_measured(self, step: Step, key: str | None, result: Mapping[str, Any]) -> None:
+        """Record what a step has measured, as it made it, whatever its gates said."""
+        if key is not None and _is_report(result):
+            self.put("measured", key, {"key": key, "step": step.name, "result": dict(result)})
+
+    def measuring(self, step: Step, reads: Mapping[str, str]) -> str | None:
+        """A key of all that a step's report depends on but its gates and baselines, None where it makes none.
+
+        So a record is as good as measuring anew: gates are judged by its figures, and never taken over. Rows
+        that gates name with a repair are measured, whatever a search chooses. `reads` are digests of what the
+        step reads.
+        """
+        if step.command.name not in MEASURING:
+            return None
+        apart = {str(path) for path in step.judging}
+        depends = {name: digest for name, digest in reads.items() if name not in apart}
+        return self.key(step.measuring(), depends, rows=_fixed_rows(step.options.get("gate") or ()))
 
     # ------------------------------------------------------------------------------- whose a file is
 
@@ -208,6 +244,25 @@ class Cache(Records):
 
     def _note(self, path: Path, known: Mapping[str, Any]) -> None:
         self.put("files", self.name_of(path), known)
+
+
+def report_of(result: Mapping[str, Any]) -> Report | None:
+    """The barrier report that a step left; None where it left something else."""
+    return json_format.load(json.dumps(result)) if _is_report(result) else None
+
+
+def _is_report(result: Mapping[str, Any]) -> bool:
+    return str(result.get("schema", "")).startswith(REPORT)
+
+
+def _fixed_rows(gates: Sequence[str]) -> list[str]:
+    from ...measure.gates import fixed_rows  # heavy
+    from ...measure.thresholds import parse_gate
+
+    try:
+        return fixed_rows(map(parse_gate, gates))
+    except RebasinError:  # told by the step
+        return list(gates)
 
 
 @contextlib.contextmanager

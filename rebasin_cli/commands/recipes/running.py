@@ -30,8 +30,7 @@ from ...reports.verdicts import GateResult, raise_unmet
 from ...runtime.files import is_missing
 from ...session.listener import Listener
 from ..verbs import before as taken
-from . import measured
-from .cache import Cache
+from .cache import Cache, report_of
 from .files import lies
 from .steps import Step
 
@@ -73,7 +72,7 @@ class Outcome:
     @cached_property
     def report(self) -> Report | None:
         """The barrier report that it left, now or when it was run last."""
-        return measured.report_of(self.result)
+        return report_of(self.result)
 
 
 Perform = Callable[[Step, Mapping[str, Any]], Performed]  # a step, with these options beside its own
@@ -182,7 +181,7 @@ def known(step: Step, cache: Cache, how: How) -> Report | None:
     """What this step has measured before; None where it has to, or what it reads is still to be made."""
     if (found := _of_before(step, how)) is None:
         return None
-    return measured.find(measured.key(found, cache.reads(found), cache), cache)
+    return cache.measured(cache.measuring(found, cache.reads(found)))
 
 
 def _of_before(step: Step, how: How) -> Step | None:
@@ -241,8 +240,8 @@ def _one(step: Step, cache: Cache, perform: Perform, listener: Listener, how: Ho
         if why:
             listener.say(f"{step.name}: {why}, so it is run again")
         check_outputs(step.guarded, cache, how)
-        figures = measured.key(step, reads, cache)
-        before = None if how.again else measured.find(figures, cache)
+        figures = cache.measuring(step, reads)
+        before = None if how.again else cache.measured(figures)
         if before is not None:
             listener.say(f"{step.name}: nothing is measured again; gates are judged by the figures of before")
         replacing = how.force or any(path.exists() for path in step.files)
@@ -256,7 +255,7 @@ def _one(step: Step, cache: Cache, perform: Perform, listener: Listener, how: Ho
                 made += step.files  # those that grow line by line, too
         if done.error is None or isinstance(done.error, GateNotMet):
             _check_unchanged(step, cache, reads)
-            measured.keep(step, figures, cache, done.result)
+            cache.keep_measured(step, figures, done.result)
         if done.error is not None:
             raise done.error
     except Interrupted:
