@@ -76,9 +76,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     soup = greedy(len(models), measure)
     best, test = soup.kept[0], splits["test"]
     better = [one.option for one in session.better or () if one.model is session.models[best]]
-    check = endpoints.check_of(
-        [session.models[best]], test.name, test.classes, session.asked.data, better=better
-    )
+    check = endpoints.check_of([session.models[best]], test, session.asked.data, better=better)
     check({"test": [soup.scores]})
     tensors = made(soup.kept)
     if resets and len(soup.kept) > 1:

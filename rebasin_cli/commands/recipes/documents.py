@@ -23,6 +23,7 @@ from ...checkpoints.disk import disk
 from ...checkpoints.staging import staged
 from ...errors import Interrupted, RebasinError, TimedOut, UsageError, as_error
 from ...reports import github
+from ...reports.formats import json as json_format
 from ...reports.github import StepSummary
 from ...runtime import files, signals
 from ...runtime.files import Inputs
@@ -263,7 +264,7 @@ class Documents:
 
     def _put_result(self, path: Path) -> None:
         self._written[str(path)] = None  # it says so itself
-        self._put(path, telling.as_json(self.account()))
+        self._put(path, json_format.dump(self.account()))
 
     def _summary(self) -> None:
         """To the files that are named; to GitHub's own where the command line names none."""

@@ -14,7 +14,6 @@ from ...checkpoints import digests
 from ...errors import GateNotMet, RebasinError, UsageError
 from ...reports import Report, verdicts
 from ...reports.format import title
-from ...reports.formats import json as json_format
 from ...reports.formats import junit as junit_format
 from ...reports.formats.markdown import code, escape, head, line
 from ...reports.verdicts import Case, Ended, GateResult
@@ -80,11 +79,6 @@ def _told(outcome: Outcome, aside: Mapping[str, str]) -> dict[str, Any]:
         "result": dict(outcome.result),
     }
     return told | ({"error": str(outcome.error)} if outcome.error else {})
-
-
-def as_json(account: Mapping[str, Any]) -> str:
-    """The same as text."""
-    return json_format.dump(account)
 
 
 def steps_table(outcomes: Sequence[Outcome]) -> str:

@@ -22,16 +22,11 @@ def check(session: Session) -> Callable[[Mapping[str, Sequence[Scores]]], None]:
     """As `check_of` of the session's models on its test samples."""
     test = session.splits["test"]
     better = [one.option for one in session.better or ()]
-    return check_of(session.models, test.name, test.classes, session.asked.data, better=better)
+    return check_of(session.models, test, session.asked.data, better=better)
 
 
 def check_of(
-    models: Sequence[Checkpoint],
-    reference: str,
-    classes: int | None,
-    data: Data,
-    *,
-    better: Sequence[str] = (),
+    models: Sequence[Checkpoint], test: Any, data: Data, *, better: Sequence[str] = ()
 ) -> Callable[[Mapping[str, Sequence[Scores]]], None]:
     """A look at the endpoints' test scores that stops a run fed the wrong inputs.
 
@@ -46,10 +41,10 @@ def check_of(
         problems = []
         for model, score in zip(models, scores["test"], strict=True):
             recorded = _number(model.metadata.get("rebasin.test_accuracy"))
-            chance = 1 / classes if classes else 0.0
+            classes, chance = test.classes, 1 / test.classes if test.classes else 0.0
             if classes and score.accuracy <= chance + 3 * math.sqrt(chance * (1 - chance) / score.samples):
                 problems.append(f"{model.path}  accuracy {score.accuracy:.4f}, chance is {chance:.4f}")
-            elif recorded is not None and model.metadata.get("rebasin.data") == reference:
+            elif recorded is not None and model.metadata.get("rebasin.data") == test.name:
                 error = 3 * math.sqrt(0.25 / score.samples)  # a small sample scatters
                 if score.accuracy < recorded - max(MARGIN, error):
                     problems.append(f"{model.path}  accuracy {score.accuracy:.4f}, it records {recorded:.4f}")

@@ -1,5 +1,7 @@
 """Endpoints that do not do what they were trained for stop a run."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from rebasin_cli.commands.verbs import endpoints
@@ -9,7 +11,8 @@ from rebasin_cli.session.subjects import Data
 
 
 def judge(model, accuracy, *, count=10_000, classes=10, reference="digits", **options):
-    check = endpoints.check_of([model], reference, classes, Data(**options))
+    test = SimpleNamespace(name=reference, classes=classes)
+    check = endpoints.check_of([model], test, Data(**options))
     check({"test": [Scores(1.0, {"accuracy": accuracy}, count, 0.0)]})
 
 
