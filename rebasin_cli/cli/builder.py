@@ -27,7 +27,11 @@ def add(app: typer.Typer, word: str, *, options: bool = True) -> None:
     """The operation of this name, or the group of them, as a command of `app`; without `options` its name."""
     if not operations.words()[word]:
         (one,) = operations.of(word)
-        how: dict[str, Any] = {"rich_help_panel": one.panel, "cls": helping.of(one), "hidden": one.hidden}
+        how: dict[str, Any] = {
+            "rich_help_panel": one.panel,
+            "cls": helping.of(one),
+            "hidden": bool(one.hidden),
+        }
         app.command(word, **how)(command(one, options=options))
         return
     help, panel = operations.group(word)

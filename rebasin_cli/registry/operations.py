@@ -40,6 +40,11 @@ UNNAMED = ("wm", "auto")  # what may be meant where no method is named
 NAMED = {"{methods}": METHODS, "{data sets}": Registry("datasets", "data set")}
 
 
+def _stated(name: str) -> property:
+    """A constant of an operation's file, None where it states none."""
+    return property(lambda self: source.constant(self.module, name))
+
+
 @dataclass(frozen=True)
 class Operation:
     """One command: its `words` as they are typed, and the class that its options make a value of."""
@@ -62,37 +67,16 @@ class Operation:
         """The fields that its help shows where it has a COMMON; else it shows all of its own."""
         return tuple(source.stated(self.module, self.kind, "COMMON") or ())
 
-    @property
-    def panel(self) -> str | None:
-        found: str | None = source.constant(self.module, "PANEL")
-        return found
-
-    @property
-    def together(self) -> bool:
-        """Whether processes run it together, and share its work."""
-        return bool(source.constant(self.module, "TOGETHER"))
-
-    @property
-    def only_looks(self) -> bool:
-        """Whether each of several processes may run it by itself: it writes nothing but files that are named,
-        and these the first one alone.
-        """
-        return bool(source.constant(self.module, "ONLY_LOOKS"))
-
-    @property
-    def hidden(self) -> bool:
-        """Whether the list of commands leaves it out: no person types it."""
-        return bool(source.constant(self.module, "HIDDEN"))
+    # What its file states of it: where help lists it; whether no person types it; whether it is asked for its
+    # figures, which a run of a recipe shows each time; whether processes run it together, and share its work;
+    # or each may by itself, since it writes nothing but files that are named, and these the first one alone.
+    panel, hidden, figures = _stated("PANEL"), _stated("HIDDEN"), _stated("FIGURES")
+    together, only_looks = _stated("TOGETHER"), _stated("ONLY_LOOKS")
 
     @property
     def is_step(self) -> bool:
         """Whether a recipe may have it as a step."""
         return source.constant(self.module, "STEP") is not False
-
-    @property
-    def figures(self) -> bool:
-        """Whether it is asked for its figures: a run of a recipe shows them each time."""
-        return bool(source.constant(self.module, "FIGURES"))
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
