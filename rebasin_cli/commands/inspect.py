@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
+from ..checkpoints.configuration import beside
 from ..checkpoints.digests import of_file
 from ..checkpoints.locate import INDEX, PERMUTATION
 from ..errors import CheckpointError, SpecError
@@ -75,7 +76,7 @@ def run(asked: Inspect, listener: Listener = SILENT) -> InspectResult:
     else:
         notes += _togetherness(path, model, sha256)
     try:
-        fitted = library.find(model.shapes)
+        fitted = library.find(model.shapes, beside(model.path))
         guess = {
             "spec": fitted.spec.name,
             "description": fitted.spec.description,

@@ -16,6 +16,7 @@ import torch
 from .. import networks
 from ..averages.kinship import kinship
 from ..averages.names import agreed
+from ..checkpoints import configuration
 from ..checkpoints.checking import validate
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..checkpoints.tensors import LazyTensors
@@ -26,6 +27,7 @@ from ..reports import accounts
 from ..runtime.ranks import ALONE, Ranks
 from ..spec.fitting import fit
 from ..spec.library import PLAIN, resolve_spec
+from ..spec.sizes import CONFIG
 from ..spec.spec import FittedSpec, Spec
 from ..symmetry.folds import Folds
 from ..symmetry.form import check_numbers
@@ -139,7 +141,13 @@ def fit_spec(
             spec = _inferred(models, network, data, say) if loading.spec == "infer" else loading.spec
             if spec is None and (told := _of_hub(models[0], loading, network, say)) is not None:
                 spec, how = told, f"proven on {told.proof['network']}"
-            fitted = resolve_spec(spec, models, averaged=averaged, chains=network.net is None)
+            fitted = resolve_spec(
+                spec,
+                models,
+                averaged=averaged,
+                chains=network.net is None,
+                settings=configuration.beside(models[0].path),
+            )
         except NoSpecFits as error:
             if network.net is None:
                 raise _wants_network(error, models, data_reference(models, data) is None) from None
@@ -154,7 +162,24 @@ def fit_spec(
         if fitted.spec.unproven:
             how = f"unproven: {fitted.spec.unproven}; to prove it: --net file.py:factory"
         say(f"spec: {fitted.spec.name}, {how} ({many})")
+    for line in left_open(fitted):
+        say(f"spec: {line}")
     return fitted
+
+
+def left_open(fitted: FittedSpec) -> list[str]:
+    """What a spec holds still since nothing tells it, and who would, a sentence each."""
+    told = []
+    if fitted.untold:
+        names = " or ".join(name.removeprefix(CONFIG) for name in fitted.untold)
+        told.append(
+            f"heads stay, since no tensor tells their number: a {configuration.CONFIG} beside the weights would "
+            f"({names}), or `sizes:` in a spec of your own that includes {fitted.spec.name}"
+        )
+    if fitted.beside:
+        more = " or ".join(f"--spec {name}" for name in fitted.beside)
+        told.append(f"it moves what each fitting spec does; others move more: {more}, if that is the network")
+    return told
 
 
 def _of_hub(model: Checkpoint, loading: Loading, network: Network, say: Callable[[str], None]) -> Spec | None:

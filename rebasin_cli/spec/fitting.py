@@ -5,28 +5,29 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
-from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
-from typing import TypeVar
+from typing import Any
 
 from ..errors import SpecError
 from ..types import Shapes
 from .groups import MATRICES, PERMUTATION, PLANES
 from .lists import gathered, shapes_of, stacks_of
 from .naming import fill, pattern_of, slots_of, stem_of
-from .notation import Axis, Fixed, Product, Rest, Sum, Word, length_of, parts_of, rewrite, words_of
+from .notation import Axis, Fixed, Product, Rest, Word, length_of, parts_of, rewrite, words_of
+from .sizes import held, said, sizes_of, still
 from .spec import Block, Entry, FittedSpec, Spec
 from .within import find_blocks
 
-T = TypeVar("T")
 _WILD = re.compile(r"[*?\[]")  # what makes a name a glob
 
 
-def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
+def fit(spec: Spec, shapes: Shapes, settings: Mapping[str, Any] | None = None) -> FittedSpec:
     """Resolve a spec against tensors: which line speaks of which tensor, and one size a word.
 
-    `shapes` maps tensor names to shapes. Raises SpecError that lists every unlisted or absent tensor,
+    `shapes` maps tensor names to shapes, `settings` are the configuration beside the weights, for sizes that
+    no axis tells. Raises SpecError that lists every unlisted or absent tensor,
     every wrong rank, every word with two sizes, every starred word that lies within nothing or two
     things, and every list whose members are not alike.
     """
@@ -57,11 +58,14 @@ def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
         else:
             axes[tensor] = expanded
     stacks = stacks_of(lists, axes, shapes, problems)
-    given = _given_sizes(
-        spec, {word for a in axes.values() for axis in a for word in words_of(axis)}, problems
-    )
-    sizes = _word_sizes(axes, shapes, given, problems)
+    found_sizes = sizes_of(spec, axes, shapes, settings or {}, problems)
+    sizes, given, untold = found_sizes.units, found_sizes.given, found_sizes.untold
+    axes = held(axes, shapes, untold.keys())
     resolved = {t: _resolve_axes(t, a, shapes[t], sizes, given, problems) for t, a in axes.items()}
+    stays = {word for key in spec.stays for word in sizes if pattern_of(key).matches(word)}
+    resolved = still(resolved, sizes, stays)
+    left = {word for a in resolved.values() for axis in a for word in words_of(axis)}
+    sizes = {word: size for word, size in sizes.items() if word in left}
     within = find_blocks(spec, resolved, sizes, problems)
     groups = _groups(spec, resolved, within, sizes, problems, {its.word for its in stacks.values()})
     if problems:
@@ -69,7 +73,8 @@ def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
         hint = "Sizes that no axis tells stand under `sizes:`" if unknown else ""
         raise SpecError(f"{spec.source} does not fit", problems=problems, hint=hint)
     fitted = FittedSpec(
-        spec=spec,
+        # what was looked up is stated from here on: it is fitted again without the configuration
+        spec=replace(spec, sizes={**spec.sizes, **given}) if given != spec.sizes and spec.looked_up else spec,
         words={w: size * within[w].count if w in within else size for w, size in sizes.items()},
         tensors=resolved,
         shapes={name: tuple(shape) for name, shape in shapes.items()},
@@ -77,12 +82,13 @@ def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
         ignored=ignored,
         within=within,
         groups=groups,
+        untold=tuple(dict.fromkeys(name for names in untold.values() for name in names)),
     )
     return fitted.opened(stacks, every) if stacks else fitted
 
 
 def _choose(spec: Spec, shapes: Shapes, problems: list[str]) -> dict[str, tuple[Entry, Mapping[str, str]]]:
-    """The line that speaks of each tensor: an exact line beats families, two families are a problem."""
+    """The line that speaks of each tensor: the one with the fewest slots, and two of as few are a problem."""
     exact: dict[str, list[Entry]] = {}
     for entry in spec.entries:
         if not entry.family:
@@ -91,7 +97,7 @@ def _choose(spec: Spec, shapes: Shapes, problems: list[str]) -> dict[str, tuple[
     chosen: dict[str, tuple[Entry, Mapping[str, str]]] = {}
     for tensor, shape in shapes.items():
         matches = [(e, m) for e in exact.get(tensor, ()) if (m := e.match(tensor, shape)) is not None]
-        matches = matches or families.matches(tensor, shape)
+        matches = matches or _closest(families.matches(tensor, shape))
         if not matches:
             problems.append(f"{tensor}  {_show(shape)} is in the checkpoint, not in the spec")
         elif len(matches) > 1:
@@ -111,6 +117,15 @@ def _choose(spec: Spec, shapes: Shapes, problems: list[str]) -> dict[str, tuple[
             else:
                 problems.append(f"{entry.name}  is in the spec, not in the checkpoint")
     return chosen
+
+
+Match = tuple[Entry, Mapping[str, str]]
+
+
+def _closest(matches: list[Match]) -> list[Match]:
+    """Those whose names leave least open."""
+    fewest = min((entry.name.count("{") for entry, _ in matches), default=0)
+    return [match for match in matches if match[0].name.count("{") == fewest]
 
 
 class _Families:
@@ -166,29 +181,6 @@ def _expand_rest(axes: tuple[Axis, ...], rank: int) -> tuple[Axis, ...] | None:
     return (*axes[:at], *[Fixed()] * missing, *axes[at + 1 :]) if missing >= 0 else None
 
 
-def _given_sizes(spec: Spec, words: set[str], problems: list[str]) -> dict[str, int]:
-    """The sizes that the spec itself states; an exact word beats families, as in tensors' names."""
-    return _said("sizes", spec.sizes, words, problems)
-
-
-def _said(section: str, said: Mapping[str, T], words: set[str], problems: list[str]) -> dict[str, T]:
-    """What a section says of each word, whose keys are words or families of words."""
-    given: dict[str, T] = {}
-    by: dict[str, str] = {}
-    for key in sorted(said, key=lambda key: "{" in key):
-        members = (
-            sorted(w for w in words if pattern_of(key).matches(w)) if "{" in key else [key] * (key in words)
-        )
-        if not members:
-            problems.append(f'{section}  "{key}" is no word of these tensors')
-        for word in members:
-            if "{" in by.get(word, ""):
-                problems.append(f'{section}  "{word}" is claimed by "{by[word]}" and "{key}"')
-            elif word not in by:
-                by[word], given[word] = key, said[key]
-    return given
-
-
 def _groups(
     spec: Spec,
     tensors: Mapping[str, tuple[Axis, ...]],
@@ -199,7 +191,7 @@ def _groups(
 ) -> dict[str, str]:
     """The groups of words that have more than permutations."""
     words = {word for axes in tensors.values() for axis in axes for word in words_of(axis)}
-    found = _said("groups", spec.groups, words, problems)
+    found = said("groups", spec.groups, words, problems)
     outer = {block.word for block in within.values()}
     for word, kind in found.items():
         if kind == PERMUTATION:
@@ -217,69 +209,6 @@ def _groups(
         elif word in within and kind not in MATRICES:
             problems.append(f'groups  "{word}" is {kind}; a starred word is one of: {", ".join(MATRICES)}')
     return {word: kind for word, kind in found.items() if kind != PERMUTATION}
-
-
-def _word_sizes(
-    axes: Mapping[str, tuple[Axis, ...]], shapes: Shapes, given: Mapping[str, int], problems: list[str]
-) -> dict[str, int]:
-    """One size a word: plain axes say it outright, composite axes once all but one part is known.
-
-    `given` are the spec's own. Of a starred word it is the size of one block.
-    """
-    # word → size → where it was first said
-    claims: dict[str, dict[int, str]] = {word: {size: "sizes "} for word, size in given.items()}
-    places = [(t, k, a, shapes[t][k]) for t, tensor_axes in axes.items() for k, a in enumerate(tensor_axes)]
-    for tensor, k, axis, size in places:
-        if isinstance(axis, Word):
-            claims.setdefault(axis.name, {}).setdefault(size, f"{tensor}  axis {k}")
-    words = {word: min(sizes) for word, sizes in claims.items()}
-    open_places = [place for place in places if isinstance(place[2], (Product, Sum))]
-    having: dict[str, list[int]] = {}  # of each word that is not known, where it stands
-    for at, (_, _, axis, _) in enumerate(open_places):
-        for word in {*words_of(axis)} - words.keys():
-            having.setdefault(word, []).append(at)
-    waiting = deque(range(len(open_places)))
-    while waiting:
-        tensor, k, axis, size = open_places[waiting.popleft()]
-        unknown = {word for word in words_of(axis) if word not in words}
-        if len(unknown) == 1 and (solved := _solve(axis, size, words)) is not None:
-            word = unknown.pop()
-            words[word] = solved
-            claims.setdefault(word, {})[solved] = f"{tensor}  axis {k}"
-            waiting.extend(having[word])
-    for word, sizes in claims.items():
-        if len(sizes) > 1:
-            problems += [f'{where} is "{word}", {size} units' for size, where in sizes.items()]
-            problems.append("  these should be equal")
-    return words
-
-
-def _solve(axis: Axis, size: int, words: Mapping[str, int]) -> int | None:
-    """The size of the single unknown word in `axis`, given the axis's length; None where it has none."""
-    if isinstance(axis, Word):
-        return size if axis.name not in words else None
-    parts = parts_of(axis)
-    unknown = [part for part in parts if length_of(part, words) is None]
-    if len(unknown) > 1 and isinstance(axis, Sum):
-        return _solve_terms(axis, size, words)
-    if len(unknown) != 1:
-        return None
-    known = [length for part in parts if (length := length_of(part, words)) is not None]
-    if isinstance(axis, Product):
-        left, remainder = divmod(size, math.prod(known))
-        return _solve(unknown[0], left, words) if remainder == 0 and left > 0 else None
-    return _solve(unknown[0], size - sum(known), words) if size > sum(known) else None
-
-
-def _solve_terms(axis: Sum, size: int, words: Mapping[str, int]) -> int | None:
-    """The one unknown word of several terms, each of which has it once."""
-    (unknown,) = {word for word in words_of(axis) if word not in words}
-    one, two, three = (length_of(axis, {**words, unknown: n}) for n in (1, 2, 3))
-    if one is None or two is None or three is None or three - two != two - one:
-        return None
-    each = two - one
-    found, remainder = divmod(size - one + each, each)
-    return found if remainder == 0 and found > 0 else None
 
 
 def _resolve_axes(

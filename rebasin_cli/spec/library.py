@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ..averages.together import products_of
 from ..checkpoints.tensors import plan_of
@@ -18,7 +20,10 @@ from . import chain
 from .fitting import fit
 from .layers import NoChain
 from .parsing import LARGEST, parse, refers_to
+from .sizes import still
 from .spec import FittedSpec, Spec
+
+Settings = Mapping[str, Any]  # of a model's configuration
 
 DEEPEST = 50  # specs that include one another
 MOST_BYTES = 4 * LARGEST  # a character has four at most
@@ -128,39 +133,48 @@ def load(reference: str) -> Spec:
     return builtin()[known[reference]]
 
 
-MANY = 2_000  # tensors, beyond which a spec whose own are not there is not held against them all
-MOST_TENSORS = 50_000  # each is held against every line of every built-in spec
+MOST_TENSORS = 50_000  # each is held against every line of a built-in spec
+REASONS = 3  # why tensors are no chain
+TRIED = 4  # specs that do not fit, for what keeps them from it
 
 
-def find(shapes: Shapes) -> FittedSpec:
-    """The built-in spec that fits these tensors; of several, the one with the most freedom.
+def find(shapes: Shapes, settings: Settings | None = None) -> FittedSpec:
+    """The built-in spec that fits these tensors; `settings` are the configuration beside them.
 
-    Raises NoSpecFits that names the nearest spec and what keeps it from fitting.
+    Of several that fit, it is the one that moves no more than each of the others: what it moves may be moved
+    whichever is right. Where the configuration names a class, specs for other classes are none of them.
+
+    Raises NoSpecFits that names the nearest spec and what keeps it from fitting, or the ones that fit.
     """
     if len(shapes) > MOST_TENSORS:
         raise NoSpecFits(
             f"no built-in spec is tried on {len(shapes):,} tensors, at most {MOST_TENSORS:,}",
             hint="Write one (docs/specs.md) and give it with --spec FILE.yaml",
         )
+    named = class_of(settings)
     fitting: list[FittedSpec] = []
     misses: list[tuple[int, str, SpecError]] = []
 
-    def attempt(names: list[str]) -> None:
+    def attempt(names: Sequence[str]) -> None:
         for name in names:
             try:
-                fitting.append(fit(builtin()[name], shapes))
+                fitting.append(fit(builtin()[name], shapes, settings))
             except SpecError as error:
                 misses.append((len(error.problems), name, error))
 
-    lacks = {name: _lacks(spec, shapes) for name, spec in builtin().items()}
-    lacking = sorted((name for name, count in lacks.items() if count), key=lambda name: lacks[name])
-    attempt([name for name, count in lacks.items() if not count])
+    ends = ends_of(shapes)
+    lacks = {
+        name: _lacks(spec, shapes, ends)
+        for name, spec in builtin().items()
+        if named is None or not spec.classes or named in spec.classes
+    }
+    attempt([name for name, share in lacks.items() if not share])
     if fitting:
-        return max(fitting, key=lambda fitted: (fitted.log10_symmetries(), fitted.spec.name))
-    # In vain, but for what keeps them from fitting: of many tensors the nearest is the one that lacks least.
-    attempt(lacking if len(shapes) <= MANY or not lacking else lacking[:1])
+        return _surest(fitting)
+    # In vain, but for what keeps them from fitting.
+    attempt(sorted((name for name, share in lacks.items() if share), key=lacks.__getitem__)[:TRIED])
     count, nearest, error = min(misses, key=lambda miss: miss[:2])
-    near = count < len(shapes)  # else it has nothing to do with them
+    near = 2 * count <= len(shapes)  # else it has nothing to do with them
     raise NoSpecFits(
         f"no built-in spec fits these {len(shapes)} tensors" + f"; the nearest is {nearest}" * near,
         problems=error.problems if near else (),
@@ -168,9 +182,50 @@ def find(shapes: Shapes) -> FittedSpec:
     )
 
 
-def _lacks(spec: Spec, shapes: Shapes) -> int:
-    """How many lines in full have no tensor: seen at once, where a fit reads every name."""
-    return sum(not (line.family or line.optional or line.name in shapes) for line in spec.entries)
+def class_of(settings: Settings | None) -> str | None:
+    """The class of network that a configuration names."""
+    named = (settings or {}).get("architectures")
+    return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else None
+
+
+def _surest(fitting: Sequence[FittedSpec]) -> FittedSpec:
+    """The one that all others hold. Raises NoSpecFits where they are different readings."""
+    for one in fitting:
+        if all(one is other or _holds(other, one) for other in fitting):
+            more = tuple(each.spec.name for each in fitting if not _holds(one, each))
+            return replace(one, beside=more)
+    names = [fitted.spec.name for fitted in fitting]
+    raise NoSpecFits(
+        "these tensors have several readings",
+        problems=[f"{fitted.spec.name}  {fitted.spec.description}" for fitted in fitting],
+        hint=f"Say which: --spec {' or --spec '.join(names)}",
+    )
+
+
+def _holds(one: FittedSpec, other: FittedSpec) -> bool:
+    """Whether `one` is `other` with words of its own beside: axes are the same once these stay."""
+    if not other.words.keys() <= one.words.keys():
+        return False
+    return still(one.tensors, one.sizes, one.words.keys() - other.words.keys()) == other.tensors
+
+
+def ends_of(shapes: Shapes) -> frozenset[tuple[int, str]]:
+    """How many dots names have, and what stands behind each of them: to see soon what no name can be."""
+    return frozenset(
+        (len(parts), ".".join(parts[k:]))
+        for name in shapes
+        for parts in [name.split(".")]
+        for k in range(len(parts) + 1)
+    )
+
+
+def _lacks(spec: Spec, shapes: Shapes, ends: frozenset[tuple[int, str]]) -> float:
+    """The share of lines that have no tensor: seen at once, where a fit reads every name."""
+    needed = [line for line in spec.entries if not line.optional]
+    lacking = sum(
+        (len(line.parts), line.end) not in ends if line.family else line.name not in shapes for line in needed
+    )
+    return lacking / max(1, len(needed))
 
 
 PLAIN = "If they are one plain chain, and nothing goes around a layer, say so: --spec chain."
@@ -182,14 +237,16 @@ def resolve_spec(
     *,
     averaged: bool = False,
     chains: bool = True,
+    settings: Settings | None = None,
 ) -> FittedSpec:
     """The spec fitted to the first model, after a look whether all models have the same tensors.
 
     Where the models are to be `averaged`, families of tensors that cannot be are refused, sooner than that no
-    spec fits them (`averages.together`). Without a spec that fits, `chains` are read off shapes.
+    spec fits them (`averages.together`). `settings` are the configuration beside the first. Without a spec
+    that fits, `chains` are read off shapes.
     """
     try:
-        fitted = _resolved(spec, models, chains)
+        fitted = _resolved(spec, models, chains, settings)
     except SpecError:
         if averaged:
             products_of(models)
@@ -200,7 +257,10 @@ def resolve_spec(
 
 
 def _resolved(
-    spec: str | Path | Spec | FittedSpec | None, models: Sequence[Tensors], chains: bool
+    spec: str | Path | Spec | FittedSpec | None,
+    models: Sequence[Tensors],
+    chains: bool,
+    settings: Settings | None,
 ) -> FittedSpec:
     shapes = {name: shape for name, (_, shape) in plan_of(models[0]).items()}
     problems = [
@@ -213,9 +273,9 @@ def _resolved(
     if problems:
         raise SpecError("the models do not have the same architecture", problems=problems)
     if isinstance(spec, FittedSpec):
-        return spec if spec.shapes == shapes else fit(spec.spec, shapes)
+        return spec if spec.shapes == shapes else fit(spec.spec, shapes, settings)
     if spec is None:
-        return _found(shapes) if chains else find(shapes)
+        return _found(shapes, settings) if chains else find(shapes, settings)
     if spec == chain.NAME:
         try:
             return chain.read(shapes, plain=True)
@@ -225,19 +285,19 @@ def _resolved(
                 problems=why.problems,
                 hint="Give the network, and the spec is inferred from it and proven: --net file.py:factory",
             ) from None
-    return fit(spec if isinstance(spec, Spec) else load(str(spec)), shapes)
+    return fit(spec if isinstance(spec, Spec) else load(str(spec)), shapes, settings)
 
 
-def _found(shapes: Shapes) -> FittedSpec:
+def _found(shapes: Shapes, settings: Settings | None) -> FittedSpec:
     """A built-in spec, or else the chain that the shapes tell. Raises NoSpecFits, of two chains by name."""
     try:
-        return find(shapes)
+        return find(shapes, settings)
     except NoSpecFits as error:
         try:
             return chain.read(shapes)
         except NoChain as why:
             if not why.asks:
-                raise error from None
+                raise _no_chain(error, why) from None
             doubts = why.problems
         with suppress(NoChain):
             chain.read(shapes, plain=True)
@@ -247,6 +307,14 @@ def _found(shapes: Shapes) -> FittedSpec:
                 hint=f"{PLAIN} {error.hint}",
             ) from None
         raise
+
+
+def _no_chain(error: NoSpecFits, why: NoChain) -> NoSpecFits:
+    """The same, and why no chain was read either, where no built-in spec is near."""
+    if error.problems:
+        return error
+    problems = [f"no chain of layers: {problem}" for problem in why.problems[:REASONS]]
+    return NoSpecFits(error.message, problems=problems, hint=error.hint)
 
 
 def _show(shape: tuple[int, ...] | None) -> str:

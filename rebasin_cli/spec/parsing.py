@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 import yaml
 
@@ -33,8 +34,12 @@ _KEYS = {
     "sizes",
     "groups",
     "within",
+    "stays",
+    "without",
+    "classes",
 }
 _WORD = re.compile(r"(?:[A-Za-z]|\{[A-Za-z]\w*\})(?:[\w.-]|\{[A-Za-z]\w*\})*")
+_NAMES = re.compile(r"[A-Za-z][\w.-]*(?: [A-Za-z][\w.-]*)*", re.ASCII)
 _SLOTS = re.compile(r"\{(\w+)\}")
 _ANY_SLOT, _BRACE = re.compile(r"\{([A-Za-z]\w*)?\}"), re.compile(r"[{}]")
 _NAME = re.compile(r"(?P<name>[^\[\]?\s]+?)(?:\[(?P<rank>[0-9]{1,3})\])?(?P<optional>\?)?")
@@ -90,6 +95,8 @@ def parse(
             problems.append(f'include "{wanted}": includes are not available here')
         else:
             base = include(wanted)
+    if "without" in top and (before := _text(top["without"], "without", problems)) is not None:
+        base = _without(base, before, problems)
 
     entries = {(entry.name, entry.rank): entry for entry in base.entries}
     own: dict[tuple[str, int | None], int] = {}  # entry → its line
@@ -108,7 +115,8 @@ def parse(
             if where in own:  # `x` and `x?`, or once more among the statistics
                 problems.append(f'line {entry.line}: "{entry.name}" stands here and in line {own[where]}')
             own[where], entries[where] = entry.line, entry
-    sizes = _sizes(top["sizes"], problems) if "sizes" in top else {}
+    sizes, looked_up = _sizes(top["sizes"], problems) if "sizes" in top else ({}, {})
+    inherited = {word: names for word, names in base.looked_up.items() if word not in sizes}
     groups = _groups(top["groups"], problems) if "groups" in top else {}
     within = _within(top["within"], problems) if "within" in top else {}
     spec = Spec(
@@ -123,7 +131,10 @@ def parse(
         digest=hashlib.sha256((text + base.digest).encode()).hexdigest(),
         sizes={**base.sizes, **sizes},
         groups={**base.groups, **groups},
+        looked_up={**inherited, **looked_up},
+        stays=(*base.stays, *_texts(top.get("stays"), "stays", problems)),
         within={**base.within, **within},
+        classes=_texts(top.get("classes"), "classes", problems),
     )
     if problems:
         raise SpecError(
@@ -197,21 +208,33 @@ def _texts(node: yaml.Node | None, what: str, problems: list[str]) -> tuple[str,
     return tuple(text for item in node.value if (text := _text(item, what, problems)) is not None)
 
 
-def _sizes(node: yaml.Node, problems: list[str]) -> dict[str, int]:
+def _without(base: Spec, before: str, problems: list[str]) -> Spec:
+    """The included spec, for tensors whose names lack this beginning."""
+    if not any(entry.name.startswith(before) for entry in base.entries):
+        problems.append(f'without "{before}": no line of what is included begins so')
+    entries = tuple(replace(entry, name=entry.name.removeprefix(before)) for entry in base.entries)
+    return replace(base, entries=entries)
+
+
+def _sizes(node: yaml.Node, problems: list[str]) -> tuple[dict[str, int], dict[str, tuple[str, ...]]]:
+    """Sizes that are stated, and the names that tell others."""
+    sizes: dict[str, int] = {}
+    looked_up: dict[str, tuple[str, ...]] = {}
     if not isinstance(node, yaml.MappingNode):
         problems.append(f"line {node.start_mark.line + 1}: `sizes:` is not a mapping of words to their sizes")
-        return {}
-    sizes = {}
+        return sizes, looked_up
     for key, value in _items(node, problems):
         line = value.start_mark.line + 1
         if not _WORD.fullmatch(key):
             problems.append(f'line {line}: cannot read the word "{key}"')
+        elif value.tag == "tag:yaml.org,2002:str" and _NAMES.fullmatch(value.value):
+            looked_up[key] = tuple(value.value.split())
         elif value.tag != "tag:yaml.org,2002:int" or not re.fullmatch(r"[1-9][0-9]{0,17}", value.value):
             what = repr(value.value[:40]) if isinstance(value, yaml.ScalarNode) else "…"
             problems.append(f'line {line}: the size of "{key}" is {what}, not a whole number above 0')
         else:
             sizes[key] = int(value.value)
-    return sizes
+    return sizes, looked_up
 
 
 def _groups(node: yaml.Node, problems: list[str]) -> dict[str, str]:

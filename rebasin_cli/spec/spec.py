@@ -41,6 +41,17 @@ class Entry:
         return "{" in self.name
 
     @cached_property
+    def parts(self) -> list[str]:
+        """Its name between dots, which no slot takes."""
+        return self.name.split(".")
+
+    @cached_property
+    def end(self) -> str:
+        """The last parts of its name, up to one that has a slot; all of them have none where it is exact."""
+        last = max((k for k, part in enumerate(self.parts) if "{" in part), default=-1)
+        return ".".join(self.parts[last + 1 :])
+
+    @cached_property
     def slots(self) -> tuple[str, ...]:
         """The words on its axes that have slots."""
         return tuple(word for axis in self.axes for word in words_of(axis) if "{" in word)
@@ -64,7 +75,10 @@ class Spec:
 
     `groups` are those of words that have more than permutations.
     `sizes` are those that no axis tells: words, or families of words where they have `{i}` slots.
+    `looked_up` has names of what tells such a size: a setting of the configuration, or another word.
+    `stays` are words, or families of words, that keep their order: they only say that axes are equally long.
     `within` says of starred words what they lie within, where no axis does.
+    `classes` are those that a configuration names, where the spec is for these alone.
     `unproven` is what was only assumed of the network, where the spec was read off tensors alone; `proof` is
     the account of a proof that was made before, on a small network of the same kind.
     """
@@ -78,8 +92,11 @@ class Spec:
     source: str = ""
     digest: str = ""
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    looked_up: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    stays: tuple[str, ...] = ()
     within: Mapping[str, str] = field(default_factory=dict, hash=False)
     groups: Mapping[str, str] = field(default_factory=dict, hash=False)
+    classes: tuple[str, ...] = ()
     unproven: str = ""
     proof: Mapping[str, object] = field(default_factory=dict, hash=False)
 
@@ -112,6 +129,8 @@ class FittedSpec:
     tensor to its axes, all sizes known; `ignored` tensors stay as they are; `within` says of each starred
     word what it lies within, `groups` of each word that has more than permutations what it has. `stacks` has
     the lists by the names of their lines: each tensor of one has the axes that it has beside its place.
+    `untold` are names that would tell how many units a word has, which stays for want of it; `beside` are
+    specs that fit as well, and move more.
     """
 
     spec: Spec
@@ -123,6 +142,8 @@ class FittedSpec:
     within: dict[str, Block] = field(default_factory=dict)
     groups: dict[str, str] = field(default_factory=dict)
     stacks: dict[str, Stack] = field(default_factory=dict)
+    untold: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
     @cached_property
     def places(self) -> dict[str, tuple[str, int]]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rebasin_cli.errors import SpecError, UsageError
-from rebasin_cli.spec import fitting, library, parsing
+from rebasin_cli.spec import library, parsing, sizes
 from rebasin_cli.spec.atoms import atoms
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import Fixed, Product, Sum, Word
@@ -75,7 +75,8 @@ def test_parsing_tells_every_problem_at_once_with_its_line():
     )
     assert len(found) == 9 and set(found) == {
         'line 2: unknown key "tensor"; known: '
-        "description, groups, ignore, include, names, net, schema, sizes, statistics, tensors, within",
+        "classes, description, groups, ignore, include, names, net, schema, sizes, statistics, stays, "
+        "tensors, within, without",
         "schema is 2; this version reads schema 1",
         'line 8: "c" stands here and in line 7',
         'line 4: a: "(": "(" is never closed',
@@ -544,7 +545,7 @@ def test_the_work_of_a_fit_grows_with_its_lines_alone(monkeypatch):
     """Twice the lines and tensors, twice the work: exact ones, families, and sizes that follow each other."""
     matched, solved = (
         calls(Entry, "match", monkeypatch),
-        calls(fitting, "_solve", monkeypatch),
+        calls(sizes, "_solve", monkeypatch),
     )
     for lines in (
         lambda n: [(f"a{k}", f"h{k} h{k + 1}", (2, 2)) for k in range(n)],

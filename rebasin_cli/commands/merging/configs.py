@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ...averages.names import equal_values
 from ...averages.parts import EMBEDDING, LOGITS
 from ...checkpoints.checkpoint import Checkpoint
-from ...runtime import files
+from ...checkpoints.configuration import CONFIG, Config, beside, read
 from ...types import Shapes
 from ..verbs.outputs import Output
-
-CONFIG = "config.json"
-LARGEST = 1 << 24  # bytes of a configuration
-Config = dict[str, Any]
 
 
 def fitted(
@@ -55,24 +50,6 @@ def fitted(
         return output
     content = (json.dumps(config, indent=2) + "\n").encode()
     return replace(output, copies={**output.copies, CONFIG: content})
-
-
-def read(content: bytes) -> Config | None:
-    """The configuration; None where it is none."""
-    try:
-        parsed = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-    return parsed if isinstance(parsed, dict) else None
-
-
-def beside(model: Path) -> Config | None:
-    """The configuration in a model's folder, if there is one."""
-    path = (model if model.is_dir() else model.parent) / CONFIG
-    try:
-        return read(files.content(path, LARGEST))
-    except OSError:
-        return None
 
 
 Told = list[tuple[str, bool]]  # what is changed, or to be changed, and whether it is certain

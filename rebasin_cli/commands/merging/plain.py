@@ -18,6 +18,7 @@ from ...averages.names import equal_values
 from ...averages.parts import Parts, parts_of
 from ...checkpoints import destination
 from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.configuration import beside
 from ...checkpoints.tensors import CHUNK, LazyTensors
 from ...errors import SpecError
 from ...runtime.text import some
@@ -55,7 +56,7 @@ def suffices(session: Session, mean: Average) -> bool:
 def _is_known(model: Checkpoint) -> bool:
     """Whether a built-in spec, which names its network, fits the tensors."""
     try:
-        return library.find(model.shapes).spec.net is not None
+        return library.find(model.shapes, beside(model.path)).spec.net is not None
     except SpecError:
         return False
 

@@ -12,6 +12,7 @@ import torch
 from ... import nets, networks
 from ...checkpoints import writing
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
+from ...checkpoints.configuration import beside
 from ...errors import SpecError, UsageError
 from ...registry import user_code
 from ...registry.options import PLAIN, READS, WRITES, option
@@ -74,7 +75,7 @@ def fit_named(
     spec = library.load(name)
     if checkpoint is not None:
         try:
-            return fit(spec, opened(checkpoint, loading).shapes)
+            return fit(spec, opened(checkpoint, loading).shapes, beside(checkpoint))
         except SpecError as error:
             raise SpecError(
                 f"{error.message} {checkpoint}", problems=error.problems, hint=error.hint

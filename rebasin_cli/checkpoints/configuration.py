@@ -1,0 +1,31 @@
+"""`config.json`, as it lies beside the weights of a model: what its publisher says of the network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..runtime import files
+
+CONFIG = "config.json"
+LARGEST = 1 << 24  # bytes of a configuration
+Config = dict[str, Any]
+
+
+def read(content: bytes) -> Config | None:
+    """The configuration; None where it is none."""
+    try:
+        parsed = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+def beside(model: Path) -> Config | None:
+    """The configuration in a model's folder, if there is one."""
+    path = (model if model.is_dir() else model.parent) / CONFIG
+    try:
+        return read(files.content(path, LARGEST))
+    except OSError:
+        return None

@@ -1,0 +1,267 @@
+"""Specs for networks of other packages: found by names and shapes, as much freedom as inference finds, function kept.
+
+Sizes and depths are drawn for these tests; no spec was read off them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rebasin_cli.checkpoints import configuration
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.inference import infer
+from rebasin_cli.spec import library
+from rebasin_cli.spec.spec import FittedSpec
+from rebasin_cli.symmetry import permutation
+
+TEXT = {"vocab_size": 53, "hidden_size": 40, "intermediate_size": 28, "num_hidden_layers": 4}
+TEXT |= {"num_attention_heads": 5, "max_position_embeddings": 33, "use_cache": False}
+TEXT |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+GROUPED = {**TEXT, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 10}
+GPT2 = {"vocab_size": 53, "n_embd": 35, "n_inner": 24, "n_layer": 4, "n_head": 5, "n_positions": 33}
+GPT2 |= {"use_cache": False, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+IMAGES = {"image_size": 24, "patch_size": 8, "hidden_size": 40, "intermediate_size": 28}
+IMAGES |= {"num_hidden_layers": 4, "num_attention_heads": 5}
+T5 = {"vocab_size": 53, "d_model": 26, "d_ff": 30, "d_kv": 6, "num_layers": 4, "num_heads": 5}
+T5 |= {"use_cache": False, "pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1}
+TOWER = {**TEXT, "projection_dim": 14}
+CLIP = {"text_config": TOWER, "vision_config": {**IMAGES, "projection_dim": 14}, "projection_dim": 14}
+WHISPER = {"vocab_size": 53, "d_model": 40, "encoder_layers": 4, "decoder_layers": 3}
+WHISPER |= {"encoder_attention_heads": 5, "decoder_attention_heads": 4, "num_mel_bins": 9}
+WHISPER |= {"encoder_ffn_dim": 28, "decoder_ffn_dim": 31, "max_source_positions": 7, "use_cache": False}
+WHISPER |= {"max_target_positions": 17, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+WHISPER |= {"decoder_start_token_id": 3}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network of a package: its class or name there, how it is made, and what is known of its spec.
+
+    `less`: why the spec says less than inference finds.
+    """
+
+    spec: str
+    package: str
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    less: str = ""
+    side: int = 32
+
+
+def hub(spec: str, name: str, settings: Mapping[str, Any], less: str = "") -> Case:
+    return Case(spec, "transformers", name, settings, less)
+
+
+ROTARY = "rotary positions tell a part of a head's units apart, which no shape says"
+CASES = {
+    "llama": hub("llama", "LlamaForCausalLM", GROUPED),
+    "llama, tied, one key a query": hub("llama", "LlamaForCausalLM", {**TEXT, "tie_word_embeddings": True}),
+    "llama, biases": hub("llama", "LlamaForCausalLM", {**GROUPED, "attention_bias": True, "mlp_bias": True}),
+    "llama, classes": hub("llama", "LlamaForSequenceClassification", {**GROUPED, "num_labels": 3}),
+    "llama without head": hub("llama_base", "LlamaModel", GROUPED),
+    "mistral": hub("llama", "MistralForCausalLM", GROUPED),
+    "qwen2": hub(
+        "llama",
+        "Qwen2ForCausalLM",
+        {k: v for k, v in GROUPED.items() if k != "head_dim"} | {"hidden_size": 48},
+    ),
+    "qwen3": hub("llama", "Qwen3ForCausalLM", GROUPED),
+    "gemma": hub("llama", "GemmaForCausalLM", GROUPED),
+    "gemma2": hub("llama", "Gemma2ForCausalLM", GROUPED),
+    "gemma3": hub("llama", "Gemma3ForCausalLM", GROUPED),
+    "phi": hub("phi", "PhiForCausalLM", TEXT, ROTARY),
+    "phi3": hub(
+        "phi3", "Phi3ForCausalLM", {**GROUPED, "hidden_size": 60, "head_dim": None}, "attention stays"
+    ),
+    "gpt-neox": hub("gpt_neox", "GPTNeoXForCausalLM", TEXT, ROTARY),
+    "gpt2": hub("gpt2", "GPT2LMHeadModel", GPT2),
+    "gpt2, classes": hub("gpt2", "GPT2ForSequenceClassification", {**GPT2, "num_labels": 3}),
+    "gpt2 without head": hub("gpt2_base", "GPT2Model", GPT2),
+    "bert": hub("bert", "BertForMaskedLM", TEXT),
+    "bert, of texts": hub("bert_sequences", "BertForSequenceClassification", {**TEXT, "num_labels": 3}),
+    "bert, of words": hub("bert_words", "BertForTokenClassification", {**TEXT, "num_labels": 3}),
+    "bert, questions": hub("bert", "BertForQuestionAnswering", TEXT),
+    "bert, first training": hub("bert", "BertForPreTraining", TEXT, "what the pooler writes stays"),
+    "bert without head": hub("bert_base", "BertModel", TEXT),
+    "roberta": hub("bert", "RobertaForMaskedLM", TEXT),
+    "roberta, of texts": hub("bert", "RobertaForSequenceClassification", {**TEXT, "num_labels": 3}),
+    "xlm-roberta, of words": hub("bert_words", "XLMRobertaForTokenClassification", {**TEXT, "num_labels": 3}),
+    "distilbert": hub(
+        "distilbert",
+        "DistilBertForSequenceClassification",
+        {"vocab_size": 53, "dim": 40, "hidden_dim": 28, "n_layers": 4, "n_heads": 5, "pad_token_id": 0},
+    ),
+    "distilbert, of words": hub(
+        "distilbert",
+        "DistilBertForTokenClassification",
+        {"vocab_size": 53, "dim": 40, "hidden_dim": 28, "n_layers": 3, "n_heads": 4, "pad_token_id": 0},
+    ),
+    "t5, tied": hub("t5_tied", "T5ForConditionalGeneration", T5),
+    "t5": hub(
+        "t5",
+        "T5ForConditionalGeneration",
+        {**T5, "tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"},
+    ),
+    "t5 without head": hub("t5_base", "T5Model", T5),
+    "whisper": hub("whisper", "WhisperForConditionalGeneration", WHISPER),
+    "whisper without head": hub("whisper_base", "WhisperModel", WHISPER),
+    "vit": hub("hf_vit", "ViTForImageClassification", {**IMAGES, "num_labels": 3}),
+    "vit without head": hub("hf_vit_base", "ViTModel", IMAGES),
+    "deit": hub("hf_vit", "DeiTForImageClassification", {**IMAGES, "num_labels": 3}),
+    "dinov2": hub("dinov2", "Dinov2ForImageClassification", {**IMAGES, "mlp_ratio": 2, "num_labels": 3}),
+    "dinov2 without head": hub(
+        "dinov2_base", "Dinov2Model", {**IMAGES, "mlp_ratio": 2, "use_swiglu_ffn": True}
+    ),
+    "clip": hub("clip", "CLIPModel", CLIP),
+    "clip, images": hub("clip", "CLIPVisionModelWithProjection", CLIP["vision_config"]),
+    "clip, texts": hub("clip", "CLIPTextModel", TOWER),
+}
+each_case = pytest.mark.parametrize("key", CASES)
+
+
+def package(name: str) -> Any:
+    pytest.importorskip(name, reason=f"{name} is not installed", exc_type=ImportError)
+    return importlib.import_module(name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _images_without_operators():
+    """transformers and timm import torchvision, whose compiled part may not fit this torch."""
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    try:
+        from benchmarks.packages import torchvision
+
+        torchvision()
+    except ImportError:
+        pass
+
+
+def drawn(network: torch.nn.Module) -> torch.nn.Module:
+    """The same with values that tell every unit from every other."""
+    rng = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, tensor in network.state_dict().items():
+            if tensor.is_floating_point() and "inv_freq" not in name:
+                noise = torch.randn(tensor.shape, generator=rng, dtype=tensor.dtype)
+                tensor.copy_(1 + 0.3 * noise.abs() if tensor.ndim == 1 else 0.4 * noise)
+    return network.eval()
+
+
+def built(case: Case, folder: Path) -> tuple[torch.nn.Module, dict[str, torch.Tensor], dict[str, Any]]:
+    """The network, the tensors of its file, and the configuration beside them."""
+    module = package(case.package)
+    torch.manual_seed(1)
+    if case.package == "transformers":
+        kind = getattr(module, case.name)
+        network = drawn(kind(kind.config_class(**case.settings)))
+        network.save_pretrained(folder)
+        file = open_checkpoint(folder)
+        return network, {n: file[n] for n in file}, configuration.beside(folder) or {}
+    if case.package == "timm":
+        network = module.create_model(case.name, pretrained=False, **case.settings)
+    else:
+        network = module.models.get_model(case.name, weights=None, **case.settings)
+    drawn(network)
+    return network, dict(network.state_dict()), {}
+
+
+def batch_of(network: torch.nn.Module, case: Case) -> Any:
+    if case.package == "transformers":
+        from rebasin_cli.networks import hub
+
+        return hub._example(network, network.config)(torch.Generator().manual_seed(3))
+    return torch.rand(2, 3, case.side, case.side, generator=torch.Generator().manual_seed(3))
+
+
+def answers(
+    case: Case, network: torch.nn.Module, tensors: Mapping[str, torch.Tensor], folder: Path
+) -> list[torch.Tensor]:
+    """What the network answers with these tensors, read as its package reads a file, in float64."""
+    from rebasin_cli.checkpoints import writing  # noqa: F401
+
+    batch = batch_of(network, case)
+    if case.package == "transformers":
+        from safetensors.torch import save_file
+
+        save_file(
+            {n: t.contiguous() for n, t in tensors.items()}, folder / "model.safetensors", {"format": "pt"}
+        )
+        network = type(network).from_pretrained(folder)
+        given = {"return_dict": True} | batch
+    else:
+        network.load_state_dict(dict(tensors))
+        given = batch
+    network = network.double().eval()
+    doubled = torch.utils._pytree.tree_map(
+        lambda t: t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t, given
+    )
+    with torch.no_grad():
+        found = network(**doubled) if isinstance(doubled, dict) else network(doubled)
+    leaves, _ = torch.utils._pytree.tree_flatten(dict(found) if isinstance(found, Mapping) else found)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def freedom(fitted: FittedSpec) -> tuple[list[tuple[int, int]], float]:
+    """How many blocks of how many units words have; words of one unit have no freedom."""
+    blocks = [
+        (fitted.within[w].count, fitted.within[w].size) if w in fitted.within else (1, n)
+        for w, n in fitted.words.items()
+    ]
+    return sorted(b for b in blocks if b[1] > 1), pytest.approx(fitted.log10_symmetries())
+
+
+def check_function(
+    case: Case, network: torch.nn.Module, tensors: dict, fitted: FittedSpec, folder: Path
+) -> None:
+    rng = torch.Generator().manual_seed(5)
+    random = permutation.carried(permutation.random(fitted.words, rng, within=fitted.within), fitted.within)
+    moved = permutation.permuted(tensors, fitted, random)
+    moved = {name: moved[name] for name in tensors}
+    assert any(not torch.equal(moved[n], tensors[n]) for n in tensors)
+    before = answers(case, network, tensors, folder)
+    after = answers(case, network, moved, folder)
+    assert len(before) == len(after) > 0
+    for one, other in zip(before, after, strict=True):
+        assert (one[:1] - one[1:]).abs().max() > 1e-6 * one.abs().max()  # else it says nothing
+        torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-9 * float(one.abs().max()))
+
+
+@each_case
+def test_the_spec_is_found_has_the_freedom_that_inference_finds_and_keeps_the_function(key, tmp_path):
+    case = CASES[key]
+    network, tensors, settings = built(case, tmp_path)
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    fitted = library.find(shapes, settings)
+    assert fitted.spec.name == case.spec
+    assert fitted.untold == () or not settings
+    check_function(case, network, tensors, fitted, tmp_path)
+
+    batch = batch_of(network, case)
+    args, kwargs = ((), batch) if isinstance(batch, dict) else ((batch,), {})
+    direct = infer(network, args, kwargs, prove=False).fitted
+    if case.less or fitted.untold:
+        assert fitted.log10_symmetries() < direct.log10_symmetries()
+    else:
+        assert freedom(fitted) == freedom(direct)
+
+
+@each_case
+def test_without_a_configuration_it_holds_what_no_shape_tells_or_says_that_there_are_two_readings(
+    key, tmp_path
+):
+    case = CASES[key]
+    network, tensors, settings = built(case, tmp_path)
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    whole = library.find(shapes, settings)
+    alone = library.find(shapes)
+    assert alone.log10_symmetries() <= whole.log10_symmetries()
+    check_function(case, network, tensors, alone, tmp_path)
