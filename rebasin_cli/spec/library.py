@@ -170,7 +170,7 @@ def find(shapes: Shapes, settings: Settings | None = None) -> FittedSpec:
     }
     attempt([name for name, share in lacks.items() if not share])
     if fitting:
-        return _surest(fitting)
+        return _surest([one for one in fitting if named in one.spec.classes] or fitting)
     # In vain, but for what keeps them from fitting.
     attempt(sorted((name for name, share in lacks.items() if share), key=lacks.__getitem__)[:TRIED])
     count, nearest, error = min(misses, key=lambda miss: miss[:2])
