@@ -173,8 +173,8 @@ def left_open(fitted: FittedSpec) -> list[str]:
     if fitted.untold:
         names = " or ".join(name.removeprefix(CONFIG) for name in fitted.untold)
         told.append(
-            f"heads stay, since no tensor tells their number: a {configuration.CONFIG} beside the weights would "
-            f"({names}), or `sizes:` in a spec of your own that includes {fitted.spec.name}"
+            f"heads stay, since no tensor tells their number: a {configuration.CONFIG} beside the weights "
+            f"would ({names}), or `sizes:` in a spec of your own that includes {fitted.spec.name}"
         )
     if fitted.beside:
         more = " or ".join(f"--spec {name}" for name in fitted.beside)

@@ -60,6 +60,11 @@ def fit(spec: Spec, shapes: Shapes, settings: Mapping[str, Any] | None = None) -
     stacks = stacks_of(lists, axes, shapes, problems)
     found_sizes = sizes_of(spec, axes, shapes, settings or {}, problems)
     sizes, given, untold = found_sizes.units, found_sizes.given, found_sizes.untold
+    problems += [
+        f"{one} and {other} have {sizes[one]} units each: something may be added around what is between them"
+        for one, _, other in (pair.partition(" ") for pair in spec.unlike)
+        if one in sizes and sizes[one] == sizes.get(other)
+    ]
     axes = held(axes, shapes, untold.keys())
     resolved = {t: _resolve_axes(t, a, shapes[t], sizes, given, problems) for t, a in axes.items()}
     stays = {word for key in spec.stays for word in sizes if pattern_of(key).matches(word)}
@@ -88,7 +93,7 @@ def fit(spec: Spec, shapes: Shapes, settings: Mapping[str, Any] | None = None) -
 
 
 def _choose(spec: Spec, shapes: Shapes, problems: list[str]) -> dict[str, tuple[Entry, Mapping[str, str]]]:
-    """The line that speaks of each tensor: the one with the fewest slots, and two of as few are a problem."""
+    """The line that speaks of each tensor: the one that leaves least open, and two alike are a problem."""
     exact: dict[str, list[Entry]] = {}
     for entry in spec.entries:
         if not entry.family:
@@ -124,8 +129,8 @@ Match = tuple[Entry, Mapping[str, str]]
 
 def _closest(matches: list[Match]) -> list[Match]:
     """Those whose names leave least open."""
-    fewest = min((entry.name.count("{") for entry, _ in matches), default=0)
-    return [match for match in matches if match[0].name.count("{") == fewest]
+    least = min((entry.open for entry, _ in matches), default=(0, 0))
+    return [match for match in matches if match[0].open == least]
 
 
 class _Families:

@@ -1,16 +1,16 @@
 """Names with slots, `blocks.{i}.{part}.weight`: which tensors they speak of, and what the slots stand for.
 
 A slot takes one or more of letters, digits and `_`, as many as it can, the first one before the next; one
-that stands twice takes one value. Where a literal with another character lies between any two slots, as a
-dot does, a regular expression finds them at once. Elsewhere (`{a}{b}x`) it would try every way to share the
-letters out, which for a long name takes for ever: there the places that can be reached are marked from the
-end, and only those are tried.
+that stands twice takes one value. `{i:2|4|7}` takes these alone. Where a literal with another character lies
+between any two slots, as a dot does, a regular expression finds them at once. Elsewhere (`{a}{b}x`) it would
+try every way to share the letters out, which for a long name takes for ever: there the places that can be
+reached are marked from the end, and only those are tried.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -21,7 +21,7 @@ MOST = 16  # slots of one name
 LONGEST = 10_000  # characters of a name that slots are looked for in
 TRIES = 10_000  # for a slot that stands twice, where others may take more or less
 
-_SLOT = re.compile(r"\{([A-Za-z]\w*|_)\}")  # `_` is what an empty slot is called
+_SLOT = re.compile(r"\{([A-Za-z]\w*|_)(?::([\w|]+))?\}", re.ASCII)  # `_` is what an empty slot is called
 _TAKEN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
 
 
@@ -30,8 +30,11 @@ class Pattern:
 
     def __init__(self, name: str):
         self.name = name
-        pieces = _SLOT.split(name)  # text, slot, text, slot … text
-        self.parts = [(k % 2 == 1, piece) for k, piece in enumerate(pieces) if piece]
+        pieces = _SLOT.split(name)  # text, slot, its list or None, text, slot … text
+        self.parts = [(k % 3 == 1, piece) for k, piece in enumerate(pieces) if piece and k % 3 < 2]
+        self.takes = {
+            slot: its.split("|") for slot, its in zip(pieces[1::3], pieces[2::3], strict=True) if its
+        }
 
     @cached_property
     def _expression(self) -> re.Pattern[str] | None:
@@ -45,7 +48,8 @@ class Pattern:
             elif not apart:
                 return None
             else:
-                text += f"(?P={piece})" if piece in seen else f"(?P<{piece}>[A-Za-z0-9_]+)"
+                kind = "|".join(self.takes[piece]) if piece in self.takes else "[A-Za-z0-9_]+"
+                text += f"(?P={piece})" if piece in seen else f"(?P<{piece}>{kind})"
                 apart = False
                 seen.add(piece)
         return re.compile(text)
@@ -73,6 +77,11 @@ def pattern_of(name: str) -> Pattern:
     if sum(slot for slot, _ in found.parts) > MOST:
         raise SpecError(f'"{name}" has more than {MOST} slots')
     return found
+
+
+class _Anything:
+    def __contains__(self, text: object) -> bool:
+        return True
 
 
 class _Reading:
@@ -108,11 +117,12 @@ class _Reading:
             text = taken[piece] if slot else piece
             there = self.text.startswith(text, at) and self.reached[k + 1][at + len(text)]
             return self._from(k + 1, at + len(text), taken) if there else None
+        takes: Container[str] = self.pattern.takes.get(piece, _Anything())
         end = at
         while end < len(self.text) and self.text[end] in _TAKEN:
             end += 1
         for stop in range(end, at, -1):
-            if not self.reached[k + 1][stop]:
+            if not self.reached[k + 1][stop] or self.text[at:stop] not in takes:
                 continue
             self.tries += 1
             if self.tries > TRIES:

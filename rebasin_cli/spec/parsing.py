@@ -35,13 +35,15 @@ _KEYS = {
     "groups",
     "within",
     "stays",
+    "unlike",
     "without",
     "classes",
 }
 _WORD = re.compile(r"(?:[A-Za-z]|\{[A-Za-z]\w*\})(?:[\w.-]|\{[A-Za-z]\w*\})*")
 _NAMES = re.compile(r"[A-Za-z][\w.-]*(?: [A-Za-z][\w.-]*)*", re.ASCII)
-_SLOTS = re.compile(r"\{(\w+)\}")
-_ANY_SLOT, _BRACE = re.compile(r"\{([A-Za-z]\w*)?\}"), re.compile(r"[{}]")
+_SLOTS = re.compile(r"\{(\w+)(?::[\w|]+)?\}")
+_ANY_SLOT = re.compile(r"\{([A-Za-z]\w*(:\w+(\|\w+)*)?)?\}", re.ASCII)
+_BRACE = re.compile(r"[{}]")
 _NAME = re.compile(r"(?P<name>[^\[\]?\s]+?)(?:\[(?P<rank>[0-9]{1,3})\])?(?P<optional>\?)?")
 
 
@@ -133,6 +135,7 @@ def parse(
         groups={**base.groups, **groups},
         looked_up={**inherited, **looked_up},
         stays=(*base.stays, *_texts(top.get("stays"), "stays", problems)),
+        unlike=(*base.unlike, *_texts(top.get("unlike"), "unlike", problems)),
         within={**base.within, **within},
         classes=_texts(top.get("classes"), "classes", problems),
     )

@@ -40,6 +40,12 @@ class Entry:
     def family(self) -> bool:
         return "{" in self.name
 
+    @property
+    def open(self) -> tuple[int, int]:
+        """How much its name leaves open: slots that take anything, and slots that take what they list."""
+        listing = sum(":" in slot for slot in self.name.split("{")[1:])
+        return self.name.count("{") - listing, listing
+
     @cached_property
     def parts(self) -> list[str]:
         """Its name between dots, which no slot takes."""
@@ -76,6 +82,7 @@ class Spec:
     `groups` are those of words that have more than permutations.
     `sizes` are those that no axis tells: words, or families of words where they have `{i}` slots.
     `looked_up` has names of what tells such a size: a setting of the configuration, or another word.
+    `unlike` are pairs of words that must differ in size: else something may be added around what is between.
     `stays` are words, or families of words, that keep their order: they only say that axes are equally long.
     `within` says of starred words what they lie within, where no axis does.
     `classes` are those that a configuration names, where the spec is for these alone.
@@ -94,6 +101,7 @@ class Spec:
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
     looked_up: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     stays: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()
     within: Mapping[str, str] = field(default_factory=dict, hash=False)
     groups: Mapping[str, str] = field(default_factory=dict, hash=False)
     classes: tuple[str, ...] = ()

@@ -1,10 +1,11 @@
-"""Specs for networks of other packages: found by names and shapes, as much freedom as inference finds, function kept.
+"""Specs of other packages' networks: found by names and shapes, as free as inference finds, function kept.
 
 Sizes and depths are drawn for these tests; no spec was read off them.
 """
 
 from __future__ import annotations
 
+import copy
 import importlib
 import sys
 from collections.abc import Mapping
@@ -128,8 +129,103 @@ CASES = {
     "clip": hub("clip", "CLIPModel", CLIP),
     "clip, images": hub("clip", "CLIPVisionModelWithProjection", CLIP["vision_config"]),
 }
+CASES |= {
+    f"{package} {name}": Case(spec, package, name, settings, side=side)
+    for package, spec, name, side, settings in [
+        (
+            "torchvision",
+            "torchvision_vit",
+            "VisionTransformer",
+            32,
+            {
+                "image_size": 32,
+                "patch_size": 8,
+                "num_layers": 3,
+                "num_heads": 4,
+                "hidden_dim": 32,
+                "mlp_dim": 24,
+            },
+        ),
+        ("torchvision", "torchvision_convnext", "convnext_tiny", 64, {}),
+        ("torchvision", "torchvision_efficientnet", "efficientnet_b1", 64, {}),
+        ("torchvision", "torchvision_mobilenet_v2", "mobilenet_v2", 64, {"width_mult": 0.5}),
+        ("torchvision", "torchvision_mobilenet_v3_large", "mobilenet_v3_large", 64, {}),
+        ("torchvision", "torchvision_mobilenet_v3_small", "mobilenet_v3_small", 64, {}),
+        (
+            "torchvision",
+            "torchvision_swin",
+            "SwinTransformer",
+            64,
+            {
+                "patch_size": [4, 4],
+                "window_size": [4, 4],
+                "embed_dim": 24,
+                "depths": [2, 1, 3, 1],
+                "num_heads": [2, 4, 4, 6],
+            },
+        ),
+        ("torchvision", "resnext", "resnext50_32x4d", 64, {}),
+        (
+            "timm",
+            "timm_vit",
+            "vit_tiny_patch16_224",
+            32,
+            {"img_size": 32, "depth": 3, "embed_dim": 48, "num_heads": 4},
+        ),
+        (
+            "timm",
+            "timm_vit",
+            "vit_small_patch14_dinov2",
+            28,
+            {"img_size": 28, "depth": 3, "embed_dim": 48, "num_heads": 4, "num_classes": 5},
+        ),
+        ("timm", "timm_convnext", "convnext_atto", 64, {}),
+        ("timm", "timm_convnext", "convnextv2_femto", 64, {}),
+        ("timm", "timm_convnext", "convnext_tiny", 64, {"depths": (1, 2, 3, 1), "dims": (8, 12, 20, 28)}),
+        ("timm", "timm_efficientnet", "efficientnet_b1", 64, {}),
+        ("timm", "timm_efficientnet", "mobilenetv2_050", 64, {}),
+        ("timm", "timm_mobilenet_v3_large", "mobilenetv3_large_075", 64, {}),
+        ("timm", "timm_mobilenet_v3_small", "mobilenetv3_small_100", 64, {}),
+        (
+            "timm",
+            "timm_swin",
+            "swin_tiny_patch4_window7_224",
+            64,
+            {
+                "img_size": 64,
+                "window_size": 4,
+                "embed_dim": 24,
+                "depths": (2, 1, 3, 1),
+                "num_heads": (2, 4, 4, 6),
+            },
+        ),
+        ("timm", "resnext", "resnext50_32x4d", 64, {"base_width": 2}),
+    ]
+}
+CASES |= {
+    f"hf {name}": Case(
+        "hf_convnext",
+        "transformers",
+        name,
+        {"depths": [1, 2, 3, 1], "hidden_sizes": [8, 12, 20, 28], "num_labels": 3, "image_size": 64},
+    )
+    for name in ("ConvNextForImageClassification", "ConvNextV2ForImageClassification")
+}
 INSIDE = ("encoder_last_hidden_state", "past_key_values")  # of an output: records on its way
-each_case = pytest.mark.parametrize("key", CASES)
+# One of each kind; the others over again, or large.
+SHORT = (
+    "llama",
+    "qwen3",
+    "gpt2",
+    "bert, of texts",
+    "t5, tied",
+    "vit",
+    "timm convnext_tiny",
+    "timm mobilenetv2_050",
+)
+each_case = pytest.mark.parametrize(
+    "key", [pytest.param(key, marks=() if key in SHORT else pytest.mark.sweep) for key in CASES]
+)
 
 
 def package(name: str) -> Any:
@@ -176,6 +272,8 @@ def built(case: Case, folder: Path) -> tuple[torch.nn.Module, dict[str, torch.Te
         return network, {n: file[n] for n in file}, configuration.beside(folder) or {}
     if case.package == "timm":
         network = module.create_model(case.name, pretrained=False, **case.settings)
+    elif case.settings and case.name[0].isupper():
+        network = getattr(module.models, case.name)(**case.settings)
     else:
         network = module.models.get_model(case.name, weights=None, **case.settings)
     drawn(network)
@@ -204,6 +302,7 @@ def answers(
         network = type(network).from_pretrained(folder)
         given = {"return_dict": True} | batch
     else:
+        network = copy.deepcopy(network)
         network.load_state_dict(dict(tensors))
         given = batch
     network = network.double().eval()
@@ -243,6 +342,11 @@ def check_function(
     for one, other in zip(before, after, strict=True):
         assert (one[:1] - one[1:]).abs().max() > 1e-6 * one.abs().max()  # else it says nothing
         torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-9 * float(one.abs().max()))
+
+
+def test_every_spec_of_another_package_has_a_case():
+    public = {name for name, spec in library.builtin().items() if spec.net is None}
+    assert public - {"gpt2_bare"} == {case.spec for case in CASES.values()}
 
 
 @each_case

@@ -76,7 +76,7 @@ def test_parsing_tells_every_problem_at_once_with_its_line():
     assert len(found) == 9 and set(found) == {
         'line 2: unknown key "tensor"; known: '
         "classes, description, groups, ignore, include, names, net, schema, sizes, statistics, stays, "
-        "tensors, within, without",
+        "tensors, unlike, within, without",
         "schema is 2; this version reads schema 1",
         'line 8: "c" stands here and in line 7',
         'line 4: a: "(": "(" is never closed',

@@ -164,7 +164,9 @@ AGAIN |= {
 
 
 def test_every_shipped_spec_has_a_case():
-    assert {spec for spec, _ in CASES} == set(library.builtin())
+    """Here, those of rebasin's own networks; the others in test_public.py."""
+    own = {name for name, spec in library.builtin().items() if spec.net is not None}
+    assert {spec for spec, _ in CASES} == own
 
 
 @each_case
