@@ -9,6 +9,7 @@ from rebasin_cli.errors import SpecError, UsageError
 from rebasin_cli.spec import library, parsing, sizes
 from rebasin_cli.spec.atoms import atoms
 from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.naming import pattern_of
 from rebasin_cli.spec.notation import Fixed, Product, Sum, Word
 from rebasin_cli.spec.parsing import parse, refers_to
 from rebasin_cli.spec.spec import Block, Entry
@@ -592,3 +593,120 @@ def test_what_a_spec_refers_to_is_found_however_it_is_written():
         "\x00": [],
     }.items():
         assert refers_to(text) == found, text
+
+
+# ------------------------------------------------------------------------ what shapes do not tell
+
+HEADS = "tensors:\n  q.{i}: '(heads.{i} dim.{i}*) s'\n  o.{i}: 's (heads.{i} dim.{i}*)'\n"
+
+
+def test_a_size_may_be_looked_up_in_a_configuration_and_what_none_tells_stays():
+    spec = read(HEADS + "sizes:\n  heads.{i}: config.part.n config.n\n")
+    shapes = {"q.0": (12, 5), "o.0": (5, 12)}
+    for settings, heads in (({"part": {"n": 3}, "n": 4}, 3), ({"n": 4}, 4)):
+        found = fit(spec, shapes, settings)
+        assert found.words["heads.0"] == heads and found.within["dim.0"].size == 12 // heads
+        assert found.untold == ()
+        assert fit(found.spec, shapes).words == found.words  # again, without the configuration
+    for settings in (None, {}, {"n": "4"}, {"n": True}, {"n": 0}, {"part": 3}):
+        found = fit(spec, shapes, settings)
+        assert found.words == {"s": 5} and found.untold == ("config.part.n", "config.n")
+    assert problems(lambda: fit(spec, shapes, {"n": 5}))[0].startswith("q.0  axis 0 has 12 entries")
+    own = read("include: base\nsizes:\n  heads.{i}: 6\n", include={"base": spec}.get)
+    assert fit(own, shapes).words["heads.0"] == 6
+
+
+def test_a_configuration_and_a_shape_that_disagree_are_an_error():
+    spec = read("tensors:\n  q: '(h d*)'\n  scale: 'h'\nsizes:\n  h: config.n\n")
+    assert fit(spec, {"q": (12,), "scale": (3,)}, {"n": 3}).words["h"] == 3
+    found = problems(lambda: fit(spec, {"q": (12,), "scale": (3,)}, {"n": 4}))
+    assert 'config.n is "h", 4 units' in found and 'scale  axis 0 is "h", 3 units' in found
+
+
+def test_a_size_may_be_that_of_another_word_which_must_be_there():
+    text = "tensors:\n  bias: 'h'\n  q: '(c d*)'\nsizes:\n  c: "
+    assert fit(read(text + "h\n"), {"bias": (3,), "q": (12,)}).words["c"] == 3
+    found = problems(lambda: fit(read(text + "x\n"), {"bias": (3,), "q": (12,)}))
+    assert 'sizes  "c" is as large as "x", which is no word of these tensors' in found
+
+
+def test_words_that_stay_say_that_axes_are_equally_long_and_no_more():
+    text = "tensors:\n  w: '(kv d) s'\n  norm: 'd'\nstays: [d]\n"
+    found = fitted(text, w=(12, 5), norm=(4,))
+    assert found.words == {"kv": 3, "s": 5} and found.tensors["norm"] == (Fixed(4),)
+    assert problems(lambda: fitted(text, w=(12, 5), norm=(5,)))
+    inherited = read("include: base\nstays: [s]\n", include={"base": read(text)}.get)
+    assert fit(inherited, {"w": (12, 5), "norm": (4,)}).words == {"kv": 3}
+
+
+def test_lines_may_be_included_without_a_beginning_of_their_names():
+    base = read("tensors:\n  model.w: 'a'\n  head: '. a'\n")
+    spec = read("include: base\nwithout: model.\n", include={"base": base}.get)
+    assert [entry.name for entry in spec.entries] == ["w", "head"]
+    assert problems(lambda: read("include: base\nwithout: x.\n", include={"base": base}.get)) == (
+        'without "x.": no line of what is included begins so',
+    )
+
+
+def test_a_slot_may_list_what_it_takes_and_the_name_that_leaves_least_open_is_taken():
+    text = "tensors:\n  l.{i}: 's.{i-0}'\n  l.{i:0|2|10}: 's.{i}'\n  l.3: '.'\n"
+    found = fitted(
+        text, **{f"l__{k}": (k // 2 + 1 if k in (0, 1) else 5,) for k in (0, 1)}, l__2=(7,), l__3=(4,)
+    )
+    assert found.tensors["l.1"] == (Word("s.0"),) and found.words == {"s.0": 1, "s.2": 7}
+    assert found.tensors["l.3"] == (Fixed(4),)
+    assert (
+        "l.1  is claimed by"
+        in problems(lambda: fitted("tensors:\n  l.{i:1|2}: '.'\n  l.{j:1|3}: '.'\n", l__1=(3,)))[0]
+    )
+    assert problems(lambda: read("tensors:\n  l.{i:}: '.'\n")) == (
+        'line 2: cannot read the tensor name "l.{i:}"',
+    )
+    assert (
+        pattern_of("{a:x|yy}{b}z").match("xyz") is not None and pattern_of("{a:yy}{b}z").match("xbz") is None
+    )
+
+
+def test_words_that_must_differ_in_size_are_refused_where_they_do_not():
+    text = "tensors:\n  a: 'x'\n  b: 'y x'\nunlike: [x y]\n"
+    assert fitted(text, a=(3,), b=(4, 3)).words == {"x": 3, "y": 4}
+    assert problems(lambda: fitted(text, a=(3,), b=(3, 3))) == (
+        "x and y have 3 units each: something may be added around what is between them",
+    )
+
+
+def library_of(monkeypatch, **texts):
+    specs = {}
+    for name, text in texts.items():
+        specs[name] = parsing.parse(text, name=name, include=specs.get)
+    monkeypatch.setattr(library, "builtin", lambda: specs)
+
+
+def test_of_specs_that_fit_the_one_is_taken_that_all_others_hold(monkeypatch):
+    whole = "tensors:\n  a: 'x'\n  b: 'y x'\n"
+    library_of(monkeypatch, whole=whole, still="include: whole\nstays: [x]\n")
+    found = library.find({"a": (3,), "b": (4, 3)})
+    assert found.spec.name == "still" and found.beside == ("whole",)
+
+
+def test_specs_that_read_tensors_differently_are_refused_unless_a_configuration_names_the_class(monkeypatch):
+    one = "classes: [One]\ntensors:\n  a: 'x'\n  b: '. x'\n"
+    other = "classes: [Other]\ntensors:\n  a: '.'\n  b: 'y .'\n"
+    library_of(monkeypatch, one=one, other=other)
+    shapes = {"a": (3,), "b": (4, 3)}
+    with pytest.raises(SpecError, match="several readings") as caught:
+        library.find(shapes)
+    assert caught.value.hint == "Say which: --spec one or --spec other"
+    assert library.find(shapes, {"architectures": ["Other"]}).spec.name == "other"
+    with pytest.raises(SpecError, match="no built-in spec fits"):
+        library.find(shapes, {"architectures": ["Third"]})
+
+
+def test_tensors_that_no_spec_is_near_to_are_told_why_they_are_no_chain_either():
+    shapes = {"fc1.weight": (10, 5), "fc2.weight": (10, 7), "fc3.weight": (3, 10)}
+    with pytest.raises(SpecError) as caught:
+        library._found(shapes, None)
+    assert caught.value.message == "no built-in spec fits these 3 tensors"
+    assert caught.value.problems == (
+        "no chain of layers: in no order of its layers does each take what the one before gives",
+    )
