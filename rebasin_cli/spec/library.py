@@ -173,7 +173,8 @@ def find(shapes: Shapes, settings: Settings | None = None) -> FittedSpec:
         return _surest([one for one in fitting if named in one.spec.classes] or fitting)
     # In vain, but for what keeps them from fitting.
     attempt(sorted((name for name, share in lacks.items() if share), key=lacks.__getitem__)[:TRIED])
-    count, nearest, error = min(misses, key=lambda miss: miss[:2])
+    none = (len(shapes) + 1, "", SpecError(""))  # where a configuration leaves no spec to try
+    count, nearest, error = min(misses, key=lambda miss: miss[:2], default=none)
     near = 2 * count <= len(shapes)  # else it has nothing to do with them
     raise NoSpecFits(
         f"no built-in spec fits these {len(shapes)} tensors" + f"; the nearest is {nearest}" * near,
