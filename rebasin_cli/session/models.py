@@ -146,7 +146,7 @@ def fit_spec(
                 models,
                 averaged=averaged,
                 chains=network.net is None,
-                settings=configuration.beside(models[0].path),
+                settings=configuration.beside(loading.config or models[0].path),
             )
         except NoSpecFits as error:
             if network.net is None:
