@@ -27,6 +27,7 @@ from datetime import date
 from typing import Any
 
 import torch
+from _odd_structures import ODD
 from _structures import STRUCTURES
 from torch import nn
 from torch.nn import functional as F
@@ -204,7 +205,7 @@ OWN: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
         lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 12, batch_first=True), 2),
         lambda: torch.randn(2, 5, 8),
     ),
-    **{name: (one.make, one.inputs) for name, one in STRUCTURES.items()},
+    **{name: (one.make, one.inputs) for name, one in (STRUCTURES | ODD).items()},
 }
 TIMM = ("efficientformer_l1", "levit_128s")
 

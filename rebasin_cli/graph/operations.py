@@ -105,6 +105,7 @@ OPERATIONS = _table(
     ("matmul", Operation("product", whole=True)),
     ("mm bmm mv dot addmm baddbmm addbmm addmv", Operation("product")),
     ("_trilinear", Operation("other")),  # of three tensors
+    ("_cdist_forward _euclidean_dist", Operation("other")),  # distances of rows
     ("scaled_dot_product_attention", Operation("attention", whole=True)),
     # norms
     ("batch_norm", Operation("batch_norm", whole=True)),

@@ -47,6 +47,14 @@ def _along(walk: Walk, *batches: Axes) -> Parents:
     return walk.units.aligned([(Fixed(1),) * (rank - len(axes)) + axes for axes in batches])
 
 
+@rule("_cdist_forward", "_euclidean_dist")
+def distances(walk: Walk, a: dict[str, Any]) -> Axes:
+    """Of all rows of one tensor from all rows of another: the units between are summed over."""
+    left, right = a["x1"].axes, a["x2"].axes
+    walk.unify(left[-1], right[-1], _along(walk, left[:-2], right[:-2]))
+    return (*broadcast(walk, [left[:-2], right[:-2]]), left[-2], right[-2])
+
+
 @rule("_trilinear")
 def trilinear(walk: Walk, a: dict[str, Any]) -> Axes:
     """Three tensors multiplied entry by entry, each with axes of one where it has none, and summed over."""

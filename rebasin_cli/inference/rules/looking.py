@@ -28,7 +28,7 @@ def index(walk: Walk, a: dict[str, Any]) -> Axes | None:
     else:
         value, lookups = a["self"], a["indices"]
     if any(found is not None and found.dtype in MASKS for found in lookups):
-        return _masked(walk, value.axes, lookups)
+        return _masked(walk, value.axes, lookups, walk.node.meta["val"].shape)
     looked = [d for d, lookup in enumerate(lookups) if lookup is not None]
     if len(looked) == 1 and (run := run_of_numbers(walk, walk.node, value.shape[looked[0]])) is not None:
         at = looked[0]
@@ -43,14 +43,14 @@ def index(walk: Walk, a: dict[str, Any]) -> Axes | None:
     return (*rest[:at], *found, *rest[at:])
 
 
-def _masked(walk: Walk, axes: Axes, lookups: Sequence[Value | None]) -> Axes | None:
-    """Rows where a mask is true, one after another: they stay, and so does the mask."""
+def _masked(walk: Walk, axes: Axes, lookups: Sequence[Value | None], shape: Sequence[int]) -> Axes | None:
+    """Rows of this shape where a mask is true, one after another: they stay, and so does the mask."""
     at, masks = len(lookups) - 1, [found for found in lookups if found is not None]
     if len(masks) != 1 or lookups[-1] is None:
         return None
     rank = len(masks[0].axes)
     walk.freeze((*axes[at : at + rank], *masks[0].axes), "a mask picks some of it")
-    return (*axes[:at], Fixed(walk.node.meta["val"].shape[at]), *axes[at + rank :])
+    return (*axes[:at], Fixed(shape[at]), *axes[at + rank :])
 
 
 @rule("_pack_padded_sequence")
@@ -101,11 +101,16 @@ def run_of_numbers(walk: Walk, node: fx.Node, size: int) -> range | None:
 
 @rule("index_put")
 def index_put(walk: Walk, a: dict[str, Any]) -> Axes | None:
-    """Rows put, or added, where numbers say: these stay, and the numbers go with the rows."""
+    """Rows put, or added, where numbers or a mask say: these stay, and the numbers go with the rows."""
     axes: Axes = a["self"].axes
     looked = [d for d, lookup in enumerate(a["indices"]) if lookup is not None]
-    if len(looked) != 1 or a["indices"][looked[0]].dtype in MASKS:
+    if len(looked) != 1:
         return None
+    if a["indices"][looked[0]].dtype in MASKS:
+        kept = len(axes) - len(a["indices"][looked[0]].axes) + 1
+        rows = (Fixed(1),) * (kept - len(a["values"].axes)) + a["values"].axes
+        put = _masked(walk, axes, a["indices"], [axis.size for axis in rows])
+        return None if put is None or unite(walk, [put, rows]) is None else axes
     (at,), source = looked, a["values"].axes
     walk.freeze(axes[at], "it is looked up by number")
     if not a["accumulate"]:  # of two that go to one place the last stays

@@ -30,7 +30,7 @@ UNSORTED = "a top-k that is not sorted picks of it, in an order that is not unde
 
 RULES = Rules()
 rule = RULES.rule
-PICKS = ("topk", "argmax", "max", "min")  # they make numbers of what has none
+PICKS = ("topk", "argmax", "argmin", "max", "min")  # they make numbers of what has none
 
 
 def apply(walk: Walk, name: str, arguments: dict[str, Any], read: Sequence[Value]) -> Any:
@@ -77,7 +77,7 @@ def topk(walk: Walk, a: dict[str, Any]) -> list[Value] | None:
     return [_made(walk, axes, 0), _made(walk, axes, 1, role=IDS, names=value.axes[at])]
 
 
-@rule("argmax")
+@rule("argmax", "argmin")
 def argmax(walk: Walk, a: dict[str, Any]) -> Value | None:
     value = a["self"]
     if a["dim"] is None:
@@ -192,6 +192,20 @@ def index(walk: Walk, a: dict[str, Any]) -> Value | None:
     else:
         walk.freeze(value.axes[at], LOOKS)
     return replace(value, axes=(*value.axes[:at], *lookup.axes, *value.axes[at + 1 :]), uniform=False)
+
+
+@rule("embedding", "index_select")
+def lookup(walk: Walk, a: dict[str, Any]) -> Value | None:
+    """Rows of a table, or of what is looked up along one dimension, by such numbers."""
+    value, numbers, at = (
+        (a["weight"], a["indices"], 0)
+        if "weight" in a
+        else (a["self"], a["index"], a["dim"] % len(a["self"].axes))
+    )
+    if value.role or numbers.role != IDS:
+        return None
+    walk.unify(value.axes[at], numbers.named)
+    return _made(walk, (*value.axes[:at], *numbers.axes, *value.axes[at + 1 :]))
 
 
 @rule("gather")
