@@ -532,7 +532,8 @@ def perceiver() -> nn.Module:
 
     return Written(
         forward, first=linear(3, UNITS), latents=table(4, UNITS),
-        read=nn.MultiheadAttention(UNITS, 2, batch_first=True), norm=nn.LayerNorm(UNITS), into=linear(UNITS, 6), back=linear(6, UNITS), head=linear(UNITS, OUT),
+        read=nn.MultiheadAttention(UNITS, 2, batch_first=True), norm=nn.LayerNorm(UNITS),
+        into=linear(UNITS, 6), back=linear(6, UNITS), head=linear(UNITS, OUT),
     )  # fmt: skip
 
 

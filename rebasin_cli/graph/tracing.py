@@ -29,6 +29,8 @@ from .nodes import listed
 from .operations import WHOLE
 from .program import Program, exported
 
+OWN = ("BUFFER_MUTATION", "PARAMETER_MUTATION")  # the second is not of every version of PyTorch
+
 _kept: ContextVar[dict[Any, Any] | None] = ContextVar("graphs that are kept", default=None)
 
 
@@ -146,8 +148,8 @@ def _let_through(cause: BaseException) -> None:
 def outputs_of(program: Program, kept: Kept) -> list[fx.Node]:
     """The values that must stay: what of all that the network returns is its function.
 
-    Buffers and inputs that it writes into are always among them, since the next call may read them, and
-    numbers that it looked at, since they decide what runs. Raises as
+    Inputs that it writes into are always among them, since the caller may read them, and numbers that it
+    looked at, since they decide what runs. Raises as
     `Kept.of`, and NetworkError where no tensor is returned.
     """
     own = _returned(program)
@@ -157,12 +159,21 @@ def outputs_of(program: Program, kept: Kept) -> list[fx.Node]:
             "the network returns no tensor, so nothing says what its units are for",
             hint="Let forward return what the network computes",
         )
-    written = [
+    rest = [
         node
         for node, spec in zip(listed(program.graph.output_node()), program.outputs, strict=True)
-        if spec.kind != OutputKind.USER_OUTPUT and isinstance(node, fx.Node)
+        if spec.kind != OutputKind.USER_OUTPUT and spec.kind.name not in OWN and isinstance(node, fx.Node)
     ]
-    return [*(own[place] for place in places), *written]
+    return [*(own[place] for place in places), *rest]
+
+
+def written(program: Program) -> list[tuple[fx.Node, str]]:
+    """What the network writes into its own tensors, and their names."""
+    return [
+        (node, spec.target)
+        for node, spec in zip(listed(program.graph.output_node()), program.outputs, strict=True)
+        if spec.kind.name in OWN and isinstance(node, fx.Node) and spec.target is not None
+    ]
 
 
 def measured(program: Program, output: str | int | None) -> list[fx.Node]:

@@ -358,6 +358,47 @@ def test_free_units_take_whatever_order_is_asked_of_them():
     assert units.parents(units.resolve(inner)) == {outer}
 
 
+# Structures that few networks have ------------------------------------------------------------------------
+
+LOOKED_UP = {  # → the words that it has
+    "distances": (
+        lambda s, x: s.h(torch.exp(-(torch.cdist(s.l(x), s.centres) ** 2))),
+        {"l": 6, "centres": 7},
+        {"centres": stacked(7, 6), "h": nn.Linear(7, 2)},
+    ),
+    "the nearest of a table": (
+        lambda s, x: s.h(F.embedding(torch.cdist(s.l(x), s.centres).argmin(-1), s.centres)),
+        {"l": 6},  # a unit that has an axis alone stays, and is named
+        {"centres": stacked(7, 6), "h": nn.Linear(6, 2)},
+    ),
+    "rows of two tables by one choice": (
+        lambda s, x: s.h(s.values.index_select(0, (s.l(x) @ s.keys).argmax(-1))),
+        {"l": 6, "keys": 7, "values": 5},
+        {"keys": stacked(6, 7), "values": stacked(7, 5), "h": nn.Linear(5, 2)},
+    ),
+    "rows put where a mask is true": (
+        lambda s, x: s.h(put(torch.zeros(len(x), 6), x[:, 0] > 0, s.l(x)) + s.l(x)),
+        {"l": 6},
+        {"h": nn.Linear(6, 2)},
+    ),
+}
+
+
+def put(onto, mask, rows):
+    onto = onto.to(rows.dtype)
+    onto[mask] = rows[mask]
+    return onto
+
+
+@pytest.mark.parametrize("name", LOOKED_UP)
+def test_what_is_nearest_chosen_or_masked_moves(name):
+    forward, words, layers = LOOKED_UP[name]
+    torch.manual_seed(0)
+    layers = {key: nn.Parameter(it.clone()) if torch.is_tensor(it) else it for key, it in layers.items()}
+    found = infer(Net(forward, l=nn.Linear(3, 6), **layers), ROWS)
+    assert found.fitted.words == words and found.proof is not None and not found.refused
+
+
 # Compared with a spec that somebody wrote -----------------------------------------------------------------
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.export.graph_signature import InputKind, InputSpec, OutputKind
+from torch.export.graph_signature import InputKind, InputSpec
 
 from ...graph.nodes import by_name, schema_of
 from ...graph.operations import operation_of
 from ...graph.program import Program, placeholders
-from ...graph.tracing import needed_for, outputs_of
+from ...graph.tracing import needed_for, outputs_of, written
 from ...networks.returned import Kept
 from ..axes.axes import Axes, Fixed, Var, variables
 from ..axes.stack import Stack
@@ -51,8 +51,8 @@ def follow(
 
 
 def _through(walk: Walk, program: Program, kept: Kept) -> None:
-    outputs = outputs_of(program, kept)
-    needed = needed_for(outputs)
+    outputs, own = outputs_of(program, kept), written(program)
+    needed = needed_for([*outputs, *(node for node, _ in own)])
     values = walk.values
     parameters: dict[fx.Node, str] = {}
     sources = {spec.arg.name: spec for spec in program.inputs if hasattr(spec.arg, "name")}
@@ -74,9 +74,14 @@ def _through(walk: Walk, program: Program, kept: Kept) -> None:
     walk.here = None
     for value in _values([values.get(node) for node in outputs]):
         _freeze(walk, value, OUTPUT)
-    for spec in program.outputs:
-        if spec.kind == OutputKind.BUFFER_MUTATION:
-            walk.freeze(walk.tensors.get(spec.target or "", ()), WRITTEN)
+    for node, name in own:  # the next call reads it in its own order
+        value, axes = _joined(walk, values.get(node)), walk.tensors.get(name)
+        if axes is None or not isinstance(value, Value) or not value.known:
+            walk.freeze(axes or (), WRITTEN)
+            for given in _values(value):
+                _freeze(walk, given, WRITTEN)
+            continue
+        rules.unite(walk, [axes, value.axes])
 
 
 def meeting(walk: Walk, program: Program, tensors: Collection[str]) -> set[Var]:
