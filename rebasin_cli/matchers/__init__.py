@@ -28,7 +28,9 @@ from typing import Any
 
 import torch
 
+from ..errors import unknown
 from ..registry import Registry
+from ..registry.options import of_class
 from ..runtime.ranks import ALONE, Ranks
 from ..spec.spec import FittedSpec
 from ..symmetry.elements import Elements, element_of
@@ -45,6 +47,17 @@ PROMISES = {
 }
 
 INITS = ("wm", "am", "identity")  # where permutations that are learnt may start
+
+
+class Declared:
+    """Options of a method, which refuse what their declarations rule out. Raises UsageError."""
+
+    def __post_init__(self) -> None:
+        for one in of_class(type(self)):
+            value = getattr(self, one.name)
+            one.check(value)
+            if one.kind == "start" and value not in (None, *one.choices):  # files are read by commands
+                raise unknown(one.name, value, one.choices)
 
 
 @dataclass(frozen=True)
@@ -73,6 +86,10 @@ class State:
     def permutations(self) -> tuple[Permutations, ...]:
         """The orders alone."""
         return tuple(element.permutations for element in self.elements)
+
+    def named(self, prefix: str) -> dict[str, torch.Tensor]:
+        """The tensors whose names begin so, by what follows."""
+        return {n.removeprefix(prefix): t for n, t in self.tensors.items() if n.startswith(prefix)}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..errors import UsageError, unknown
+from ..errors import UsageError
 from ..registry import option
 from ..symmetry import assignment, permutation
 from ..symmetry.elements import Elements
@@ -39,11 +39,6 @@ class Options(Looking):
     then: str = option(
         "nothing", "From what activations say, go on by weights (wm).", choices=("nothing", "wm")
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.then not in ("nothing", "wm"):
-            raise unknown("then", self.then, ("nothing", "wm"))
 
 
 def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)

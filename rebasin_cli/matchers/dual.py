@@ -61,17 +61,11 @@ class Options(am.Options, Effort):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.share <= 1:
-            raise UsageError(
-                f"a mix of {self.share:g} makes no sense",
-                hint="Give 0 (weights alone) … 1 (activations alone)",
-            )
         if self.at not in ("post", "pre") and self.share != 1:
             raise UsageError(
                 f"a mix has one similarity of activations, and --at {self.at} has two, one before the other",
                 hint=f"Choose --at post or pre, or --method am --at {self.at}",
             )
-        self.descent()
 
     @property
     def share(self) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import UsageError, unknown
+from ..errors import UsageError
 from ..registry import option
 from . import MatchResult, Problem
 from .straight_through.search import initial, objective, search
@@ -49,12 +49,6 @@ class Options(Training):
         choices=MIXTURES,
     )
     parameter: str = option("model", "What the optimizer moves.", choices=PARAMETERS)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, known in (("mixture", MIXTURES), ("parameter", PARAMETERS)):
-            if getattr(self, name) not in (None, *known):
-                raise unknown(name, getattr(self, name), known)
 
 
 def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UsageError, unknown
+from ..errors import UsageError
 from ..registry import PLAIN, option
 from . import MatchResult, Problem
 from .straight_through.search import search
@@ -74,8 +74,6 @@ class Options(Training):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.weights_prior not in PRIORS:
-            raise unknown("weights prior", self.weights_prior, PRIORS)
         if self.as_published:
             changed = [
                 name for name in PUBLISHED if getattr(self, name) not in (DEFAULTS[name], PUBLISHED[name])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -76,13 +76,7 @@ class Attack:
         return f"pgd-{self.steps}{times}@{self.epsilon:.6g}{pace}"
 
     def account(self) -> dict[str, Any]:
-        return {
-            "norm": "linf",
-            "epsilon": self.epsilon,
-            "alpha": self.alpha,
-            "steps": self.steps,
-            "restarts": self.restarts,
-        }
+        return {"norm": "linf", **asdict(self)}
 
     @property
     def passes(self) -> int:

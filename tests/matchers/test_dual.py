@@ -159,9 +159,9 @@ def test_units_that_the_data_never_wakes_are_matched_by_their_weights():
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"mix": -0.1}, "mix of -0.1"),
-        ({"mix": 1.5}, "mix of 1.5"),
-        ({"mix": float("nan")}, "mix of nan"),
+        ({"mix": -0.1}, "--mix -0.1"),
+        ({"mix": 1.5}, "--mix 1.5"),
+        ({"mix": float("nan")}, "--mix nan"),
         ({"at": "both"}, "--at post-then-pre"),
         ({"at": "constrained"}, "--at constrained"),
         ({"effort": "utmost"}, "unknown effort"),

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 DEFAULT = (CROSS_ENTROPY, ACCURACY)  # what is measured where nobody says anything else
 
 
+class Plain:
+    """Whose fields are what a report has of it."""
+
+    def plain(self: Any) -> dict[str, Any]:
+        return asdict(self)
+
+
 @dataclass(frozen=True)
 class Begun:
     """Of a search that another method's result is the beginning of; None: it does not say."""
@@ -36,7 +43,7 @@ class Learned(Begun):
 
 
 @dataclass(frozen=True)
-class Rounded:
+class Rounded(Plain):
     """How a relaxed search came to permutations: mean losses of the line in nats, counts of units that moved.
 
     `chosen` is "start", "nearest" or "draw 3"; the best by the loss alone, and with the pull to the start.
@@ -54,9 +61,6 @@ class Rounded:
     units_moved_nearest: int
     units: int
 
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Relaxed(Begun):
@@ -66,7 +70,7 @@ class Relaxed(Begun):
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(Plain):
     """Of words that a constraint couples: what is reached within it, and the `bound` that nothing exceeds.
 
     `free`: what is best without the constraint keeps it. `before` is the sum before the activation, `allowed`
@@ -81,9 +85,6 @@ class Certificate:
     before: float
     allowed: float
 
-    def plain(self) -> dict[str, Any]:
-        return asdict(self) | {"words": list(self.words)}
-
 
 @dataclass(frozen=True)
 class Constrained:
@@ -93,7 +94,7 @@ class Constrained:
 
 
 @dataclass(frozen=True)
-class Mixed:
+class Mixed(Plain):
     """Of a search that tried several shares of activations: the `mix` that was taken, what each mean `lacks`.
 
     That is the mean square of what it lacks of both models' outputs, by the mix as text. `words` are of
@@ -105,24 +106,18 @@ class Mixed:
     joined: float
     words: Mapping[str, float]
 
-    def plain(self) -> dict[str, Any]:
-        return {"mix": self.mix, "lacks": dict(self.lacks), "joined": self.joined, "words": dict(self.words)}
-
 
 Account = Begun | Learned | Relaxed | Constrained | Mixed
 
 
 @dataclass(frozen=True)
-class Polish:
+class Polish(Plain):
     """What swaps on the true loss came to: how many, in how many steps, and held-out losses in nats."""
 
     steps: int
     swaps: int
     before: float
     after: float
-
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)

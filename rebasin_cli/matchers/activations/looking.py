@@ -107,7 +107,5 @@ def _nearest(
         perms = {} if fitted.groups[word] in MATRICES else {word: one.perm}
         return perms, {} if one.map is None else {word: one.map}, one.value
     inner = {word: seen[word] for word in unit.starred if word in seen}
-    order, each, value = projection.heads(inner, fitted.groups, fitted.within, still=unit.outer is None)
-    perms = {} if unit.outer is None else {unit.outer: order}
-    perms |= {word: one for word, one in each.items() if one.ndim == 1}
-    return perms, {word: one for word, one in each.items() if one.ndim > 1}, value
+    best = turned.nearest(unit, inner, fitted)
+    return best.perms, best.maps, best.gain

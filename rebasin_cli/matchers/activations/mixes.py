@@ -120,12 +120,8 @@ class _Means:
         return self.ensemble.missing(networks.load(self.own, mean))
 
 
-def _order(mix: float) -> str:
-    return f"mix {mix:g} order "
-
-
-def _map(mix: float) -> str:
-    return f"mix {mix:g} map "
+def _of(mix: float) -> str:
+    return f"mix {mix:g} "
 
 
 def _reporting(problem: Problem, number: int, done: Mapping[float, MatchResult]) -> Callable[[State], None]:
@@ -134,8 +130,8 @@ def _reporting(problem: Problem, number: int, done: Mapping[float, MatchResult])
     tensors: dict[str, torch.Tensor] = {}
     for mix, found in done.items():
         notes |= {f"{BEFORE}{mix:g}": found.objective_before, f"{AFTER}{mix:g}": found.objective_after}
-        tensors |= {f"{_order(mix)}{word}": perm for word, perm in found.permutations[0].items()}
-        tensors |= {f"{_map(mix)}{word}": map_ for word, map_ in found.elements[0].maps.items()}
+        its = acts.tensors_of(found.elements[0])
+        tensors |= {f"{_of(mix)}{name}": tensor for name, tensor in its.items()}
 
     def report(state: State) -> None:
         problem.report(replace(state, notes={**state.notes, **notes}, tensors={**state.tensors, **tensors}))
@@ -145,10 +141,5 @@ def _reporting(problem: Problem, number: int, done: Mapping[float, MatchResult])
 
 def _known(kept: State, mix: float) -> MatchResult:
     """What an earlier search had found, of a kept state."""
-
-    def named(prefix: str) -> dict[str, torch.Tensor]:
-        return {n.removeprefix(prefix): t for n, t in kept.tensors.items() if n.startswith(prefix)}
-
-    maps = {word: map_.double() for word, map_ in named(_map(mix)).items()}
     before, after = (kept.notes[f"{name}{mix:g}"] for name in (BEFORE, AFTER))
-    return MatchResult((Elements(named(_order(mix)), maps),), before, after, 1, 1, True)
+    return MatchResult((acts.of_tensors(kept.named(_of(mix))),), before, after, 1, 1, True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...errors import UsageError, unknown
 from ...registry import option
+from .. import Declared
 
 COSTS = ("correlation", "inner", "l2")
 AT = ("post", "pre", "post-then-pre", "constrained", "both")
@@ -13,7 +13,7 @@ SITES = ("all", "first", "last")
 
 
 @dataclass(frozen=True)
-class Looking:
+class Looking(Declared):
     """`cost`: correlation of standardised units; inner, their mean products, not centred; l2, the squared
     distance, which differs from inner by what no permutation changes.
 
@@ -35,10 +35,6 @@ class Looking:
     limit: int = option(10_000, "Look at this many training samples.", min=1)
 
     def __post_init__(self) -> None:
-        for name, known in (("cost", COSTS), ("at", AT), ("sites", SITES)):
-            if getattr(self, name) not in known:
-                raise unknown(name, getattr(self, name), known)
+        super().__post_init__()
         if self.at == "both":
             object.__setattr__(self, "at", "post-then-pre")
-        if self.limit < 1:
-            raise UsageError(f"a limit of {self.limit} samples leaves nothing", hint="Give 1 or more.")

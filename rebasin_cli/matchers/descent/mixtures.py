@@ -30,7 +30,7 @@ from ...symmetry import assignment, permutation, projection
 from ...symmetry.assignment import Solution
 from ...symmetry.elements import Elements
 from ...types import Tensors
-from . import starred
+from . import starred, turned
 from .assignments import THREADED
 from .baked import constant
 from .line import on_the_way
@@ -144,19 +144,15 @@ class Mixtures:
             coupled.update(group.words)
             outer = None if group.outer is None else matrices[group.outer, False]
             inner = {word: matrices[word, False] for word in group.starred}
-            order, each, _ = projection.heads(inner, fitted.groups, fitted.within, outer, still=outer is None)
-            if group.outer is not None:
-                perms[group.outer] = order
-            perms |= {word: one for word, one in each.items() if one.ndim == 1}
-            maps |= {word: one for word, one in each.items() if one.ndim > 1}
+            found = turned.nearest(group, inner, fitted, outer)
+            perms, maps = perms | found.perms, maps | found.maps
         alone = [word for word in fitted.words if word not in coupled]
         perms |= self._ordered({w: matrices[w, False] for w in alone if w not in fitted.groups}, k)
         for word in (word for word in alone if word in fitted.groups):
             kind, order = fitted.groups[word], matrices.get((word, True))
-            found = projection.project(matrices[word, False], kind, order=order)
-            perms[word] = found.perm
-            if found.map is not None:
-                maps[word] = found.map
+            one = projection.project(matrices[word, False], kind, order=order)
+            perms[word] = one.perm
+            maps |= {} if one.map is None else {word: one.map}
         return Elements(permutation.carried(perms, fitted.within), maps)
 
     def _ordered(self, matrices: Mapping[str, torch.Tensor], k: int | None) -> dict[str, torch.Tensor]:

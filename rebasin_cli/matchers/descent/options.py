@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...errors import unknown
 from ...registry import option
+from .. import Declared
 
 ATTEMPTS = {
     "fast": ("descent",),
@@ -20,7 +20,7 @@ TURNING = {  # where words take more than an order
 
 
 @dataclass(frozen=True)
-class Sweeps:
+class Sweeps(Declared):
     """How long a search goes round at most."""
 
     max_sweeps: int = option(100, "Stop the search after this many sweeps.", min=1, effect="length")
@@ -49,13 +49,9 @@ class Effort(Sweeps):
         effect="nothing",
     )
 
-    def __post_init__(self) -> None:
-        if self.effort not in ATTEMPTS:
-            raise unknown("effort", self.effort, ATTEMPTS)
-
 
 @dataclass(frozen=True)
-class Tolerance:
+class Tolerance(Declared):
     """A gain below this share of ‖A‖·‖B‖, over the tensors concerned, counts as none."""
 
     tolerance: float = option(1e-12, "A gain below this share of the norms counts as none.", min=0)

@@ -116,11 +116,7 @@ class Rounds:
         self.number, self.begun = int(state.notes["start"]), int(state.notes["begun"])
         if self.number < len(self.starts):
             self.starts[self.number].many.current = list(state.elements)
-        elements = []
-        for k in range(len(state.elements)):
-            name = f"{ENDED}{k} "
-            tensors = {n.removeprefix(name): t for n, t in state.tensors.items() if n.startswith(name)}
-            elements.append(acts.of_tensors(tensors))
+        elements = [acts.of_tensors(state.named(f"{ENDED}{k} ")) for k in range(len(state.elements))]
         self.ended = state.notes["ended"], elements
 
     def result(self, converged: bool) -> MatchResult:

@@ -7,8 +7,8 @@ is in canonical form, so that a word of them is only ordered.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -74,13 +74,24 @@ def _heads(
 
     matrices = {word: matrix(word) for word in group.starred}
     outer = matrix(group.outer) if group.outer is not None and pair.single[group.outer] else None
+    best = nearest(group, matrices, fitted, outer)
+    before = sum(float(m.double().trace()) for m in [*matrices.values(), *([] if outer is None else [outer])])
+    return replace(best, gain=best.gain - before)
+
+
+def nearest(
+    group: Group, matrices: Mapping[str, torch.Tensor], fitted: FittedSpec, outer: torch.Tensor | None = None
+) -> Change:
+    """The element of heads and the words within them nearest to these matrices; its gain is what it is worth.
+
+    `outer` is a similarity of the heads themselves.
+    """
     order, found, value = projection.heads(
         matrices, fitted.groups, fitted.within, outer, still=group.outer is None
     )
-    before = sum(float(m.double().trace()) for m in [*matrices.values(), *([] if outer is None else [outer])])
     perms = {} if group.outer is None else {group.outer: order}
     perms |= {word: each for word, each in found.items() if each.ndim == 1}
-    return Change(perms, {word: each for word, each in found.items() if each.ndim > 1}, value - before)
+    return Change(perms, {word: each for word, each in found.items() if each.ndim > 1}, value)
 
 
 def _atoms(pair: Pair, word: str, known: Collection[str] | None) -> list[Atom]:

@@ -64,12 +64,11 @@ def polish(
     permutations: Sequence[Permutations],
     length: Length,
     *,
-    weights: Sequence[float] | None = None,
     progress: Callable[[int, float], None] = lambda steps, loss: None,
 ) -> Polished:
     """Better permutations than those of a search, for every model but the first, or the same.
 
-    `weights` are those of the mean (default: equal). Samples are of `problem.data`, in an order drawn by the
+    Samples are of `problem.data`, in an order drawn by the
     seed, some of them held out. A time may be overrun by one step. `progress` hears of
     every step. Raises UsageError without a network or data,
     DataError and NetworkError.
@@ -78,7 +77,7 @@ def polish(
         raise UsageError("--polish runs the network on data", hint="Give both: network=…, data=…")
     began = time.monotonic()
     with torch.inference_mode(False), torch.enable_grad():
-        run = _Run(problem, permutations, weights)
+        run = _Run(problem, permutations)
         before, steps = run.held_loss, 0
         turns = [(k, word) for k in range(len(run.models)) for word in run.places]
         idle = 0  # steps without a swap: two rounds of these end it
@@ -100,12 +99,10 @@ def polish(
 class _Run:
     """The models as they stand, their mean, and the held-out loss there."""
 
-    def __init__(
-        self, problem: Problem, permutations: Sequence[Permutations], weights: Sequence[float] | None
-    ):
+    def __init__(self, problem: Problem, permutations: Sequence[Permutations]):
         self.problem, self.midpoint = problem, Midpoint(problem)
         fitted, count = problem.fitted, len(problem.models)
-        self.weights = [1 / count] * count if weights is None else list(weights)
+        self.weights = [1 / count] * count
         names = self.midpoint.names
         reference, *others = problem.models
         moved = [

@@ -22,7 +22,7 @@ from torch import Tensor
 from ...checkpoints.tensors import replaced
 from ...datasets import Data
 from ...datasets.batches import size_of, to_device
-from ...errors import CheckpointError, UsageError, unknown
+from ...errors import CheckpointError, UsageError
 from ...learning.loop import Learner, Passes, a_pass, learn
 from ...learning.recipe import has_convolutions
 from ...registry import option
@@ -32,7 +32,7 @@ from ...symmetry.elements import Elements
 from ...symmetry.lists import without_lists
 from ...symmetry.permutation import permuted
 from ...types import Permutations
-from .. import INITS, MatchResult, Problem, State
+from .. import INITS, Declared, MatchResult, Problem, State
 from ..accounts import Relaxed, Rounded
 from ..straight_through.mixture import Mixture
 from ..straight_through.starting import STARTS, started
@@ -44,7 +44,7 @@ CHOICES = ("loss", "penalised")
 
 
 @dataclass(frozen=True)
-class Descent:
+class Descent(Declared):
     """`epochs` of descent from `init` at `learning_rate`, `projections` rounds of `projection` a step.
 
     `nu`: the pull to where the search began is ‖P − P⁰‖²/(2ν). Of each matrix `terms` permutations are taken
@@ -77,15 +77,7 @@ class Descent:
     limit: int | None = option(None, "Train on this many samples an epoch.", min=1)
 
     def __post_init__(self) -> None:
-        named = [("projection", PROJECTIONS), ("choose", CHOICES)]
-        for name, known in named if self.init is None else [*named, ("init", INITS)]:
-            if getattr(self, name) not in known:
-                raise unknown(name, getattr(self, name), known)
-        for name, least in (("epochs", 1), ("projections", 1), ("terms", 1), ("samples", 0), ("scored", 1)):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} is {getattr(self, name)}; expected {least} or more")
-        if self.limit is not None and self.limit < 1:
-            raise UsageError(f"a limit of {self.limit} samples leaves nothing", hint="Give 1 or more.")
+        super().__post_init__()
         if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
             raise UsageError(f"a learning rate of {self.learning_rate:g} makes no sense", hint="Try 0.25.")
         if not 0 < self.nu < math.inf:

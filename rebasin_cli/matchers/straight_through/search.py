@@ -153,7 +153,7 @@ class Run(Learner):
         kept, self.done, self.objective = start.tensors, start.sweep, start.objective
         self.best = tuple(dict(perms) for perms in start.permutations)
         if self.turning is not None:
-            self.turning.resume(kept, self.best)
+            self.turning.resume(start)
         self.followers.place(
             [
                 {word: kept[f"at.{k}.{word}"] for word in perms}
@@ -161,13 +161,10 @@ class Run(Learner):
             ]
         )
         if self.turning is not None:
-            self.turning.resume_signs(kept)
+            self.turning.resume_signs(start)
         for k, (dummy, optimizer) in enumerate(zip(self.dummies, self.optimizers, strict=True)):
             dummy.copy_(kept[f"dummy.{k}"])
-            prefix = f"optimizer.{k}."
-            optimizer.resume(
-                {name.removeprefix(prefix): t for name, t in kept.items() if name.startswith(prefix)}
-            )
+            optimizer.resume(start.named(f"optimizer.{k}."))
         self.history = [*unpacked(kept["history"])]
         self.init = STARTS[int(start.notes["init"])]
         self.solves = int(start.notes["solves"])

@@ -15,9 +15,9 @@ import torch
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from ...errors import UsageError, unknown
+from ...errors import UsageError
 from ...registry import option
-from .. import INITS
+from .. import INITS, Declared
 
 OPTIMIZERS = ("adam", "sgd")
 PRECISIONS = ("fp32", "bf16")
@@ -29,7 +29,7 @@ KEPT = {"adam": ("step", "exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(Declared):
     """`optimizer` (adam, or sgd with momentum 0.9) and `learning_rate` (1e-3, or 1e-2) move the dummies.
 
     `share` of all permutations are solved anew in each step: 1 is all of them, and None as many as take
@@ -60,14 +60,7 @@ class Training:
     limit: int | None = option(None, "Train on this many samples an epoch.", min=1)
 
     def __post_init__(self) -> None:
-        named = [("optimizer", OPTIMIZERS), ("precision", PRECISIONS)]
-        for name, known in named if self.init is None else [*named, ("init", INITS)]:
-            if getattr(self, name) not in known:
-                raise unknown(name, getattr(self, name), known)
-        if self.epochs < 1:
-            raise UsageError(f"{self.epochs} epochs leave nothing to do", hint="Give 1 or more.")
-        if self.limit is not None and self.limit < 1:
-            raise UsageError(f"a limit of {self.limit} samples leaves nothing", hint="Give 1 or more.")
+        super().__post_init__()
         if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
             raise UsageError(f"a learning rate of {self.learning_rate:g} makes no sense", hint="Try 1e-3.")
         if self.share is not None and not 0 < self.share <= 1:

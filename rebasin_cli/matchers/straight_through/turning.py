@@ -14,8 +14,8 @@ import torch
 
 from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
-from ...types import Permutations, Tensors
-from .. import Problem
+from ...types import Permutations
+from .. import Problem, State
 from .learned import Learned
 from .mixture import Flat
 from .ordered import Ordered
@@ -110,8 +110,7 @@ class Turning:
         tensors: dict[str, torch.Tensor] = {}
         parts = zip(self.begun, self.best, self.learned, self.followers, strict=True)
         for k, (begun, best, learned, follower) in enumerate(parts):
-            tensors |= {f"begun.{k}.{word}": perm for word, perm in begun.permutations.items()}
-            tensors |= {f"begun map.{k}.{word}": map_ for word, map_ in begun.maps.items()}
+            tensors |= {f"begun.{k}.{name}": tensor for name, tensor in acts.tensors_of(begun).items()}
             tensors |= {f"best map.{k}.{word}": map_ for word, map_ in best.maps.items()}
             tensors |= {f"signs.{k}.{word}": signs for word, signs in follower.signs.items()}
             for word, numbers in learned.numbers.items():
@@ -121,17 +120,16 @@ class Turning:
                     tensors[f"moment {name}.{k}.{word}"] = value
         return tensors
 
-    def resume(self, kept: Tensors, best: Sequence[Permutations]) -> None:
+    def resume(self, start: State) -> None:
         """Stand as a search began, with its numbers. Raises KeyError for what it lacks."""
-        count = len(self.problem.models) - 1
-        words = acts.identity(self.fitted).permutations
-        self.stand(
-            [
-                Elements({word: kept[f"begun.{k}.{word}"] for word in words}, _of(kept, f"begun map.{k}."))
-                for k in range(count)
-            ]
-        )
-        self.best = tuple(Elements(dict(perms), _of(kept, f"best map.{k}.")) for k, perms in enumerate(best))
+        kept, every = start.tensors, range(len(self.problem.models) - 1)
+        begun = [acts.of_tensors(start.named(f"begun.{k}.")) for k in every]
+        for k, element in enumerate(begun):
+            if lacking := self.fitted.words.keys() - element.permutations.keys():
+                raise KeyError(f"begun.{k}.{min(lacking)}")
+        self.stand(begun)
+        best = enumerate(start.permutations)
+        self.best = tuple(Elements(dict(perms), start.named(f"best map.{k}.")) for k, perms in best)
         for k, learned in enumerate(self.learned):
             for word, numbers in learned.numbers.items():
                 with torch.no_grad():
@@ -140,12 +138,8 @@ class Turning:
                 if self.optimizer is not None and kept.keys() >= {*names.values()}:
                     self.optimizer.state[numbers] = {n: kept[name].clone() for n, name in names.items()}
 
-    def resume_signs(self, kept: Tensors) -> None:
+    def resume_signs(self, start: State) -> None:
         """Stand as the search stood, whose orders are there already."""
         for k, follower in enumerate(self.followers):
-            follower.place_signs({word: kept[f"signs.{k}.{word}"] for word in follower.signs})
+            follower.place_signs({word: start.tensors[f"signs.{k}.{word}"] for word in follower.signs})
         self.write()
-
-
-def _of(kept: Tensors, prefix: str) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): t for name, t in kept.items() if name.startswith(prefix)}
