@@ -17,6 +17,7 @@ from ..errors import NetworkError, NotProven
 from ..graph.program import Program
 from ..graph.tracing import export
 from ..networks.returned import Kept
+from ..networks.running import arguments_of
 from ..networks.state import fresh, own_state
 from ..proof import drawing
 from ..proof import prove as proving
@@ -117,11 +118,7 @@ def folds_of(
     module: nn.Module, inputs: Any, output: str | int | None = None, not_kept: Sequence[str] = ()
 ) -> Folds:
     """What the canonical form of a network folds away; `inputs` is one batch. Raises as `infer`."""
-    if isinstance(inputs, Mapping):
-        args, kwargs = (), dict(inputs)
-    else:
-        args, kwargs = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {}
-    program = _exported(module, args, kwargs)
+    program = _exported(module, *arguments_of(inputs))
     kept = Kept(output, tuple(not_kept))
     walk = follow(module, program, kept)
     drop_unwritable(walk)

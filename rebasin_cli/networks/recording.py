@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..datasets.batches import tensors_in
 from .folding import folded
 from .layout import Wrapper, in_parts
+from .running import inputs_of
 
 MOST = 256 << 20  # bytes of outputs
 
@@ -34,7 +35,7 @@ class Recording(Wrapper):
         alone = args[0] if len(args) == 1 and not kwargs and isinstance(args[0], Tensor) else None
         if alone is not None and (before := self.known(alone)) is not None:
             return before
-        inputs = kwargs or (args[0] if len(args) == 1 else args)
+        inputs = inputs_of(args, kwargs)
         with folded(self.network, inputs, self.output):
             answer = in_parts(self.network, inputs, self.output)
         size = sum(t.numel() * t.element_size() for t in tensors_in(answer))

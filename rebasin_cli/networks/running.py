@@ -44,12 +44,21 @@ def returned(network: Callable[..., Any], inputs: Any, *, output: str | int | No
 
 def forward(network: Callable[..., Any], inputs: Any) -> Any:
     """`network(inputs)`, a dict as keywords, a tuple as arguments. Raises NetworkError if it fails."""
+    args, kwargs = arguments_of(inputs)
     with user_code(lambda: f"the network fails on inputs {describe(inputs)}"):
-        if isinstance(inputs, Mapping):
-            return network(**inputs)
-        if isinstance(inputs, (tuple, list)):
-            return network(*inputs)
-        return network(inputs)
+        return network(*args, **kwargs)
+
+
+def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments of a batch."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
+
+
+def inputs_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The batch that has these arguments, where it is one or has them all by keyword; else a tuple."""
+    return kwargs or (args[0] if len(args) == 1 else args)
 
 
 def check_runs(network: nn.Module, inputs: Any) -> None:

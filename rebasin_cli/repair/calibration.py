@@ -14,7 +14,7 @@ from ..datasets.batches import checked
 from ..errors import UsageError
 from ..networks.classes import IGNORED, turned
 from ..networks.layout import Wrapper, in_parts
-from ..networks.running import evaluating, fed
+from ..networks.running import evaluating, fed, inputs_of
 
 COLDEST, HOTTEST = 1e-2, 1e2
 FITTED = 1 << 20  # logits that a temperature is fitted to again and again, while something is learnt
@@ -92,7 +92,7 @@ class Scaled(Wrapper):
         self.details = {"temperature": self.temperature}
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        inputs = kwargs or (args[0] if len(args) == 1 else args)
+        inputs = inputs_of(args, kwargs)
         divided: Tensor = in_parts(self.network, inputs, self.output) / self.temperature
         return divided
 

@@ -20,7 +20,7 @@ from ..graph.interpreter import Run, given
 from ..graph.nodes import arguments, name_of, operation
 from ..graph.program import Program
 from ..graph.tracing import export, line_of
-from ..networks.running import check_runs, fed
+from ..networks.running import arguments_of, check_runs, fed
 from ..types import Batches
 
 
@@ -74,13 +74,6 @@ class Producers:
     def run(self, state: Mapping[str, torch.Tensor], inputs: Any, nodes: Iterable[fx.Node] = ()) -> Run:
         """A run of the graph on these parameters and inputs, that has not begun; `nodes` as of `Run`."""
         return Run(self.program, given(self.program, state, arguments_of(inputs)), nodes)
-
-
-def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments of a batch."""
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
 
 
 def find(network: nn.Module, inputs: Any) -> Producers:

@@ -13,8 +13,8 @@ from ...datasets.batches import checked, part_of, size_of
 from ...errors import CheckpointError
 from ...networks.layout import laid
 from ...networks.returned import Kept
-from ...networks.running import fed
-from ...repair.producers import arguments_of, shape_of
+from ...networks.running import arguments_of, fed
+from ...repair.producers import shape_of
 from ...runtime import devices
 from ...runtime.threads import beside
 from .. import Problem

@@ -28,7 +28,7 @@ from ...graph.program import Program
 from ...graph.tracing import export
 from ...inference.rules.following import follow
 from ...networks.returned import Kept
-from ...networks.running import check_runs
+from ...networks.running import check_runs, inputs_of
 from ...spec.spec import FittedSpec
 from ...symmetry.lists import without_lists
 from .showing import Graph, Place
@@ -73,7 +73,7 @@ def find(
     try:
         program = export(network, args, kwargs)
     except NetworkError as error:
-        check_runs(network, kwargs or (args[0] if len(args) == 1 else args))
+        check_runs(network, inputs_of(args, kwargs))
         raise NetworkError(
             "the network cannot be traced, so nobody knows where its units' activations are",
             problems=error.problems,

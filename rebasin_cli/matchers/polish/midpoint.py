@@ -16,7 +16,7 @@ from ... import networks
 from ...datasets.batches import map_tensors, tensors_in, to_device
 from ...errors import NetworkError
 from ...networks.classes import logits_of
-from ...networks.running import fed, forward, pick, returned
+from ...networks.running import arguments_of, fed, forward, pick, returned
 from ...networks.scoring import Loss
 from .. import Problem
 from ..straight_through.mixture import prepared
@@ -44,7 +44,7 @@ class Midpoint:
     def loss(self, tensors: Mapping[str, Tensor], batch: tuple[Any, Any]) -> Tensor:
         """The mean loss of a batch at a point, a tensor."""
         inputs, targets = batch
-        outputs = functional_call(self.network, dict(tensors), *_arguments(inputs))
+        outputs = functional_call(self.network, dict(tensors), *arguments_of(inputs))
         return self.scored(pick(outputs, self.problem.output), targets, checked=True)
 
     def batch(self, inputs: Any, targets: Any, number: int) -> tuple[Any, Any]:
@@ -100,10 +100,3 @@ class Midpoint:
                 log.info("changes are tried one after the other, since they cannot be batched: %s", cause)
                 self.at_once = False
         return [self.loss({**tensors, **change}, batch).item() for change in changes]
-
-
-def _arguments(inputs: Any) -> tuple[Any, ...]:
-    """Positional and keyword arguments, as `functional_call` takes them."""
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,),)
