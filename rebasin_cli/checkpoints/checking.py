@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -227,13 +228,5 @@ class Wrong:
             return ""
         found = ((self._nan, "NaN"), (self._infinite, "infinite"))
         counts = [f"{count:,} {word}" for count, word in found if count]
-        at = _position(self._first, self._shape)
+        at = [int(position) for position in np.unravel_index(self._first, self._shape)]
         return f"{' and '.join(counts)} of {self._seen:,} values, first at {at}"
-
-
-def _position(index: int, shape: tuple[int, ...]) -> list[int]:
-    position = []
-    for size in reversed(shape):
-        index, here = divmod(index, size)
-        position.append(here)
-    return position[::-1]

@@ -197,27 +197,16 @@ def _of_numpy(reader: Reader, data: Any, dtype: Any, device: Any = None, require
 # Plain values
 
 
-def _ordered(reader: Reader, pairs: Any = ()) -> OrderedDict[Any, Any]:
-    value: OrderedDict[Any, Any] = OrderedDict()
-    reader.fill(value, _pairs(reader, pairs))
-    return value
-
-
-def _counted(reader: Reader, pairs: Any = ()) -> dict[Any, Any]:
-    value: dict[Any, Any] = {}
-    reader.fill(value, _pairs(reader, pairs))
-    return value
-
-
-def _pairs(reader: Reader, pairs: Any) -> list[Any]:
+def _filled(reader: Reader, value: dict[Any, Any], pairs: Any = ()) -> dict[Any, Any]:
+    """A new dictionary with these pairs in it."""
     if isinstance(pairs, dict):
         pairs = tuple(pairs.items())
-    if type(pairs) not in (list, tuple) or any(type(pair) not in (list, tuple) for pair in pairs):
+    known = (list, tuple)
+    if type(pairs) not in known or any(type(pair) not in known or len(pair) != 2 for pair in pairs):
         raise UnpicklingError("a dictionary is made of what are no pairs")
     reader.spend(128 * len(pairs))
-    if any(len(pair) != 2 for pair in pairs):
-        raise UnpicklingError("a dictionary is made of what are no pairs")
-    return [part for pair in pairs for part in pair]
+    reader.fill(value, [part for pair in pairs for part in pair])
+    return value
 
 
 def _set(reader: Reader, items: Any = ()) -> set[Any]:
@@ -347,9 +336,9 @@ KNOWN: dict[tuple[str, str], Any] = {
     ("torch", "Size"): Known(_size),
     ("torch", "device"): Known(_device),
     ("torch.serialization", "_get_layout"): Known(lambda reader, name=None: name),
-    ("collections", "OrderedDict"): Known(_ordered),
-    ("collections", "Counter"): Known(_counted),
-    ("collections", "defaultdict"): Known(lambda reader, factory=None, pairs=(): _counted(reader, pairs)),
+    ("collections", "OrderedDict"): Known(lambda reader, pairs=(): _filled(reader, OrderedDict(), pairs)),
+    ("collections", "Counter"): Known(lambda reader, pairs=(): _filled(reader, {}, pairs)),
+    ("collections", "defaultdict"): Known(lambda reader, factory=None, pairs=(): _filled(reader, {}, pairs)),
     ("collections", "deque"): Known(_listed),
     ("_codecs", "encode"): Known(_bytes),
     **{(builtins, "set"): Known(_set) for builtins in ("builtins", "__builtin__")},

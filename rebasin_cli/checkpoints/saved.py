@@ -303,12 +303,6 @@ def _leave_records(node: Node) -> None:
 def _weight(node: Node) -> int:
     """Values in what can be weights. In a state dict all floating point is, unless all are bare numbers."""
     floats = {key: t for key, t in node.tensors.items() if t.is_floating_point() or t.is_complex()}
-    if node.inner:
-        own = {key: tensor for key, tensor in floats.items() if is_weights(key, tensor)}
-    elif any(tensor.ndim for tensor in floats.values()):
-        own = floats
-    else:
-        own = {key: tensor for key, tensor in floats.items() if is_weights(key, tensor)}
-    return sum(max(1, tensor.numel()) for tensor in own.values()) + sum(
-        inner.weight for inner in node.inner.values()
-    )
+    every = not node.inner and any(tensor.ndim for tensor in floats.values())
+    own = sum(max(1, tensor.numel()) for key, tensor in floats.items() if every or is_weights(key, tensor))
+    return own + sum(inner.weight for inner in node.inner.values())

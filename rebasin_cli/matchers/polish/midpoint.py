@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ... import networks
-from ...datasets.batches import map_tensors, tensors_in, to_device
+from ...datasets.batches import First, map_tensors, tensors_in, to_device
 from ...errors import NetworkError
 from ...networks.classes import logits_of
 from ...networks.running import arguments_of, fed, forward, pick, returned
@@ -55,6 +55,11 @@ class Midpoint:
             with torch.no_grad():
                 logits_of(returned(self.network, inputs, output=self.problem.output), targets, number)
         return inputs, targets
+
+    def batches(self, data: Iterable[Any], most: int) -> Iterator[tuple[Any, Any]]:
+        """`batch` of the first `most` samples."""
+        for number, (inputs, targets) in enumerate(First(data, most)):
+            yield self.batch(inputs, targets, number)
 
     def work(self, inputs: Any) -> float:
         """Multiplications of a forward pass of one sample; of a small network, what it takes as long as."""

@@ -8,7 +8,7 @@ most. What is taken must also let the loss fall on held-out samples, so nothing 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...datasets import Data
-from ...datasets.batches import checked, head, size_of
+from ...datasets.batches import head, size_of
 from ...datasets.held_out import held_out
 from ...errors import UsageError
 from ...learning.loop import a_pass
@@ -122,25 +122,18 @@ class _Run:
         self.found = [permutation.identity(fitted.words) for _ in others]
         self.swapped = 0
         self.train, held = held_out(problem.given_data, derive(problem.seed, "held out"))
-        cost = self.midpoint.work(next(self._batches(held, SAMPLES))[0])
+        cost = self.midpoint.work(next(self.midpoint.batches(held, SAMPLES))[0])
         self.samples = int(min(SAMPLES, max(LEAST, WORK / 16 / cost)))
         self.candidates = int(min(CANDIDATES, max(FEWEST, WORK / (cost * self.samples))))
         least = 4 * LEAST if cost * SAMPLES > 1e12 else 500
         compared = max(least, 2 * self.samples)
-        self.held = list(self._batches(held, compared))
+        self.held = list(self.midpoint.batches(held, compared))
         passes = GRADIENT + self.candidates + self.candidates.bit_length()  # the last: of many together
         self.work = cost * (self.samples * passes + compared)
         self.held_loss = self._held_losses([{}])[0]
 
     def _own(self, model: Tensors, names: Sequence[str]) -> dict[str, Tensor]:
         return {n: model[n].detach().to(self.midpoint.device, torch.float32, copy=True) for n in names}
-
-    def _batches(self, data: Iterable[Any], most: int) -> Iterator[tuple[Any, Any]]:
-        for number, (inputs, targets) in enumerate(checked(data)):
-            if not most:
-                return
-            yield self.midpoint.batch(head(inputs, most), head(targets, most), number)
-            most -= min(size_of(targets, inputs), most)
 
     def batches(self) -> Iterator[tuple[Any, Any]]:
         """Batches of a step without end, every epoch in an order of its own."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ...datasets import Data
-from ...datasets.batches import checked, head, size_of
+from ...datasets.batches import size_of
 from ...datasets.held_out import held_out
 from ...errors import CheckpointError, DataError, NetworkError, SpecError, UsageError
 from ...repair.choosing import MARGIN
@@ -68,7 +68,7 @@ class Trials:
         affordable = int(clock.seconds * LOOKING / once / LOOKS)
         self.comparable = COMPARABLE * once <= clock.seconds * LOOKING  # the first one's repairs at least
         most = min(HELD, max(COMPARABLE, affordable))
-        self.held = list(self._batches(held, most)) if self.comparable else []
+        self.held = list(self.midpoint.batches(held, most)) if self.comparable else []
         self.mending = Mending(
             self.problem, self.train, self.held, clock, self.a_sample, most=max(FEWEST, affordable)
         )
@@ -102,23 +102,16 @@ class Trials:
     def _timed(self, data: Iterable[Any]) -> float:
         """Seconds of a forward pass of one sample."""
         at, model = self.midpoint, self.problem.models[0]
-        batch = next(self._batches(data, 2))
+        batch = next(self.midpoint.batches(data, 2))
         work = at.work(batch[0])
         if self.clock.counts:
             return work / SPEED
-        batch = next(self._batches(data, int(min(100, max(2, TIMED / work)))))
+        batch = next(self.midpoint.batches(data, int(min(100, max(2, TIMED / work)))))
         own = {name: model[name].detach().to(at.device, torch.float32) for name in at.names}
         self.midpoint.losses(own, [{}], batch)
         began = time.perf_counter()
         self.midpoint.losses(own, [{}], batch)
         return (time.perf_counter() - began) / size_of(batch[1], batch[0])
-
-    def _batches(self, data: Iterable[Any], most: int) -> Any:
-        for number, (inputs, targets) in enumerate(checked(data)):
-            if most <= 0:
-                return
-            yield self.midpoint.batch(head(inputs, most), head(targets, most), number)
-            most -= size_of(targets, inputs)
 
     # ------------------------------------------------------------------------------------------ candidates
 
