@@ -35,7 +35,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
 
     The objective is the mean loss of the straight line between the two on training samples, in nats and
     negative; it never falls, since where the search started is among what is chosen from. A sweep is one
-    step. Raises as `doubly_stochastic.search` does.
+    step. Raises as `relaxed.search` does.
     """
     return search(problem, options)
 

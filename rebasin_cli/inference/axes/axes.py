@@ -133,6 +133,15 @@ def parts(axis: Expr) -> tuple[Expr, ...]:
     return axis.terms if isinstance(axis, Sum) else ()
 
 
+def rewritten(axis: Expr, leaf: Callable[[Var], Expr]) -> Expr:
+    """The same structure with `leaf(it)` in the place of each variable, left to right."""
+    if isinstance(axis, Var):
+        return leaf(axis)
+    if isinstance(axis, Fixed):
+        return axis
+    return type(axis)(tuple(rewritten(part, leaf) for part in parts(axis)))
+
+
 def factors(axis: Expr) -> tuple[Var, ...]:
     """The variables whose positions a position along a resolved axis tells."""
     return tuple(part for part in getattr(axis, "factors", (axis,)) if isinstance(part, Var))

@@ -19,7 +19,7 @@ from torch.export.graph_signature import InputKind
 from ...graph.nodes import name_of
 from ...graph.program import Program
 from ...graph.tracing import line_of
-from ..axes.axes import Axes, Expr, Fixed, Product, Sum, Var, variables
+from ..axes.axes import Axes, Expr, Var, rewritten, variables
 from ..axes.orders import NONE, Parents
 from ..rules.walk import Walk
 
@@ -89,12 +89,7 @@ class Sides(Walk):
 
     def copied(self, axis: Expr) -> Expr:
         """The same structure of new units."""
-        axis = self.units.resolve(axis)
-        if isinstance(axis, Product):
-            return Product(tuple(map(self.copied, axis.factors)))
-        if isinstance(axis, Sum):
-            return Sum(tuple(map(self.copied, axis.terms)))
-        return axis if isinstance(axis, Fixed) else self.units.new(axis.size)
+        return rewritten(self.units.resolve(axis), lambda var: self.units.new(var.size))
 
     def flag(self, axes: Axes | Expr, flag: str, told: str) -> None:
         """Note what an operation allows of the units of these axes."""

@@ -10,7 +10,7 @@ from torch import nn
 from ...graph.program import Program
 from ...networks.returned import Kept
 from ...symmetry.folds import Folds
-from ..axes.axes import Axes, Expr, Fixed, Product, Sum, Var, variables
+from ..axes.axes import Axes, Expr, Var, rewritten, variables
 from ..rules.walk import Walk
 from . import side_rules
 from .folds import folds_of
@@ -69,14 +69,6 @@ def sided(
         found = []
         for k, axis in enumerate(axes):
             number = iter(range(len(list(variables(walk.units.resolve(axis))))))
-            found.append(_rewritten(walk.units.resolve(axis), leaf_of(name, k, number)))
+            found.append(rewritten(walk.units.resolve(axis), leaf_of(name, k, number)))
         tensors[name] = tuple(found)
     return tensors, written
-
-
-def _rewritten(axis: Expr, leaf: Callable[[Var], Expr]) -> Expr:
-    if isinstance(axis, Product):
-        return Product(tuple(_rewritten(factor, leaf) for factor in axis.factors))
-    if isinstance(axis, Sum):
-        return Sum(tuple(_rewritten(term, leaf) for term in axis.terms))
-    return axis if isinstance(axis, Fixed) else leaf(axis)
