@@ -281,14 +281,10 @@ def _add(blocks: Sequence[Tensor], weights: Sequence[float], total: Tensor, *, m
     if mean:
         total /= len(blocks)
     # No digits to spare: what is equal in all shall stay so.
-    if any(block.dtype == total.dtype for block in blocks) and _adds_up(weights):
+    if any(block.dtype == total.dtype for block in blocks) and abs(sum(weights) - 1) < 1e-12:
         alike = torch.stack([block == blocks[0] for block in blocks]).all(0)
         return torch.where(alike, blocks[0].to(total.dtype), total)
     return total
-
-
-def _adds_up(weights: Sequence[float]) -> bool:
-    return abs(sum(weights) - 1) < 1e-12
 
 
 def _order(blocks: Sequence[Tensor], weights: Sequence[float]) -> list[int]:

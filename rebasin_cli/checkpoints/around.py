@@ -53,7 +53,7 @@ def around(
     beside = tree if isinstance(tree, dict) else {}
     return Around(
         tree if tree is not _NOTHING else {},
-        {text_of(key) or repr(key): value for key, value in beside.items() if not _has_slots(value)},
+        {text_of(key) or repr(key): value for key, value in beside.items() if not [*slots(value)]},
         tuple(walk.left_out),
     )
 
@@ -218,7 +218,3 @@ def slots(tree: Any) -> Iterator[str]:
     inner = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list | tuple) else ()
     for value in inner:
         yield from slots(value)
-
-
-def _has_slots(value: Any) -> bool:
-    return any(True for _ in slots(value))

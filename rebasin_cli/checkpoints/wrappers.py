@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from operator import methodcaller
 
 from ..errors import CheckpointError
 
@@ -48,13 +49,9 @@ def plain_names(
         else:
             prefixes = []
         stripped[prefix] = None
-        rename(partial(_off, prefix))
+        rename(methodcaller("removeprefix", prefix))
     _check_collisions(plain, name)
     return plain, tuple(stripped)
-
-
-def _off(prefix: str, name: str) -> str:
-    return name.removeprefix(prefix)
 
 
 def _without(segment: str, name: str) -> str:

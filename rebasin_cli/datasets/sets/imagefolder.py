@@ -47,7 +47,8 @@ def load_from(argument: str, split: str) -> Samples:
     first = next((path for name in classes for path in _images(train / name)), None)
     files = [(path, i) for i, name in enumerate(classes) for path in _images(wanted / name)]
     if first is None or not files:
-        raise DataError(f"{wanted if first else train} has no images", hint=f"Read are {_suffixes()}.")
+        hint = f"Read are {', '.join(sorted(SUFFIXES))}."
+        raise DataError(f"{wanted if first else train} has no images", hint=hint)
     with _opened(first) as image:
         mode = "L" if image.mode in ("1", "L", "LA", "I", "I;16") else "RGB"
         size = size or (image.height, image.width)
@@ -92,10 +93,6 @@ def _images(folder: Path) -> Sequence[Path]:
             problems=[f"{path.name}  {'is a link to nothing' if path.is_symlink() else ''}" for path in odd],
         )
     return found
-
-
-def _suffixes() -> str:
-    return ", ".join(sorted(SUFFIXES))
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def apply(walk: Walk, rule: rules.Rule, name: str, arguments: dict[str, Any], po
         return stack.each(alone)
     if name in MOVES:
         rank = len(value.axes)
-        to = [moved(name, at, rank, _given(walk)) for at in stack.at]
+        to = [moved(name, at, rank, values_of(walk.node)) for at in stack.at]
         found = stack.each(alone)
         if found is None or None in to:
             return None
@@ -82,10 +82,6 @@ def _indexed(walk: Walk, rule: rules.Rule, name: str, arguments: dict[str, Any])
         return stack.each(_alone(walk, rule, arguments, value))
     run = looking.run_of_numbers(walk, walk.node, stack.shape[looked[0]])
     return None if run is None else _slice(walk, stack, looked[0], run.start, run.stop)
-
-
-def _given(walk: Walk) -> tuple[Any, ...]:
-    return values_of(walk.node)
 
 
 def _alone(walk: Walk, rule: rules.Rule, arguments: dict[str, Any], value: Value) -> Callable[[Axes], Any]:

@@ -55,17 +55,16 @@ def outputs(stack: Stack, inputs: Tensor) -> Tensor:
     x = inputs.expand(len(stack[0][0]), *inputs.shape[-_axes(stack) :])
     for number, (weight, bias) in enumerate(stack):
         x = x.relu() if number else x
-        x = _convolved(x, weight, bias) if weight.dim() > 3 else _linear(x.flatten(2), weight, bias)
+        if weight.dim() > 3:
+            x = _convolved(x, weight, bias)
+        else:
+            x = torch.baddbmm(bias[:, None], x.flatten(2), weight.mT)
     return x
 
 
 def _axes(stack: Stack) -> int:
     """The axes of samples: theirs, and those of one."""
     return stack[0][0].dim() - 1
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return torch.baddbmm(bias[:, None], x, weight.mT)
 
 
 def _convolved(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
