@@ -94,3 +94,8 @@ class Quantity:
 
 CROSS_ENTROPY = Quantity("cross-entropy", "nats", False, (0.0, math.inf))
 ACCURACY = Quantity("accuracy", "", True, (0.0, 1.0))
+
+
+def aside(loss: str) -> str:
+    """The name of a loss after the word "loss": " (regret)"; "" where it would say nothing more."""
+    return "" if loss in (CROSS_ENTROPY.name, "loss") else f" ({loss})"

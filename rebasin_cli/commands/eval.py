@@ -10,13 +10,14 @@ from typing import Any, Self
 
 from .. import networks
 from ..datasets import SPLITS
-from ..errors import unknown
+from ..errors import UsageError, unknown
+from ..measure import audit
 from ..measure import gates as model_gates
 from ..measure.intervals import share_interval
 from ..networks.evaluation import Scores
 from ..registry.options import PLAIN, READS, again, argument, option
 from ..registry.results import IN_JSON_ONLY, NAMED, UNSET, Result, Unset
-from ..reports import verdicts
+from ..reports import Flips, verdicts
 from ..reports.accounts import describe_quantities
 from ..reports.github import told_as_one
 from ..session.asked import subjects_of
@@ -54,10 +55,17 @@ class Eval(Loading, Running, DataSet, Samples, Choosing, Scoring, Calibration, S
 
     model: Path = argument("MODEL", role=READS)
     split: str = option("test", "test or train.", role=PLAIN)
+    against: tuple[Path, ...] = option(
+        (),
+        "A model that this one was merged from: samples that all of these have right, and this one has not, "
+        "are counted as negative flips; repeatable.",
+        metavar="FILE",
+        role=READS,
+    )
     gate: tuple[str, ...] = again(
         Gates.gate,
         (),
-        help="Such as 'ece <= 0.05', 'accuracy >= 0.9' or 'loss <= 0.3'; repeatable.",
+        help="Such as 'ece <= 0.05', 'accuracy >= 0.9' or 'negative flips <= 1%' (--against); repeatable.",
         metavar="'FIGURE <= X'",
         kind="figure",
     )
@@ -71,8 +79,9 @@ class EvalResult(Result):
     `measured` says what these are: names, units, which way is better, where they lie. `held_out` says which
     samples of the split were left out. Of the expected calibration error `bins` is the number, and
     `reliability` what is in them: their samples, mean confidence and accuracy, None in empty ones. `classes`
-    are every class with its samples, its accuracy and that one's 95 % interval, the worst first. `gates`
-    are those that were asked for, each with what was `measured` and whether it is `met`.
+    are every class with its samples, its accuracy and that one's 95 % interval, the worst first. `flips` are
+    the samples that all of --against have right, and this model has not. `gates` are those that were asked
+    for, each with what was `measured` and whether it is `met`.
     """
 
     file: str
@@ -88,6 +97,8 @@ class EvalResult(Result):
     reliability: Mapping[str, list[float | None]] | Unset = field(default=UNSET, metadata=IN_JSON_ONLY)
     classes: list[Mapping[str, Any]] | Unset = field(default=UNSET, metadata=IN_JSON_ONLY)
     worst_classes: Mapping[str, str] | Unset = UNSET
+    flips: Mapping[str, Any] | Unset = field(default=UNSET, metadata=IN_JSON_ONLY)
+    negative_flips: str | Unset = UNSET
     gates: list[Mapping[str, Any]] | Unset = UNSET
 
     @classmethod
@@ -113,38 +124,50 @@ def run(asked: Eval, listener: Listener = SILENT) -> EvalResult:
     """
     subjects = subjects_of(asked)
     loss, *metrics = quantities_of(subjects.data)
-    limits = [model_gates.parse(text, asked.split, loss, metrics) for text in asked.gate]
-    found = measured(asked.model, asked.split, listener, subjects)
+    held_to = {"against": bool(asked.against)}
+    limits = [model_gates.parse(text, asked.split, loss, metrics, **held_to) for text in asked.gate]
+    found = measured(asked.model, asked.split, listener, subjects, asked.against)
     if not limits:
         return found
     figures = {"loss": found.loss, **found.metrics}
     figures |= {} if isinstance(found.ece, Unset) else {"ece": found.ece}
     figures |= {} if isinstance(found.classes, Unset) else {"class accuracy": found.classes[0]["accuracy"]}
+    figures |= {} if isinstance(found.flips, Unset) else {model_gates.FLIPS: found.flips["share"]}
     held = model_gates.held(limits, figures, asked.split)
     return dataclasses.replace(found, gates=list(map(dataclasses.asdict, held)))
 
 
-def measured(path: Path, split: str, listener: Listener, subjects: Subjects) -> EvalResult:
-    """What one model is worth on one split.
+def measured(
+    path: Path, split: str, listener: Listener, subjects: Subjects, against: Sequence[Path] = ()
+) -> EvalResult:
+    """What one model is worth on one split, also `against` those that it was merged from.
 
     Raises UsageError for an unknown split and without a network, DataError for a trained model at chance.
     """
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     data = dataclasses.replace(subjects.data, full=True)
-    session = Session("eval", [path], listener, dataclasses.replace(subjects, data=data))
-    scorer, (model,) = session.scores, session.models
+    session = Session("eval", [path, *against], listener, dataclasses.replace(subjects, data=data))
+    scorer, (model, *others) = session.scores, session.models
     module = session.network_alone
     samples = session.open_splits(split)[split]
     session.look_at_inputs(session.splits, module)
     module = networks.load(module, model).to(session.device)
-    scores = scorer(module, samples)
+    scores = scorer(module, samples, each=bool(others))
     for doubt in endpoints.below_record(model, scores, samples, session.asked.data):
         session.say(f"warning: {doubt}")
     made = model.metadata.get("rebasin.command")
     # what was merged was not trained, and may well be at chance
     if split == "test" and made not in ("merge", "repair"):
         endpoints.check(session)({"test": [scores]})
+    flips: Flips | None = None
+    if others:
+        ends = [scorer(networks.load(module, other), samples, each=True) for other in others]
+        if (flips := audit.flips(scores, ends)) is None:
+            raise UsageError(
+                "--against: nothing tells which samples are right",
+                hint="Name a --metric that gives 0 or 1 for every sample, in a tensor (N,)",
+            )
     without = UNSET if session.held_out is None else dict(session.held_out.account())
     return EvalResult(
         file=str(path),
@@ -160,6 +183,8 @@ def measured(path: Path, split: str, listener: Listener, subjects: Subjects) -> 
         reliability=_reliability(scores) if scores.bins else UNSET,
         classes=(classes := _classes(scores)) or UNSET,
         worst_classes=_worst(classes) or UNSET,
+        flips=UNSET if flips is None else dataclasses.asdict(flips) | {"share": flips.share},
+        negative_flips=UNSET if flips is None else _told(flips),
     )
 
 
@@ -171,6 +196,14 @@ def _classes(scores: Scores) -> list[Mapping[str, Any]]:
             interval = list(share_interval(right, count))
             found.append({"class": number, "samples": count, "accuracy": right / count, "interval": interval})
     return sorted(found, key=lambda one: one["accuracy"])
+
+
+def _told(flips: Flips) -> str:
+    low, high = flips.interval
+    return (
+        f"{flips.lost} of {flips.samples} samples, {flips.share:.4f} ({low:.3f}–{high:.3f}), which all of "
+        "--against have right"
+    )
 
 
 def _worst(classes: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +14,11 @@ from torch import Tensor
 
 from ..errors import DataError
 from ..registry import user_code
+from ..runtime.seeds import seeded
 
 TARGETS = ("labels", "label", "targets", "target", "y")  # what batches call them
 SHOWN = 8  # entries of a dictionary in a message
+MOST = 8 << 30  # bytes of batches that are kept, where a loader gives others each time
 DEPTH = 3  # containers within containers there, which may hold themselves
 
 
@@ -75,17 +78,76 @@ def checked(batches: Iterable[Any], keyed: Keyed | None = None) -> Iterator[tupl
         raise DataError("the data holds no samples", hint="Is the loader a generator that was read before?")
 
 
-class Once:
-    """Batches that were made and looked at once, and stay in memory: the same tensors each time."""
+class Kept:
+    """Batches as they came when they were first read, as far as somebody asked for them, kept in memory.
+
+    Randomness of torch's, such as that of a DataLoader that shuffles, is seeded. Raises DataError where they
+    need more than `most` bytes.
+    """
+
+    def __init__(self, batches: Iterable[Any], most: float = MOST):
+        self.source, self.left = batches, most
+        self._made: list[Any] = []
+        self._rest: Iterator[Any] | None = None
+        self._over = False
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in itertools.count():
+            if number == len(self._made) and not self._over:
+                self._read(number)
+            if number == len(self._made):
+                return
+            yield self._made[number]
+
+    def _read(self, number: int) -> None:
+        try:
+            with seeded(number, "a batch of a loader"):
+                self._rest = self._begun() if self._rest is None else self._rest
+                batch = next(self._rest, _END)
+            self._over = batch is _END
+            if self._over:
+                return
+            batch = _as_tensors(batch, f"batch {number} of the data")
+        except BaseException:  # read anew, and whole, by whoever tries again
+            self._rest, self._made = None, []
+            raise
+        batch = map_tensors(lambda tensor: tensor.clone() if tensor.is_shared() else tensor, batch)
+        self.left -= sum(tensor.nbytes for tensor in tensors_in(batch))
+        if self.left < 0:
+            raise DataError(
+                "the data are other ones each time they are read, and too many to be kept",
+                hint="Take the first ones with --limit N, or let the loader give the same batches each time, "
+                "such as DataLoader(…, shuffle=False)",
+            )
+        self._made.append(batch)
+
+    def _begun(self) -> Iterator[Any]:
+        return iter(self.source)
+
+
+class Once(Kept):
+    """Batches that were looked at once, and stay in memory: the same tensors each time."""
 
     def __init__(self, batches: Iterable[Any]):
-        self._batches = batches
-        self._made: list[tuple[Any, Any]] | None = None
+        super().__init__(batches, math.inf)
 
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        if self._made is None:
-            self._made = list(checked(self._batches))
-        return iter(self._made)
+    def _begun(self) -> Iterator[Any]:
+        return checked(self.source)
+
+
+def steady(batches: Iterable[Any]) -> Iterable[Any]:
+    """The same batches; kept as they came first, where a second reading begins with another batch."""
+    if isinstance(batches, (list, tuple, Kept)):
+        return batches
+    kept = Kept(batches)
+    try:
+        first = next(iter(kept), None)
+        with seeded(1, "another reading of a loader"):
+            again = _as_tensors(next(iter(batches), None), "")
+    except Exception:  # whoever reads it tells what is wrong
+        return batches
+    one, other = list(tensors_in(first)), list(tensors_in(again))
+    return batches if len(one) == len(other) and all(map(torch.equal, one, other)) else kept
 
 
 class First:
@@ -133,7 +195,10 @@ def _pairs(batch: Any) -> str:
     """How to make a pair of this batch."""
     expected = "Expected a pair (inputs, targets), or a dictionary"
     if isinstance(batch, (tuple, list)) and len(batch) > 2:
-        return f"{expected}: several inputs as a tuple or a dictionary of their own, ((a, b), targets)."
+        return (
+            f"{expected}: several inputs as a tuple or a dictionary of their own, ((a, b), targets); what is "
+            "neither, such as a name, left out."
+        )
     return f"{expected}."
 
 

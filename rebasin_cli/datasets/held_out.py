@@ -10,6 +10,7 @@ import torch
 
 from . import Data
 from .batches import checked
+from .loaders import fixed
 
 SHARE = 10  # one sample, or one batch, of so many
 MOST = 5_000
@@ -29,7 +30,7 @@ def held_out(data: Iterable[Any], seed: int, most: int = MOST) -> tuple[Iterable
         parts = order[size:], order[:size]  # in random order: none of a class alone
         rest, held = (replace(data, source=data.source.at(part)) for part in parts)
         return rest, held
-    return parted(data, every=SHARE, at=0, read=checked)
+    return parted(fixed(data), every=SHARE, at=0, read=checked)
 
 
 def parted(

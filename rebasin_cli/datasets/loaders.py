@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import DataError, UsageError
 from ..registry import user_code
-from .batches import SHOWN, Keyed, checked, describe, head, part_of, size_of
+from .batches import SHOWN, Kept, Keyed, checked, describe, head, part_of, size_of, steady
 
 ENDLESS = 10_000_000  # samples, after which a loader that does not tell its length is taken to have no end
 
@@ -21,6 +21,8 @@ ENDLESS = 10_000_000  # samples, after which a loader that does not tell its len
 @dataclass(frozen=True)
 class LoaderData:
     """One split of a user's own loader; its batches are used as they are, in their own order.
+
+    Those of one that shuffles, or draws, are `Kept`: two readings are of the same samples.
 
     Has the methods of `Data`. `subset` takes the first samples, since drawing would read everything,
     after `skip` others.
@@ -36,7 +38,7 @@ class LoaderData:
     batch_size: int | None = None
     skip: int = 0
     keyed: Keyed = Keyed()
-    how: str = ""  # the loader was called, where that was not loader(split)
+    how: str = ""  # it was called, where that was not loader(split), and read
     _count: list[int] = field(default_factory=list, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
@@ -82,6 +84,8 @@ class LoaderData:
 
     def shuffled(self, rng: torch.Generator, *, augment: bool = False) -> Iterator[tuple[Any, Any]]:
         """The loader's own order: whether and how it shuffles is its business."""
+        if isinstance(self.batches, Kept) and self.limit is None and not self.skip:
+            return iter(replace(self, batches=self.batches.source))
         return iter(self)
 
     def example(self, size: int = 2) -> Any:
@@ -96,6 +100,11 @@ class LoaderData:
         return self.keyed.of(first) if isinstance(first, Mapping) else None
 
 
+def fixed(data: Any) -> Any:
+    """What somebody gave as data, the same batches each time it is read (`batches.steady`)."""
+    return data if isinstance(data, LoaderData) else steady(data)
+
+
 def open_loader(name: str, loader: Any, split: str, keyed: Keyed = LoaderData.keyed) -> LoaderData:
     """What a user's loader yields of one split: `loader(split)` as a rule.
 
@@ -104,13 +113,11 @@ def open_loader(name: str, loader: Any, split: str, keyed: Keyed = LoaderData.ke
     once.
     """
     if isinstance(loader, Mapping):
-        return LoaderData(
-            name, split, _of_splits(name, loader, split), keyed=keyed, how="a dictionary of splits"
-        )
+        return _opened(name, split, _of_splits(name, loader, split), keyed, "a dictionary of splits")
     if not callable(loader) and hasattr(loader, "__iter__") and not isinstance(loader, str):
         if iter(loader) is loader:
             raise _read_once(name, loader)
-        return LoaderData(name, split, loader, keyed=keyed, how="taken as it is, the same for every split")
+        return _opened(name, split, loader, keyed, "taken as it is, the same for every split")
     if not callable(loader):
         raise DataError(f"{name} is {describe(loader)}; expected a function loader(split)", hint=_asked())
     if _takes_nothing(loader):
@@ -118,7 +125,7 @@ def open_loader(name: str, loader: Any, split: str, keyed: Keyed = LoaderData.ke
             found = loader()
         if isinstance(found, Mapping):
             how = "called without arguments, a dictionary of splits"
-            return LoaderData(name, split, _of_splits(name, found, split), keyed=keyed, how=how)
+            return _opened(name, split, _of_splits(name, found, split), keyed, how)
         raise DataError(
             f"{name} takes no arguments, and gives {describe(found)}",
             hint='Let it give {"train": …, "test": …}, or take the split\'s name: def loader(split)',
@@ -136,7 +143,14 @@ def open_loader(name: str, loader: Any, split: str, keyed: Keyed = LoaderData.ke
             f"{name} returns {describe(batches)} for {split!r}; expected the batches of this split",
             hint=_asked("yours returns several splits at once"),
         )
-    return LoaderData(name, split, batches, keyed=keyed)
+    return _opened(name, split, batches, keyed)
+
+
+def _opened(name: str, split: str, batches: Any, keyed: Keyed, how: str = "") -> LoaderData:
+    """One split; kept as it was read first, where the loader gives other batches each time."""
+    same = steady(batches)
+    told = [how, "read once and kept, as it gives other batches each time" * (same is not batches)]
+    return LoaderData(name, split, same, keyed=keyed, how="; ".join(filter(None, told)))
 
 
 def _read_once(name: str, batches: Any) -> DataError:

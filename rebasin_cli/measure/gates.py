@@ -18,6 +18,8 @@ from ..reports.format import number
 from ..types import ACCURACY, CROSS_ENTROPY, Quantity
 from .baseline import Baseline, against, at_middle, shipped
 from .thresholds import (
+    FLIPPED,
+    FLIPS,
     PLAIN,
     SHIPPED,
     SPLITS,
@@ -37,8 +39,8 @@ from .thresholds import (
 )
 
 
-def figures_of(loss: Quantity, metrics: Sequence[Quantity]) -> dict[str, Figure]:
-    """What there is of one model, by the words of a gate."""
+def figures_of(loss: Quantity, metrics: Sequence[Quantity], *, against: bool = False) -> dict[str, Figure]:
+    """What there is of one model, by the words of a gate; `against` others its negative flips, too."""
     found = {"loss": Figure("loss", "loss", loss.in_unit)}
     for metric in metrics:
         told: dict[str, Any] = {
@@ -53,6 +55,8 @@ def figures_of(loss: Quantity, metrics: Sequence[Quantity]) -> dict[str, Figure]
         found["class accuracy"] = Figure(
             "class accuracy", "the accuracy of the worst class", "", True, True, "class accuracy"
         )
+    if against:
+        found[FLIPS] = found["forgotten"] = Figure(FLIPS, FLIPPED, share=True, key=FLIPS)
     return found
 
 
@@ -181,7 +185,10 @@ def _held(report: Report, gate: Threshold) -> Gate:
     figure = gate.figure
     row = shipped(report, gate.text) if gate.row == SHIPPED else report.row(gate.row)
     measured = _measure(report, row, gate.split, figure)
-    return of_figure(gate.text, figure, measured, gate.limit, f"{row.name}, {gate.split}")
+    where = f"{row.name}, {gate.split}"
+    if report.pairs and figure.what in ("class_drop", "flips"):
+        where += f", the worst of {len(report.pairs)} pairs"
+    return of_figure(gate.text, figure, measured, gate.limit, where)
 
 
 def of_figure(text: str, figure: Figure, measured: float, limit: float, where: str) -> Gate:
@@ -217,10 +224,22 @@ def _measure(report: Report, row: Row, split: str, figure: Figure) -> float:
         return worse + 0.0  # no −0
     if figure.what == "class_drop":
         classes = row.middle[split].classes if split in row.middle else ()
-        return classes[0].drop if classes else math.nan
+        return _worst(report, row, split, "class_drop", classes[0].drop if classes else math.nan)
+    if figure.what == "flips":
+        flips = row.middle[split].flips if split in row.middle else None
+        return _worst(report, row, split, "flips", flips.share if flips else math.nan)
     barrier = row.barriers.get(split)
     of = barrier if barrier is None or figure.key == "loss" else barrier.metrics.get(figure.key)
     return getattr(of, figure.what) if of else math.nan
+
+
+def _worst(report: Report, row: Row, split: str, key: str, own: float) -> float:
+    """The largest of this figure over all pairs, in which other rows may be shipped; NaN where one lacks."""
+    found = [own]
+    for pair in report.pairs[1:]:
+        name = pair.get("shipped") if row.shipped else row.name
+        found.append(float(pair.get(key, {}).get(name, {}).get(split, math.nan)))
+    return math.nan if any(map(math.isnan, found)) else max(found)
 
 
 def _splits(report: Report) -> list[str]:
@@ -237,7 +256,12 @@ class Limit:
 
 
 def parse(
-    text: str, split: str = "", loss: Quantity = CROSS_ENTROPY, metrics: Sequence[Quantity] = (ACCURACY,)
+    text: str,
+    split: str = "",
+    loss: Quantity = CROSS_ENTROPY,
+    metrics: Sequence[Quantity] = (ACCURACY,),
+    *,
+    against: bool = False,
 ) -> Limit:
     """What a gate asks of a model that is measured on this split, on any where that is not known.
 
@@ -251,7 +275,7 @@ def parse(
         hint, there = hint[0].upper() + hint[1:], f"figures: {', '.join(figures)}"
         return UsageError(f"--gate {shown(text)}: {told}", problems=[there], hint=hint)
 
-    figures = figures_of(loss, metrics)
+    figures = figures_of(loss, metrics, against=against)
     left, sign, right = compared(text, wrong)
     words = joined(left, metrics).casefold().split()
     splits, named = [word for word in words if word in SPLITS], [word for word in words if word not in SPLITS]
@@ -260,6 +284,8 @@ def parse(
         raise wrong("names no figure")
     if name == "ece" and name not in figures:
         raise wrong("with --loss no ece is measured")
+    if name in (FLIPS, "forgotten") and not against:
+        raise wrong("they are held against other models", "name these with --against")
     if name not in figures:
         raise wrong(f"unknown figure {shown(name)}", near(name, list(figures)))
     if splits and (len(splits) > 1 or split not in ("", *splits)):

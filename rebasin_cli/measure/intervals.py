@@ -78,7 +78,7 @@ def _drawn(scored: Mapping[str, Scores], key: str, seed: int) -> Draws:
     if not {"A", "B"} <= known.keys():
         return {}
     count, sizes = len(known["A"]), scored["A"].sizes
-    batched = count != scored["A"].samples
+    batched = key in scored["A"].batched
     if count < 2 or count < FEWEST_BATCHES and batched or (batched and count != len(sizes)):
         return {}
     same = {name: values for name, values in known.items() if len(values) == count}
@@ -117,12 +117,24 @@ def with_pairs(first: Report, others: Sequence[Report]) -> Report:
                 }
                 for row in report.rows
             },
+            "class_drop": {row.name: found for row in report.rows if (found := _class_drops(row))},
+            "flips": {row.name: found for row in report.rows if (found := _flips(row))},
         }
         for report in every
     )
     words = dict.fromkeys(word for report in every for word in report.times)
     times = {word: math.fsum(report.times.get(word, 0.0) for report in every) for word in words}
     return dataclasses.replace(first, pairs=accounts, over_pairs=over_pairs(every), times=times)
+
+
+def _class_drops(row: Row) -> dict[str, float]:
+    """By split, how far the accuracy of the class falls that loses most."""
+    return {split: middle.classes[0].drop for split, middle in row.middle.items() if middle.classes}
+
+
+def _flips(row: Row) -> dict[str, float]:
+    """By split, the share of samples that both models have right, and the row has not."""
+    return {split: middle.flips.share for split, middle in row.middle.items() if middle.flips}
 
 
 def over_pairs(reports: Sequence[Report]) -> tuple[OverPairs, ...]:

@@ -20,12 +20,11 @@ from ..networks import first_layer
 from ..networks.evaluation import Scores, evaluate
 from ..networks.first_layer import FirstLayer
 from ..repair import Outcome, Repairs
-from ..reports import Barrier, ClassShare, Curve, Middle, Reliability, Row, barrier_of
-from ..types import ACCURACY, Tensors
+from ..reports import Barrier, Curve, Middle, Reliability, Row, barrier_of
+from ..types import Tensors
+from .audit import flips, lost_most
 from .controls import Control
-from .intervals import share_interval
 
-WORST = 5  # classes that a row tells
 WORTH = 5  # points, ends among them, up to which both ends take as long as those between
 Measure = Callable[..., Scores]  # of a network and batches; `output` and `each` as `evaluate` takes them
 
@@ -106,6 +105,7 @@ def measure(
                     score.ece,
                     Reliability(*score.bins),
                     classes=lost_most(score, [end[split] for end in ends]),
+                    flips=flips(score, [end[split] for end in ends]),
                 )
                 for split, score in here.items()
             }
@@ -126,22 +126,6 @@ def measure(
         split: barrier_of(curve, found[split][0].quantities[1:]) for split, curve in curves.items()
     }
     return Row(path.name, curves, barriers, path.shipped, path.control, middle, details)
-
-
-def lost_most(score: Scores, ends: Sequence[Scores]) -> tuple[ClassShare, ...]:
-    """The classes that lose most accuracy against the mean of the `ends`, the most first; as few as five.
-
-    A class without samples is none. () where accuracy is not measured, or no ends are known.
-    """
-    if not ends or any(ACCURACY not in one.quantities or not one.classes for one in (score, *ends)):
-        return ()
-    found = []
-    for number, (count, right) in enumerate(score.classes):
-        before = [end.classes[number] for end in ends]
-        if count and all(samples for samples, _ in before):
-            mean = sum(good / samples for samples, good in before) / len(before)
-            found.append(ClassShare(number, count, right / count, share_interval(right, count), mean))
-    return tuple(sorted(found, key=lambda one: -one.drop)[:WORST])
 
 
 def _at(

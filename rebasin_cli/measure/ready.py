@@ -14,6 +14,7 @@ from .. import networks
 from ..averages.names import agreed
 from ..checkpoints.tensors import plain
 from ..datasets import once
+from ..datasets.loaders import fixed
 from ..errors import UsageError
 from ..networks.evaluation import Scores, evaluate
 from ..networks.recording import Recording
@@ -132,6 +133,7 @@ def ready(
     resolved(rows.repair_with, statistics=False, measurable=False)  # its check, before models are looked at
     fitted = resolve_words(spec, [a, b], averaged=True)
     networks.check(network, fitted.shapes)
+    samples = replace(samples, train=None if samples.train is None else fixed(samples.train))
     batches = samples.reset_batches if samples.reset_batches is not None else samples.train
     statistics = networks.has_running_statistics(network)
     to_try = open_to_choice(rows.repair_with, statistics=statistics) if batches is not None else ()
@@ -149,7 +151,7 @@ def ready(
         # only a choice needs samples that nothing was measured on
         batches = measured_on if repair == "auto" else batches
     scores = scores or functools.partial(evaluate, output=output, device=device)
-    splits = {"test": samples.test}
+    splits = {"test": fixed(samples.test)}
     splits = {"train": samples.train} | splits if samples.train is not None else splits
     given = splits
     splits = {split: once(its) for split, its in splits.items()}
@@ -186,4 +188,4 @@ def _scores(
     answers: Recording, tensors: Tensors, splits: Mapping[str, Any], scores: Measure
 ) -> dict[str, Scores]:
     networks.load(answers.network, tensors)
-    return {split: scores(answers, its, each=split == "test", output=None) for split, its in splits.items()}
+    return {split: scores(answers, its, each=True, output=None) for split, its in splits.items()}

@@ -15,6 +15,7 @@ from ..graph.tracing import keeping_graphs
 from ..matchers.portfolio.align import Alignment, align
 from ..networks.attacks import Attacker
 from ..networks.evaluation import Scores
+from ..networks.scoring import OWN
 from ..repair import choosing
 from ..repair.choosing import Choice
 from ..reports import Difference, Report, Row, accounts
@@ -139,6 +140,7 @@ def barrier(
         metrics=two.ends[0]["test"].quantities[1:],
         notes=(
             *_notes(choice, plan, rows, certain, two.ends[0]["test"]),
+            *_forgotten(found),
             *(
                 _along(row, two.ends[0]["test"])
                 for row in found
@@ -195,24 +197,40 @@ def _notes(
     return found + (_certainty(end) if rows.controls else [])
 
 
+def _forgotten(rows: Sequence[Row]) -> list[str]:
+    """A sentence on the test samples that both models have right, and what would be shipped has not."""
+    row = next(row for row in rows if row.shipped)
+    its = row.middle["test"].flips if "test" in row.middle else None
+    if its is None:
+        return []
+    low, high = its.interval
+    told = f"{its.lost} of {its.samples} test samples, which both models have right, are wrong in {row.name}"
+    beside = next((r.middle["test"].flips for r in rows if r.name == ENSEMBLE and "test" in r.middle), None)
+    return [
+        f"negative flips: {told} ({100 * its.share:.2g} %, 95 % {100 * low:.2g}–{100 * high:.2g} %)"
+        + (f"; in the {ENSEMBLE} {beside.lost}" if beside else "")
+    ]
+
+
 def _certainty(end: Scores) -> list[str]:
     """What intervals are drawn over, where that is not single samples for all figures."""
     if end.samples == 1:
         return ["no intervals: they need two samples at least, and one was measured (--limit)"]
     names = {"loss": "the loss"} | {quantity.key: quantity.name for quantity in end.quantities[1:]}
-    single = [name for key, name in names.items() if end.sampled(key) is None]
-    means = [name for key, name in names.items() if name in single and key in (end.each or {})]
-    whole = [name for key, name in names.items() if name in single and key not in (end.each or {})]
+    means = [name for key, name in names.items() if key in end.batched]
+    whole = [name for key, name in names.items() if key not in (end.each or {})]
     found = []
+    how = "return a tensor (N,), or ask with --each"
+    if end.quantities[0] == OWN:
+        how = "name a --loss that gives one number a sample"
     if means and len(end.sizes) >= intervals.FEWEST_BATCHES:
         found.append(
             f"intervals of {' and '.join(means)} are drawn over {len(end.sizes)} batches: a mean "
-            "says nothing of single samples (return a tensor (N,), or ask with --each)"
+            f"says nothing of single samples ({how})"
         )
     elif means:
         found.append(
-            f"no intervals of {' and '.join(means)}: a mean of a batch says nothing of single samples "
-            "(return a tensor (N,), or ask with --each)"
+            f"no intervals of {' and '.join(means)}: a mean of a batch says nothing of single samples ({how})"
         )
     if whole:
         found.append(f"no intervals of {' and '.join(whole)}: computed over the whole set at once")

@@ -23,6 +23,7 @@ from typing import Any
 from ..errors import UsageError, near
 from ..registry import options
 from ..reports import Report
+from ..reports.format import FLIPS
 from ..types import ACCURACY, CROSS_ENTROPY, Quantity
 
 
@@ -31,7 +32,8 @@ class Figure:
     """What a gate may ask for: as a gate names it, as a sentence does, and what else it may be called.
 
     It is of the loss, or of the metric of this `key`: its `value`, its `drop` below the endpoints, or its
-    barrier (`chord`, `midpoint`), or the largest drop of a class (`class_drop`). `larger` is better.
+    barrier (`chord`, `midpoint`), the largest drop of a class (`class_drop`), or the
+    share of negative flips (`flips`). `larger` is better.
     """
 
     name: str
@@ -80,7 +82,14 @@ def figures_of(loss: Quantity, metrics: Sequence[Quantity]) -> dict[str, Figure]
             key=ACCURACY.key,
             what="class_drop",
         )
+    if any(metric.is_share for metric in metrics):  # 0 or 1 of each sample, as far as can be said before
+        found["negative_flips"] = Figure(
+            FLIPS, f"{FLIPPED} at λ=½", share=True, key=FLIPS, what="flips", also=("forgotten",)
+        )
     return found
+
+
+FLIPPED = "the share of samples right in every endpoint and wrong"
 
 
 class Language:

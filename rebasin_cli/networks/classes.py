@@ -74,6 +74,11 @@ def _limits(targets: Tensor) -> tuple[int, int]:
     return int(low), int(high)
 
 
+def any_counts(targets: Any) -> bool:
+    """Whether any target counts, of class numbers."""
+    return not isinstance(targets, Tensor) or bool((targets != IGNORED).any())
+
+
 def turned(outputs: Any, targets: Tensor) -> Tensor:
     """Logits with the classes in the second axis; in the last, where shapes fit so and not otherwise."""
     logits = select(outputs, None)

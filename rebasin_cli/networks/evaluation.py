@@ -39,8 +39,9 @@ class Scores:
     accuracy, each as long as there are bins, NaN in empty ones; () where there is no `ece`.
     `each` holds, where asked for, every sample's figures by name ("loss", and the metrics'), float32
     (samples,) in the data's order; of a loss or a metric that gives means alone every batch's (batches,), of
-    as many samples as `sizes` says. A metric over the whole set is in neither. `classes` are, where accuracy
-    is measured, the targets of every class and how many of these were right.
+    as many samples as `sizes` says; these are `batched`. A metric over the whole set is in neither.
+    `classes` are, where accuracy is measured, the targets of every class and how many of these were right;
+    `numbers`, where each sample has one, and with `each`, the class of every sample, int64 (samples,).
     """
 
     loss: float
@@ -52,6 +53,8 @@ class Scores:
     sizes: tuple[int, ...] = field(default=(), repr=False, compare=False)
     quantities: tuple[Quantity, ...] = field(default=(CROSS_ENTROPY, ACCURACY), repr=False)
     classes: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
+    batched: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+    numbers: Tensor | None = field(default=None, repr=False, compare=False)
 
     @property
     def accuracy(self) -> float:
@@ -71,7 +74,8 @@ class Scores:
     def sampled(self, name: str) -> Tensor | None:
         """The figure of every sample (samples,); None where single samples are not known."""
         found = (self.each or {}).get(name)
-        return found if found is not None and len(found) == self.samples else None
+        known = found is not None and len(found) == self.samples and name not in self.batched
+        return found if known else None
 
 
 class _Sum:
@@ -80,8 +84,10 @@ class _Sum:
     def __init__(self) -> None:
         self.total, self.weight = 0.0, 0
         self.values: list[Tensor] = []
+        self.batched = False
 
     def add(self, values: Tensor, size: int) -> None:
+        self.batched |= not values.ndim
         if values.ndim:
             values = values[~values.isnan()]  # a sample whose targets do not count
             size = len(values)
@@ -123,6 +129,7 @@ def evaluate(
     sums = {"loss": _Sum()} | {m.quantity.key: _Sum() for m in metrics if m.whole is None}
     filled = torch.zeros(3, bins, dtype=torch.float64)  # samples, sums of confidence and of right answers
     sizes: list[int] = []
+    numbers: list[Tensor] = []
     counted = torch.zeros(2, 0, dtype=torch.int64)  # targets and right answers of every class
     for m in metrics:
         m.begin()
@@ -148,6 +155,7 @@ def evaluate(
             sizes.append(size)
             if classes:
                 counted = _by_class(logits, targets) + _widened(counted, logits.shape[1])
+                numbers += [targets.cpu()] * (each and targets.ndim == 1)
             if not lost.own:
                 _fill(filled, logits, targets)
     figures: dict[Quantity, float] = {}
@@ -165,6 +173,8 @@ def evaluate(
         tuple(sizes) if each else (),
         (lost.quantity, *figures),
         tuple((right[0], right[1]) for right in counted.T.tolist()),
+        frozenset(key for key in known if sums[key].batched),
+        torch.cat(numbers) if numbers and sum(map(len, numbers)) == sum(sizes) else None,
     )
 
 

@@ -22,7 +22,7 @@ from ..datasets.batches import describe, part_of
 from ..errors import NetworkError, UsageError
 from ..registry import user_code
 from ..types import ACCURACY, CROSS_ENTROPY, TAKEN, Quantity
-from .classes import accuracies, cross_entropies, logits_of, turned
+from .classes import accuracies, any_counts, cross_entropies, logits_of, turned
 from .returned import leaves_of
 
 OBJECT = ("update", "compute", "reset")
@@ -67,6 +67,8 @@ class Loss:
         if not self.own:
             logits = turned(outputs, targets) if checked else logits_of(outputs, targets, number)
             wider = logits.float() if logits.element_size() < 4 else logits  # 16 bits are too few to sum in
+            if not checked and not any_counts(targets):  # the mean of nothing is NaN, and nothing is learnt
+                return wider.sum() * 0
             return F.cross_entropy(wider, targets)
         value = self._asked(outputs, targets, number)
         if not isinstance(value, Tensor) or not value.is_floating_point():

@@ -20,7 +20,7 @@ from torch import nn
 from ..datasets import held_out
 from ..errors import DataError, NetworkError, UsageError
 from ..networks.evaluation import Scores
-from ..types import CROSS_ENTROPY, Batches
+from ..types import CROSS_ENTROPY, Batches, aside
 from .calibration import COLDEST, Scaled
 
 SURE = 2.0  # standard errors by which a repair must win on samples that endpoints were trained on
@@ -217,11 +217,11 @@ def in_words(choice: Choice) -> str:
         matched += "".join(f"; {key} {bare[key]:.4f} and {mended[key]:.4f}" for key in both)
     doubt = ""
     unit = f" {choice.unit}" if choice.unit else ""
-    named = "" if choice.name == CROSS_ENTROPY.name else f" ({choice.name})"
+    named = aside(choice.name)
     by = "" if choice.by == "loss" else f" by {choice.by}"
     if choice.chosen == "none" and not by and repaired < without and not choice.unseen:
         least = (
-            f"less than {MARGIN:g} nats, or than chance," if choice.unit == CROSS_ENTROPY.unit else "chance"
+            f"less than {MARGIN:g} nats, or than chance," if choice.name == CROSS_ENTROPY.name else "chance"
         )
         doubt = f". On samples known by heart {least} is no gain"
     return (

@@ -102,18 +102,57 @@ class ClassShare:
 
 
 @dataclass(frozen=True)
+class ClassFlips:
+    """Of a class, how many samples all endpoints have right (`both`), and how many of these are `lost`."""
+
+    number: int
+    both: int
+    lost: int
+    interval: tuple[float, ...]  # 95 %, Wilson's, of lost / both
+
+
+@dataclass(frozen=True)
+class Flips:
+    """Negative flips: samples that all endpoints have right, and the merge has not (Yan et al. 2021, NFR).
+
+    Of `samples` the endpoints all have `both` right; the merge has `lost` of these wrong, and has `gained`
+    that none of them had. `interval` is of lost / samples, 95 % (Wilson's). `metric` is the key of the one
+    that says what is right, 0 or 1 of each sample. `classes` are the five that lose the largest share of
+    what was right, `which` the first thousand samples that are lost, counted from 0 in the data's order.
+
+    Positive-Congruent Training, arXiv:2011.09161.
+    """
+
+    metric: str
+    samples: int
+    both: int
+    lost: int
+    gained: int
+    interval: tuple[float, ...]
+    classes: tuple[ClassFlips, ...] = ()
+    which: tuple[int, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """Of all samples, 0–1."""
+        return self.lost / self.samples
+
+
+@dataclass(frozen=True)
 class Middle:
     """The model at λ = ½ on one split: how far its figures can be trusted, and its confidence.
 
     `intervals` are (low, high), 95 % over samples drawn anew (bootstrap), of "loss", the metrics and "chord",
     the height of the loss above the chord at λ = ½; none where there is nothing to draw from.
     `classes` are the five that lose most accuracy, the most first; () where accuracy is not measured.
+    `flips` are None where no metric is right or wrong of each sample.
     """
 
     ece: float = math.nan  # expected calibration error, 0–1; NaN where the loss is no cross-entropy
     reliability: Reliability = field(default_factory=Reliability)
     intervals: dict[str, tuple[float, ...]] = field(default_factory=dict)
     classes: tuple[ClassShare, ...] = ()
+    flips: Flips | None = None
 
 
 @dataclass(frozen=True)
@@ -269,8 +308,9 @@ def _barrier(barrier: dict[str, Any]) -> dict[str, Any]:
 
 
 def _middle(middle: dict[str, Any]) -> dict[str, Any]:
-    """Without a calibration, and classes, that were not measured."""
-    middle = middle if middle["classes"] else {key: its for key, its in middle.items() if key != "classes"}
+    """Without a calibration, classes and flips that were not measured."""
+    unknown = [key for key in ("classes", "flips") if not middle[key]]
+    middle = {key: its for key, its in middle.items() if key not in unknown}
     if math.isnan(middle["ece"]) and not middle["reliability"]["samples"]:
         return {key: its for key, its in middle.items() if key not in ("ece", "reliability")}
     return middle

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.text import many, some
-from ..types import ACCURACY, CROSS_ENTROPY, Quantity
+from ..types import ACCURACY, CROSS_ENTROPY, Quantity, aside
 from .format import clean, fixed
 
 if TYPE_CHECKING:  # they bring torch, and what a run says of itself has to be told without it
@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # they bring torch, and what a run says of itself has to be t
     from ..spec.spec import FittedSpec
 
 SHOWN = 12  # names of outputs, or of tensors, in one line
+
+OWN_INPUTS = "the loader's own"  # in place of a normalization
 
 
 def describe_spec(fitted: FittedSpec) -> dict[str, Any]:
@@ -115,7 +117,7 @@ def tried_in_words(match: Mapping[str, Any]) -> str:
     losses = any("held_out_loss" in row for own in methods.values() for row in own)
     said = "; ".join(f"{', '.join(methods)} {text}" for text, methods in told.items())
     loss = match.get("measured", {}).get("loss", {})
-    named = f" ({clean(loss['name'])})" if loss and loss["name"] != CROSS_ENTROPY.name else ""
+    named = aside(clean(loss["name"])) if loss else ""
     by = f"by {clean(match['by'])}; " if "by" in match else ""
     return (f"{by}held-out loss{named} at the mean " if losses else by) + said
 

@@ -89,6 +89,8 @@ def figures(report: Report) -> list[Block]:
         *(_split(report, each) for each in f.splits(report)),
         _certain(report, split),
         _classes(report, split),
+        _flips(report, split),
+        Fold("Classes with most negative flips", [_flipped(report, split)]),
         Fold("Differences on the same samples", [_differences(report)]),
         reliability(report, split),
         _over_pairs(report, split),
@@ -172,6 +174,41 @@ def _classes(report: Report, split: str) -> Table:
     name = row.name if row is not None else ""
     title, head = f"Classes that lose most, on {split} data", f"classes that lose most, {split}, {name}"
     return _table(title, head, columns, rows if len(rows) > 2 else [])
+
+
+def _flips(report: Report, split: str) -> Table:
+    """The samples that both models have right, and rows have not."""
+    columns = ("both right", "of these wrong", "share of all", "95 %", "only the row right")
+    found = [(row, its) for row in report.rows if split in row.middle and (its := row.middle[split].flips)]
+    rows = [
+        TableRow(
+            [
+                row.name,
+                f.number(its.both),
+                f.number(its.lost),
+                f.fixed(its.share),
+                f.within(its.interval),
+                f.number(its.gained),
+            ],
+            _tone(row),
+        )
+        for row, its in found
+    ]
+    remark = found[0][1].metric if found else ""
+    title, head = f"Negative flips at λ=½, on {split} data", f"{split}, negative flips"
+    return _table(title, head, columns, rows, remark=f"by {remark}", on=On.WRITTEN)
+
+
+def _flipped(report: Report, split: str) -> Table:
+    """The classes of the shipped row that lose the largest share of what both models have right."""
+    row = next((row for row in report.rows if row.shipped), None)
+    its = row.middle[split].flips if row is not None and split in row.middle else None
+    rows = [
+        TableRow([str(one.number), f.number(one.both), f.number(one.lost), f.within(one.interval)])
+        for one in (its.classes if its else ())
+    ]
+    columns = ("both right", "of these wrong", "95 % of this share")
+    return _table("", f"class, {row.name if row else ''}", columns, rows)
 
 
 def _differences(report: Report) -> Table:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 from . import Measured
-from .accounts import kept_in_words, tried_in_words
+from .accounts import OWN_INPUTS, kept_in_words, tried_in_words
 from .format import best, clean, duration, fixed, is_number, learning, number
 
 
@@ -78,11 +78,17 @@ def _data(data: Mapping[str, Any]) -> str:
     counts = " and ".join(f"{number(count)} {clean(split)}" for split, count in sizes.items())
     parts = [
         clean(data.get("name", "")),
-        f"normalised by mean/std {clean(data['normalization'])}" if data.get("normalization") else "",
+        _inputs(data.get("normalization")),
         f"{counts} {clean(data.get('unit') or 'samples')}" if counts else "",
         "everything measured in full" if data.get("full") else "",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _inputs(normalization: Any) -> str:
+    if normalization == OWN_INPUTS:
+        return "inputs as the loader yields them"
+    return f"normalised by mean/std {clean(normalization)}" if normalization else ""
 
 
 def _spec(spec: Mapping[str, Any]) -> str:

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..runtime.text import clean, many
+from ..types import aside
 from . import Report, Row
 
+FLIPS = "negative flips"
 MISSING = "—"
 MIDPOINT = 0.5
 SHIPPED = "the row that `merge` with the same options would write"
@@ -57,6 +59,11 @@ DEFINITIONS = (
     ),
     ("control", "to be compared with, never shipped: naive + reset is what the reset does by itself"),
     (
+        FLIPS,
+        "samples that both models have right and the row at λ=½ has not, as a share of all (Yan et al. 2021, "
+        "Positive-Congruent Training)",
+    ),
+    (
         "95 %",
         "of 1,000 draws of test samples with replacement, the same for all rows (bootstrap); it says nothing "
         "of other seeds: for those measure several pairs (`--pair`)",
@@ -74,16 +81,21 @@ OF_CLASSES = ("+ temperature", "logit ensemble", CALIBRATION)  # what there is o
 def legend(report: Report) -> str:
     """In what figures are given, in two sentences."""
     unit = f"in {report.loss.unit} per sample" if report.loss.unit else "per sample"
-    loss = f"Loss {unit}" if report.classifies else f"Loss: {clean(report.loss.name)}, {unit}"
+    loss = f"Loss: {clean(report.loss.name)}, {unit}" if aside(report.loss.name) else f"Loss {unit}"
     metrics = [clean(f"{metric.name} {metric.spread}".strip()) for metric in report.metrics]
     return f"{', '.join([loss, *metrics])}. {BARRIER}"
+
+
+def audited(report: Report) -> bool:
+    """Whether it is known which samples a row has right."""
+    return any(middle.flips for row in report.rows for middle in row.middle.values())
 
 
 def definitions(report: Report) -> list[tuple[str, str]]:
     """What the words of a report mean, as far as they may stand in it."""
     found = []
     for word, meaning in DEFINITIONS:
-        if word in OF_CLASSES and not report.classifies:
+        if word in OF_CLASSES and not report.classifies or (word == FLIPS and not audited(report)):
             continue
         if "{metric}" not in word:
             found.append((word, meaning))

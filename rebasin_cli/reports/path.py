@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..runtime.text import clean
-from ..types import CROSS_ENTROPY, Quantity
+from ..types import CROSS_ENTROPY, Quantity, aside
 from . import Curve, Reliability, Report, Row
 from . import format as f
 from .document import Color, Figure, Line, On, Panel
@@ -55,6 +55,8 @@ def loss_axis(loss: Quantity) -> str:
     """What an axis of the loss says: its unit, and what it is where that is no cross-entropy."""
     if loss == CROSS_ENTROPY:
         return f"Loss, {loss.unit} per sample"
+    if not aside(loss.name):
+        return clean(f"Loss, {loss.unit}" if loss.unit else "Loss")
     return clean(f"Loss: {loss.titled if loss.unit else loss.name}")
 
 

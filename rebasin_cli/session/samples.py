@@ -243,6 +243,11 @@ def computing_its_loss(splits: Splits, network: nn.Module) -> Splits:
 
 def loss_of(data: Data) -> Loss | None:
     """The user's own loss; None for cross-entropy. Raises UsageError."""
+    if data.each and not data.loss:
+        raise UsageError(
+            "--each asks a --loss one sample at a time, and none is named",
+            hint="Leave it out: cross-entropy has one number a sample; name the function of a network's own",
+        )
     return Loss.of(_own(data.loss, "--loss"), alone=data.each) if data.loss else None
 
 

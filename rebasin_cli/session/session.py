@@ -270,7 +270,7 @@ class Session:
     def with_own_loss(self, splits: Splits) -> Splits:
         """The splits, with targets inside where the network computes its loss itself, and none is named."""
         network = self.__dict__.get("network") or self.__dict__.get("network_alone")
-        if self.asked.data.loss or network is None:
+        if self.asked.data.loss or self.output is not None or network is None:
             return splits
         found = samples.computing_its_loss(splits, network)
         if any(found[name] is not its for name, its in splits.items()) and not self.own_loss:

@@ -340,3 +340,102 @@ def test_one_sample_has_no_intervals_and_the_report_says_so(trained, done):
     told = done("barrier", *trained, *words, "--skip-checks", "--json").json()
     assert any("one was measured" in note for note in told["notes"])
     assert not any(row["middle"]["test"]["intervals"] for row in told["rows"] if "test" in row["middle"])
+
+
+def test_samples_that_both_models_had_right_and_the_merge_has_not(trained, done, run, refused, own):
+    """`barrier` and `eval --against` count the same negative flips; gates hold them, by any metric."""
+    words = ("barrier", *trained, "--data", "digits", "--method", "wm", "--points", 3, "--repair", "none")
+    report = done(*words, "--report", "report", "--json").json()
+    row = next(row for row in report["rows"] if row["shipped"])
+    flips = row["middle"]["test"]["flips"]
+    done("merge", *trained, "--method", "wm", "--repair", "none", "-o", "merged.safetensors")
+    ends = ("--against", trained[0], "--against", trained[1])
+    alone = done("eval", "merged.safetensors", "--data", "digits", *ends, "--json").json()
+    assert {key: alone["flips"][key] for key in flips} == flips
+    one, other, merged = (
+        torch.tensor(_right(path), dtype=torch.bool) for path in (*trained, "merged.safetensors")
+    )
+    lost = one & other & ~merged
+    assert lost.sum() == flips["lost"] > 0 and (one & other).sum() == flips["both"]
+    assert lost.nonzero().flatten().tolist() == flips["which"]
+    assert flips["interval"][0] < flips["lost"] / flips["samples"] < flips["interval"][1]
+    assert flips["gained"] == (merged & ~one & ~other).sum()
+    assert sum(one["lost"] for one in flips["classes"]) <= flips["lost"]
+    share = flips["lost"] / flips["samples"]
+    for gate, code in ((f"test negative flips <= {share}", 0), ("forgotten <= 0.01%", 1)):
+        assert run("gate", "report/report.json", "--gate", gate).code == code
+        assert run("eval", "merged.safetensors", "--data", "digits", *ends, "--gate", gate).code == code
+    assert "negative flips" in Path("report/report.md").read_text() and "egative flips" in done(*words).out
+    refused(
+        2, "eval", "merged.safetensors", "--data", "digits", "--gate", "forgotten <= 1%", says="--against"
+    )
+    mine = ("--metric", "mine.py:misses", "--json")
+    by = done("eval", "merged.safetensors", "--data", "digits", *ends, *mine).json()["flips"]
+    assert by["metric"] == "misses" and by["which"] == flips["which"]
+    mine = ("--metric", "mine.py:Worst", "--loss", "mine.py:regret")
+    refused(2, "eval", "merged.safetensors", "--data", "digits", *ends, *mine, says="which samples are right")
+
+
+def _right(path):
+    """Of every test sample whether a plain loop has it right."""
+    from safetensors.torch import load_file
+
+    from rebasin_cli.datasets import open_data
+
+    tensors = load_file(path) if str(path).endswith(".safetensors") else torch.load(path)
+    layers = sorted({name.rpartition(".")[0] for name in tensors}, key=lambda name: (name == "head", name))
+    found = []
+    for x, y in open_data("digits", "test"):
+        x = x.flatten(1)
+        for layer in layers:
+            x = torch.nn.functional.linear(x, tensors[f"{layer}.weight"], tensors[f"{layer}.bias"])
+            x = x.relu() if layer != layers[-1] else x
+        found += (x.argmax(1) == y).tolist()
+    return found
+
+
+def test_every_pair_counts_in_what_must_not_be_forgotten(trained, done, run):
+    """The largest drop of a class, and the largest share of negative flips, of any pair."""
+    few = ("--data", "digits", "--limit", 200, "--method", "wm", "--points", 3, "--repair", "none")
+    copy = f"{trained[0]},{trained[0]}"  # loses nothing
+    first = done("barrier", trained[0], trained[0], "--pair", f"{trained[0]},{trained[1]}", *few, "--json")
+    other = done("barrier", *trained, "--pair", copy, *few, "--json").json()
+    Path("first.json").write_text(first.out)
+    drops = [pair["class_drop"]["aligned"]["test"] for pair in other["pairs"]]
+    shares = [pair["flips"]["aligned"]["test"] for pair in other["pairs"]]
+    assert drops[0] > drops[1] == 0 and shares[0] > shares[1] == 0
+    for words, figure in (("class accuracy drop", drops[0]), ("negative flips", shares[0])):
+        for limit, code in ((figure, 0), (figure * 0.9, 1)):
+            told = run("gate", "first.json", "--gate", f"{words} <= {limit}")
+            assert told.code == code and "the worst of 2 pairs" in told.out + told.err
+
+
+FEW = """
+import torch
+from rebasin_cli.datasets import open_data
+
+
+def loader(split):
+    batches = list(open_data("digits", split, limit=48, batch_size=4))
+    return [(x, torch.where(torch.arange(4) == k % 4, y, -100)) for k, (x, y) in enumerate(batches)]
+
+
+def masked(split):
+    some = loader(split)
+    return [*((x, torch.full_like(y, -100)) for x, y in some[:5]), *some[5:]]
+"""
+
+
+def test_targets_that_do_not_count_leave_samples_to_draw_from(tmp_path, trained, done, refused):
+    """As many samples that count as there are batches are samples; some batches may have none."""
+    (tmp_path / "mine.py").write_text(FEW)
+    words = ("barrier", *trained, "--method", "wm", "--points", 3, "--repair", "none", "--skip-checks")
+    report = done(*words, "--data", "mine.py:loader", "--json").json()
+    assert not any("drawn over" in note or "mean of a batch" in note for note in report["notes"])
+    low, high = report["rows"][0]["middle"]["test"]["intervals"]["loss"]
+    assert low < high
+    words = ("merge", *trained, "--data", "mine.py:masked", "--method", "ste", "--epochs", 1, "--json")
+    match = done(*words, "-o", "s.safetensors").json()["match"]
+    assert all(isinstance(row["held_out_loss"], float) for row in match["history"])
+    (tmp_path / "mine.py").write_text(FEW.replace("some[:5]", "some[:12]"))
+    refused(6, *words, "-o", "t.safetensors", says="no target of the held-out samples counts")

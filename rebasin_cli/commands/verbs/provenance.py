@@ -167,7 +167,7 @@ def describe_data(data: Any, *, full: bool) -> dict[str, Any]:
         window = data.source.inputs.shape[1]
         unit = f"windows of {window} characters"
         return {"name": data.name, "normalization": None, "unit": unit, "full": full}
-    shown = "the loader's own" if data.normalization is None else str(data.normalization)
+    shown = accounts.OWN_INPUTS if data.normalization is None else str(data.normalization)
     return {"name": data.name, "normalization": shown, "full": full}
 
 

@@ -19,8 +19,8 @@ from torch import nn
 
 from ... import networks
 from ...datasets.batches import checked, head, size_of, to_device
-from ...errors import NetworkError
-from ...networks.classes import accuracies, turned
+from ...errors import DataError, NetworkError
+from ...networks.classes import accuracies, any_counts, turned
 from ...networks.layout import in_parts
 from ...networks.running import fed, forward, returned
 from ...networks.scoring import Loss
@@ -194,7 +194,7 @@ class Mixture:
         with torch.no_grad():
             for inputs, targets in checked(held):
                 size = size_of(targets, inputs)
-                if size <= self.normed and samples:
+                if (size <= self.normed and samples) or not (self.scored.own or any_counts(targets)):
                     continue
                 targets = to_device(targets, self.device)
                 loss, outputs = self._scored(inputs, targets, number)
@@ -208,6 +208,11 @@ class Mixture:
                     kept.add(logits, targets)
                 if samples >= HELD_OUT:
                     break
+        if not samples:
+            raise DataError(
+                "no target of the held-out samples counts: all are −100",
+                hint="The first of every ten batches is held out: give others first, or more of them",
+            )
         mean = math.inf if math.isnan(total_loss) else total_loss / samples
         if self.scored.own:
             return Held(mean, math.nan, mean)

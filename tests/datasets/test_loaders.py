@@ -1,0 +1,82 @@
+"""Loaders of a user's own whose batches are others each time they are read."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from rebasin_cli.datasets.batches import Kept, Once, steady
+from rebasin_cli.datasets.loaders import open_loader
+from rebasin_cli.errors import DataError
+
+PAIRS = TensorDataset(torch.arange(20.0)[:, None], torch.arange(20))
+
+
+def numbers(data):
+    return torch.cat([targets for _, targets in data]).tolist()
+
+
+def loader(split):
+    return DataLoader(PAIRS, batch_size=6, shuffle=split == "train")
+
+
+def test_a_loader_that_shuffles_is_read_once_and_parts_of_it_are_apart():
+    data = open_loader("mine", loader, "train")
+    assert numbers(data) == numbers(data) != sorted(numbers(data)) == list(range(20))
+    assert "read once and kept" in data.how
+    first, rest = data.subset(8), data.subset(12, skip=8)
+    assert numbers(first) + numbers(rest) == numbers(data)
+    assert numbers(open_loader("mine", loader, "train")) == numbers(data)  # the same in another command
+    epochs = [torch.cat([t for _, t in data.shuffled(torch.Generator())]).tolist() for _ in range(2)]
+    assert epochs[0] != epochs[1] and sorted(epochs[0]) == sorted(epochs[1])  # who trains gets new ones
+
+
+def test_one_that_does_not_shuffle_is_read_as_it_is():
+    data = open_loader("mine", loader, "test")
+    assert not isinstance(data.batches, Kept) and data.how == ""
+    assert steady(batches := [(torch.ones(2, 1), torch.ones(2))]) is batches
+
+
+def test_numpy_batches_that_are_drawn_are_kept_too():
+    class Drawn:
+        def __iter__(self):
+            yield from ((torch.rand(3, 2).numpy(), [0, 1, 0]) for _ in range(2))
+
+    data = open_loader("mine", lambda split: Drawn(), "train")
+    one, other = ([x for x, _ in data] for _ in range(2))
+    assert all(map(torch.equal, one, other)) and not torch.equal(one[0], one[1])
+
+
+def test_no_more_is_read_than_somebody_asks_for_and_too_much_is_refused():
+    read = []
+
+    def batches():
+        for number in range(10):
+            read.append(number)
+            yield torch.rand(4, 5), torch.zeros(4)
+
+    class Loader:
+        def __iter__(self):
+            return batches()
+
+    kept = Kept(Loader())
+    next(iter(kept)), next(iter(kept))
+    assert read == [0]
+    with pytest.raises(DataError, match="too many to be kept"):
+        list(Kept(Loader(), most=500))
+
+
+def test_what_failed_on_its_way_is_read_whole_by_who_tries_again():
+    failing = [True]
+
+    class Loader:
+        def __iter__(self):
+            yield torch.ones(2, 1), torch.ones(2)
+            if failing:
+                raise ValueError("once")
+            yield torch.ones(3, 1), torch.ones(3)
+
+    once = Once(Loader())
+    with pytest.raises(DataError):
+        list(once)
+    failing.clear()
+    assert [len(targets) for _, targets in once] == [2, 3]
