@@ -16,7 +16,7 @@ from rebasin_cli.measure.gates import (
     judged,
 )
 from rebasin_cli.measure.thresholds import PLAIN, asked, of_option, parse_gate
-from rebasin_cli.reports import Barrier, ClassShare, Curve, Heights, Middle, Report, Row
+from rebasin_cli.reports import Barrier, ClassShare, Curve, Flips, Heights, Middle, Report, Row
 from rebasin_cli.reports.verdicts import raise_unmet, results
 
 
@@ -34,7 +34,8 @@ def _row(name, loss, accuracy, barrier, **flags):
     curve = Curve((0.0, 0.5, 1.0), (0.3, loss, 0.3), {"accuracy": (0.93, accuracy, 0.92)}, 1000)
     train = _barrier(*(10 * value for value in _numbers(barrier)))
     classes = (ClassShare(3, 40, 0.5, (0.35, 0.65), 0.75), ClassShare(1, 9, 0.9, (0.5, 1.0), 0.9))
-    middle = {"test": Middle(classes=classes)}
+    flips = Flips("accuracy", 1000, 900, 40, 3, (0.03, 0.05))
+    middle = {"test": Middle(classes=classes, flips=flips)}
     return Row(
         name, {"test": curve, "train": curve}, {"test": barrier, "train": train}, middle=middle, **flags
     )
@@ -102,10 +103,11 @@ def test_a_search_may_choose_no_other_repair_than_a_gate_names():
         ("accuracy", 0.75),
         ("accuracy_drop", 0.175),
         ("class_accuracy_drop", 0.25),
+        ("negative_flips", 0.04),
     ],
 )
 def test_every_definition_measures_its_own_figure(definition, figure):
-    assert len(PLAIN.figures) == 8
+    assert len(PLAIN.figures) == 9
     sign, worse = (">=", 0.001) if definition == "accuracy" else ("<=", -0.001)
     exact = _one(report(), gates=[f"aligned:test:{definition}{sign}{figure}"])
     missed = _one(report(), gates=[parse_gate(f"aligned:test:{definition}{sign}{figure + worse}")])
