@@ -42,11 +42,32 @@ def returned(network: Callable[..., Any], inputs: Any, *, output: str | int | No
     return pick(forward(network, inputs), output)
 
 
+# What a norm says of a batch that has one value a channel.
+ALONE = ("Expected more than 1 value per channel", "one value a channel has no variance")
+
+
 def forward(network: Callable[..., Any], inputs: Any) -> Any:
-    """`network(inputs)`, a dict as keywords, a tuple as arguments. Raises NetworkError if it fails."""
+    """`network(inputs)`, a dict as keywords, a tuple as arguments. Raises NetworkError if it fails.
+
+    DataError where the batch is one sample, of which norms that measure it have no variance.
+    """
     args, kwargs = arguments_of(inputs)
-    with user_code(lambda: f"the network fails on inputs {describe(inputs)}"):
-        return network(*args, **kwargs)
+    try:
+        with user_code(lambda: f"the network fails on inputs {describe(inputs)}"):
+            return network(*args, **kwargs)
+    except NetworkError as error:
+        if any(said in error.message for said in ALONE):
+            raise needs_two(describe(inputs)) from error
+        raise
+
+
+def needs_two(found: str) -> DataError:
+    """What to say where norms measure batches, and there is none of two samples."""
+    return DataError(
+        f"a batch is one sample, of which the network's norms have no variance: inputs {found}",
+        hint="Give batches of two or more: --batch-size 32, or in your loader (drop_last=True where one "
+        "is left over)",
+    )
 
 
 def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from ..datasets.batches import describe, part_of
 from ..errors import NetworkError, UsageError
 from ..registry import user_code
+from ..runtime.text import many
 from ..types import ACCURACY, CROSS_ENTROPY, TAKEN, Quantity
 from .classes import accuracies, any_counts, cross_entropies, logits_of, turned
 from .returned import leaves_of
@@ -288,11 +289,11 @@ def _number(value: Any, quantity: Quantity, count: int, number: int) -> Tensor:
             hint="Expected one number, the mean of the batch, or a tensor (N,), one number a sample",
         )
     if value.ndim and value.shape != (count,):
-        many = value.ndim > 1 and len(value) == count
+        wide, of = value.ndim > 1 and len(value) == count, many(count, "sample")
         raise NetworkError(
-            f"batch {number}: {quantity.name} is {describe(value)}, and the batch has {count} samples",
+            f"batch {number}: {quantity.name} is {describe(value)}, and the batch has {of}",
             hint="Expected one number a sample, (N,): take the mean of the rest, values.flatten(1).mean(1)"
-            if many
+            if wide
             else "Expected one number, the mean of the batch, or a tensor (N,), one number a sample",
         )
     return value.detach().cpu().double()

@@ -14,7 +14,7 @@ from .. import networks
 from ..datasets.batches import checked, describe, part_of, tensors_in
 from ..errors import DataError, NetworkError
 from ..networks.returned import leaves_of
-from ..networks.running import evaluating, fed, returned
+from ..networks.running import evaluating, fed, needs_two, returned
 from ..networks.state import duplicate
 from ..types import Batches
 from .options import STEP
@@ -58,8 +58,11 @@ class Ensemble:
                 yield part, self._targets(part)
                 self.steps += 1
         if not self.steps:
-            few = "of two samples or more, which norms with running statistics need" if self.normed else ""
-            raise DataError(f"the data holds no batches {few or 'to train on'}")
+            raise (
+                needs_two("of all batches")
+                if self.normed
+                else DataError("the data holds no batches to train on")
+            )
 
     def _targets(self, inputs: Any) -> tuple[Tensor, ...]:
         if self.steps < len(self.known):

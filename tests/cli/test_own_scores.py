@@ -439,3 +439,121 @@ def test_targets_that_do_not_count_leave_samples_to_draw_from(tmp_path, trained,
     assert all(isinstance(row["held_out_loss"], float) for row in match["history"])
     (tmp_path / "mine.py").write_text(FEW.replace("some[:5]", "some[:12]"))
     refused(6, *words, "-o", "t.safetensors", says="no target of the held-out samples counts")
+
+
+WRONG = '''
+import torch
+from torch import nn
+
+
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.n, self.b = nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.b(self.n(self.a(x.flatten(1))).relu())
+
+
+def loader(split):
+    from rebasin_cli.datasets import open_data
+
+    return list(open_data("digits", split, limit=30, batch_size=1))
+
+
+def none(split):
+    return [(x, None) for x, _ in loader(split)]
+
+
+def three(split):
+    return [(x, y, "from a camera") for x, y in loader(split)]
+
+
+def log(outputs, targets):
+    return (outputs[:, 0] * 0 - 1).log()
+
+
+def longer(outputs, targets):
+    return torch.zeros(len(outputs) + 1)
+
+
+class Share:
+    """Fails where all is added up."""
+
+    def update(self, outputs, targets):
+        self.right = (outputs.argmax(1) == targets).sum()
+
+    def compute(self):
+        return float(self.right) / 0
+
+    def reset(self):
+        pass
+
+
+class Endless:
+    def update(self, outputs, targets):
+        pass
+
+    def compute(self):
+        return 1.0
+
+
+if __name__ == "__main__":
+    for seed, name in enumerate("ab"):
+        torch.manual_seed(seed)
+        torch.save(Normed().state_dict(), f"{name}.pt")
+'''
+
+
+@pytest.fixture
+def wrong(tmp_path, monkeypatch):
+    """Two networks with norms, and the options of such batches of one sample."""
+    (tmp_path / "wrong.py").write_text(WRONG)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("wrong.py", run_name="__main__")
+    return ("--net", "wrong.py:Normed", "--skip-checks", "--data")
+
+
+ONE = ("a batch is one sample, of which the network's norms have no variance", "--batch-size")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "says"),
+    [
+        (
+            "eval a.pt {} wrong.py:loader --loss wrong.py:log",
+            6,
+            ("log is NaN on sample 0 of batch 0", "logarithm"),
+        ),
+        (
+            "eval a.pt {} wrong.py:loader --loss wrong.py:longer",
+            6,
+            ("longer is float32 (2,)", "has 1 sample", "(N,)"),
+        ),
+        (
+            "eval a.pt {} wrong.py:loader --metric wrong.py:Share",
+            6,
+            ("Share fails in compute", "in wrong.py:"),
+        ),
+        (
+            "eval a.pt {} wrong.py:loader --metric wrong.py:Endless",
+            2,
+            ("the metric Endless has no reset", "update("),
+        ),
+        ("eval a.pt {} wrong.py:none", 6, ("targets are NoneType", "--loss module:function")),
+        ("eval a.pt {} wrong.py:three", 6, ("is tuple of 3", "left out")),
+        ("eval a.pt {} wrong.py:loader --each", 2, ("--each asks a --loss", "Leave it out")),
+        ("barrier a.pt b.pt {} wrong.py:loader --points 3 --method wm", 6, ONE),
+        ("merge a.pt b.pt {} wrong.py:loader --method wm --repair reset -o m.pt", 6, ONE),
+        ("merge a.pt b.pt {} wrong.py:loader --method wm --repair distill -o m.pt", 6, ONE),
+        ("merge a.pt b.pt {} wrong.py:loader --method ste --repair none -o m.pt", 6, ONE),
+        ("merge a.pt b.pt {} wrong.py:loader --method pam --repair none -o m.pt", 6, ONE),
+        ("merge a.pt b.pt {} wrong.py:loader --method auto --budget 5G -o m.pt", 6, ONE),
+    ],
+)
+def test_what_is_wrong_with_a_users_own_is_one_message_with_the_next_step(
+    wrong, refused, command, code, says
+):
+    words = [w for word in command.split() for w in (wrong if word == "{}" else (word,))]
+    refused(code, *words, says=says)
+    assert not Path("m.pt").exists()

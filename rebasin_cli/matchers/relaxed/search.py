@@ -25,6 +25,7 @@ from ...datasets.batches import size_of, to_device
 from ...errors import CheckpointError, UsageError
 from ...learning.loop import Learner, Passes, a_pass, learn
 from ...learning.recipe import has_convolutions
+from ...networks.running import needs_two
 from ...registry import option
 from ...runtime.seeds import generator
 from ...spec.notation import words_of
@@ -279,6 +280,8 @@ class Run(Learner):
                 size = size_of(targets, inputs)
                 total += size * self._at((k + 0.5) / len(batches), inputs, targets).item()
                 samples += size
+        if not samples:
+            raise needs_two("of all batches")
         return math.inf if math.isnan(total) else total / samples
 
     def _scored(self) -> Iterator[tuple[Any, Any]]:
