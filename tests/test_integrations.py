@@ -85,10 +85,13 @@ def test_the_strategy_of_flower_averages_clients_that_are_aligned(example, twins
     strategy = example("flower_strategy").FedAligned(network, spec)
     turn = sys.modules["flwr.common"]
     arrays = [[tensor.numpy() for tensor in model.values()] for model in (own, other)]
-    fits = [
-        types.SimpleNamespace(parameters=turn.ndarrays_to_parameters(each), num_examples=5, metrics={})
-        for each in arrays
-    ]
+    results = getattr(turn, "FitRes", None)  # the real package's
+
+    def fit(each):
+        told = {"parameters": turn.ndarrays_to_parameters(each), "num_examples": 5, "metrics": {}}
+        return results(status=None, **told) if results else types.SimpleNamespace(**told)
+
+    fits = [fit(each) for each in arrays]
     mean, _ = strategy.aggregate_fit(1, [(None, fit) for fit in fits], [])
     for array, tensor in zip(turn.parameters_to_ndarrays(mean), own.values(), strict=True):
         np.testing.assert_allclose(array, tensor.numpy(), atol=1e-6)
@@ -110,4 +113,70 @@ def test_the_callback_of_the_trainer_merges_with_other_runs(example, twins, spec
     callback = example("trainer_callback").MergeWith([tmp_path / "other.safetensors"], spec)
     assert callback.on_train_end(None, None, "control", model=network) == "control"
     for name, tensor in network.state_dict().items():
+        torch.testing.assert_close(tensor, own[name], atol=1e-6, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_real_lightning_trainer_calls_it_when_training_ends(example, twins, spec, tmp_path):
+    """Of a module that has not learnt (its rate is 0), the merge with a twin is the module itself."""
+    lightning = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")
+    network, own, other = twins
+    torch.save(other, tmp_path / "other.pt")
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.network = network
+
+        def training_step(self, batch, number):
+            return torch.nn.functional.cross_entropy(self.network(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    inputs, targets = next(iter(open_data("digits", "train", limit=64, batch_size=64)))
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(inputs, targets), batch_size=16, shuffle=True
+    )
+    merging = example("lightning_callback").MergeWith(tmp_path / "other.pt", spec)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = lightning.Trainer(
+        max_epochs=1, accelerator="cpu", callbacks=[merging], default_root_dir=tmp_path, **quiet
+    )
+    trainer.fit(Module(), loader)
+    assert merging.merged is not None
+    for name, tensor in network.state_dict().items():
+        torch.testing.assert_close(tensor, own[name], atol=1e-5, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_real_trainer_calls_it_when_training_ends(example, tmp_path):
+    """Trained for a step at rate 0, and averaged with a twin whose units stand in another order."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24
+    )
+    torch.manual_seed(0)
+    model = transformers.BertForSequenceClassification(config)
+    own = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    order, inner = torch.randperm(24), "bert.encoder.layer.0.intermediate.dense"
+    outer = "bert.encoder.layer.0.output.dense.weight"
+    other = own | {f"{inner}.{part}": own[f"{inner}.{part}"][order] for part in ("weight", "bias")}
+    save_file(
+        {n: t.contiguous() for n, t in (other | {outer: own[outer][:, order]}).items()},
+        tmp_path / "o.safetensors",
+    )
+    moved = {name: [".", "."][: tensor.ndim] for name, tensor in own.items()}
+    moved |= {f"{inner}.weight": ["h", "."], f"{inner}.bias": ["h"], outer: [".", "h"]}
+    lines = "".join(f'  {name}: "{" ".join(axes)}"\n' for name, axes in moved.items())
+    (tmp_path / "bert.yaml").write_text("tensors:\n" + lines)
+    rows = [{"input_ids": list(range(1, 9)), "labels": k % 2} for k in range(4)]
+    merging = example("trainer_callback").MergeWith([tmp_path / "o.safetensors"], tmp_path / "bert.yaml")
+    arguments = transformers.TrainingArguments(
+        str(tmp_path / "out"), max_steps=1, learning_rate=0.0, report_to=[], use_cpu=True, disable_tqdm=True
+    )
+    transformers.Trainer(model, arguments, train_dataset=rows, callbacks=[merging]).train()
+    assert merging.merged is not None
+    for name, tensor in model.state_dict().items():
         torch.testing.assert_close(tensor, own[name], atol=1e-6, rtol=0)

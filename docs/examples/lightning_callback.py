@@ -14,16 +14,17 @@ class MergeWith(Callback):
 
     def __init__(self, file, spec=None, method="wm", attribute="network"):
         self.file, self.spec, self.method, self.attribute = file, spec, method, attribute
+        self.merged = None
 
     def on_fit_end(self, trainer, module):
         network = getattr(module, self.attribute)
         other = torch.load(self.file, weights_only=True)
         own = {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
-        merged = rebasin_cli.merge(
+        self.merged = rebasin_cli.merge(
             [own, other],
             self.spec,
             method=self.method,
             network=network.cpu(),
             train=trainer.train_dataloader,
         )
-        network.load_state_dict(dict(merged.tensors))
+        network.load_state_dict(dict(self.merged.tensors))

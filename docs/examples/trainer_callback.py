@@ -14,10 +14,11 @@ class MergeWith(TrainerCallback):
 
     def __init__(self, files, spec=None, method="wm"):
         self.files, self.spec, self.method = files, spec, method
+        self.merged = None
 
     def on_train_end(self, args, state, control, model=None, **kwargs):
         own = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
         others = [load_file(file) for file in self.files]
-        merged = rebasin_cli.merge([own, *others], self.spec, method=self.method, repair_with="none")
-        model.load_state_dict(dict(merged.tensors))
+        self.merged = rebasin_cli.merge([own, *others], self.spec, method=self.method, repair_with="none")
+        model.load_state_dict(dict(self.merged.tensors))
         return control
