@@ -7,6 +7,7 @@ all that it depends on; a record that cannot be read or written is made anew.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import re
@@ -21,6 +22,7 @@ from ..checkpoints.writing import write_text_atomic
 from ..errors import NetworkError, NotProven, RebasinError, SpecError
 from ..networks import hub, tied
 from ..proof import prove as proving
+from ..proof.prove import Proof
 from ..reports import accounts
 from ..runtime import files
 from ..runtime.seeds import generator
@@ -43,14 +45,15 @@ def spec_of(name: str, shapes: Shapes, say: Callable[[str], None]) -> Spec:
     Raises UsageError without the package, NetworkError, NotProven, SpecError where nothing fits.
     """
     problems: list[str] = []
-    for small in (True, False):
-        if (record := _record(name, small, shapes, say)) is None:
+    names = [name, *filter(None, [hub.trained_first(name)])]
+    for small, each in itertools.product((True, False), names):
+        if (record := _record(each, small, shapes, say)) is None:
             continue
-        spec = _spec(record, name, shapes, hub.units(name))
+        spec = _spec(record, each, shapes, hub.units(each))
         try:
             fit(spec, shapes)
         except SpecError as error:
-            if (other := _renamed(spec, name, shapes)) is not None:
+            if (other := _renamed(spec, each, shapes)) is not None:
                 return other
             problems = problems or list(error.problems)
         else:
@@ -159,8 +162,8 @@ def _of_twins(name: str) -> dict[str, Any] | None:
 
     Numbers that differ between the two are left open; how many units a word has is told where it is the same
     in both, as heads are: it is so in the network, too. Where that leaves an axis open, as one of packed
-    queries, keys and values, they are told as shares of the units of a head. None where there are no twins,
-    or they do not agree.
+    queries, keys and values, they are told as shares of the units of a head, and proven on a twin whose heads
+    are as large as the network's, too. None where there are no twins, or they do not agree.
     """
     networks = [hub.twin(name, size) for size in hub.SIZES]
     first, second, third = networks
@@ -169,7 +172,6 @@ def _of_twins(name: str) -> dict[str, Any] | None:
     one, other = _inferred(first), _inferred(second)
     if one.refused or other.refused:
         return None
-    shapes = {key: tuple(tensor.shape) for key, tensor in third.state_dict().items()}
     title, names = hub.title(name), [*tied.tied(third)]
     told = {"network": f"a small twin of {title}", "assumed": False, "made_before": True}
     for shares in (False, True):
@@ -178,10 +180,20 @@ def _of_twins(name: str) -> dict[str, Any] | None:
         sizes = _sizes(one.fitted, other.fitted, shares)
         record = {"title": title, "text": text, "sizes": sizes, "proof": {}, "tied": names}
         with contextlib.suppress(SpecError):
-            fitted = fit(_spec(record, name, shapes, hub.SIZES[-1].units), shapes)
-            proof = proving.prove(third, fitted, hub.example(third, generator(1, "twin")))
+            proof = _proof(record, name, third, hub.SIZES[-1].units)
+            if shares and (units := hub.units(name)):  # a share may be another of other heads
+                if (last := hub.twin(name, hub.with_heads(units))) is None:
+                    return None
+                proof = _proof(record, name, last, units)
             return record | {"proof": accounts.describe_proof(proof) | told}
     return None
+
+
+def _proof(record: Mapping[str, Any], name: str, network: nn.Module, units: int) -> Proof:
+    """Of the spec of a record, on a twin whose heads have so many units. Raises SpecError, NotProven."""
+    shapes = {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
+    fitted = fit(_spec(record, name, shapes, units), shapes)
+    return proving.prove(network, fitted, hub.example(network, generator(1, "twin")))
 
 
 def _sizes(one: FittedSpec, other: FittedSpec, shares: bool) -> dict[str, int | str]:

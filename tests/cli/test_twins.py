@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import runpy
+import shlex
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +16,7 @@ from tests.cli.conftest import rebasin
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
+DOCS = Path(__file__).parents[2] / "docs"
 SMALL = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 4, "num_attention_heads": 4}
 TEXT = {**SMALL, "vocab_size": 50}
 ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -39,9 +44,11 @@ KINDS = {
     "qwen3": ("Qwen3ForCausalLM", {**TEXT, "num_key_value_heads": 2, "head_dim": 12}),
     "phi3": ("Phi3ForCausalLM", {**TEXT, "num_key_value_heads": 2, "hidden_size": 48, "pad_token_id": 0}),
     "gpt-neox": ("GPTNeoXForCausalLM", TEXT | {"hidden_size": 96}),
+    "odd quarters": ("GPTNeoXForCausalLM", TEXT | {"hidden_size": 48}),  # of 12 units it turns 4
     "gpt2": ("GPT2LMHeadModel", {"n_embd": 32, "n_layer": 4, "n_head": 4, "vocab_size": 50}),
     "opt": ("OPTForCausalLM", TEXT | ENDS | {"ffn_dim": 40, "word_embed_proj_dim": 32}),
     "bert": ("BertForSequenceClassification", TEXT),
+    "bert before": ("BertForPreTraining", TEXT),
     "roberta": ("RobertaForMaskedLM", TEXT),
     "t5": ("T5ForConditionalGeneration", T5 | {"decoder_start_token_id": 0}),
     "whisper": ("WhisperForConditionalGeneration", WHISPER | ENDS),
@@ -56,7 +63,7 @@ KINDS = {
                                                 "depths": [1, 2, 1, 1]}),
 }  # fmt: skip
 
-WHOLE = ("convnext", "resnet")  # as large as they are
+WHOLE = ("convnext", "resnet", "odd quarters")  # as large as they are
 CORE = ("tied heads", "bert", "vit")
 ROWS = [kind if kind in CORE else pytest.param(kind, marks=pytest.mark.sweep) for kind in KINDS]
 
@@ -82,6 +89,11 @@ def batch_of(network):
 def first(network):
     with torch.no_grad():
         return next(iter(network(**batch_of(network)).values()))
+
+
+def every(network):
+    with torch.no_grad():
+        return list(network(**batch_of(network)).values())
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +132,19 @@ def test_what_was_found_is_kept_and_the_real_size_is_proven_on_request(tmp_path,
     for k, how in enumerate((["--net", f"transformers:{a}"], ["--prove", "real"])):
         real = done("align", a, b, *how, "-o", tmp_path / f"real{k}.safetensors")
         assert "proven: outputs differ by" in real.out
+
+
+def test_heads_that_a_class_does_not_read_move_with_the_class_that_reads_them(tmp_path, done):
+    """As BERT's own files: the configuration says BertForMaskedLM, the file has what it was trained with."""
+    networks = [saved(tmp_path / name, "bert before", seed) for seed, name in enumerate("ab")]
+    for name in "ab":
+        file = tmp_path / name / "config.json"
+        file.write_text(file.read_text().replace("BertForPreTraining", "BertForMaskedLM"))
+    aligned = done("align", tmp_path / "a", tmp_path / "b", "-o", f"{tmp_path / 'out'}/")
+    assert "proven on a small twin of transformers' BertForPreTraining" in aligned.out
+    loaded = type(networks[1]).from_pretrained(tmp_path / "out").eval()
+    for one, other in zip(every(networks[1]), every(loaded), strict=True):
+        assert torch.allclose(one, other, atol=1e-4 * one.abs().max().item())
 
 
 def test_code_of_a_folder_is_never_run(tmp_path):
@@ -186,3 +211,22 @@ def test_a_file_of_an_earlier_version_keeps_its_names(tmp_path, done):
     assert not torch.equal(loaded.state_dict()["lm_head.weight"], network.state_dict()["lm_head.weight"])
     real = done("align", tmp_path / "a", tmp_path / "b", "--prove", "real", "-o", tmp_path / "c.safetensors")
     assert "proven: outputs differ by" in real.out
+
+
+@pytest.mark.sweep
+def test_the_lines_of_the_page_run_from_folders_alone(tmp_path):
+    """Eight small networks are trained, in a process as the page has it."""
+    page = (DOCS / "transformers.md").read_text()
+    block = page.partition("a test runs them -->")[2].partition("```sh\n")[2].partition("```")[0]
+    first_line, *lines = [line for line in block.splitlines() if line]
+    assert first_line == "python tiny_folders.py" and len(lines) > 10
+    shutil.copy(DOCS / "examples/tiny_folders.py", tmp_path)
+    runpy.run_path(str(tmp_path / "tiny_folders.py"), run_name="__main__")
+    for line in lines:
+        program, *arguments = shlex.split(line)
+        outcome = rebasin(*arguments)
+        assert program == "rebasin" and outcome.code == 0, (line, outcome.err)
+    kinds = ["LlamaForCausalLM"] * 2 + ["BertForSequenceClassification", "ViTForImageClassification"]
+    for name, kind in zip(("tuned", "llama", "bert", "vit"), kinds, strict=True):
+        network = getattr(transformers, kind).from_pretrained(tmp_path / name).eval()
+        assert first(network).isfinite().all(), name

@@ -18,6 +18,7 @@ import importlib.util
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,12 @@ from ...errors import NetworkError, UsageError
 from ...registry import user_code
 from ...types import Shapes
 from . import batches
-from .configurations import CONFIG, SIZES, Configuration, Size, made_small, read, units_of_head
+from .configurations import CONFIG, SIZES, Configuration, Size, made_small, read, units_of_head, with_heads
 from .file_names import under_names_of_files
 
-__all__ = ["CONFIG", "SIZES", "Size"]
+__all__ = ["CONFIG", "SIZES", "Size", "with_heads"]
 PACKAGES = ("transformers", "diffusers", "timm", "torchvision")
+CLASS = "?class="  # before the name of another class than a configuration's own
 _FILES = (
     "pretrained",
     "pretrained_cfg",
@@ -80,13 +82,29 @@ def _configuration(name: str) -> Configuration | None:
     package, _, rest = name.partition(":")
     if package == "torchvision" or (package == "timm" and re.fullmatch(r"[\w.]+", rest)):
         return None
-    found = read(Path(rest))
+    place, _, other = rest.partition(CLASS)
+    found = read(Path(place))
     if found.package != package:
         raise NetworkError(
             f"{found.file} is a configuration of {found.package}, not of {package}",
             hint=f"Name it so: --net {found.package}:{rest}",
         )
-    return found
+    return replace(found, named=other) if other else found
+
+
+def trained_first(name: str) -> str | None:
+    """The class that networks of this kind are first trained as: files have its heads beside what they name.
+
+    BertForPreTraining of a folder that says BertForMaskedLM; None where there is no other.
+    """
+    if not name.startswith("transformers:") or CLASS in name or (said := _configuration(name)) is None:
+        return None
+    try:
+        known: Any = importlib.import_module("transformers.models.auto.modeling_auto")
+        named = known.MODEL_FOR_PRETRAINING_MAPPING_NAMES.get(said.values["model_type"])
+    except (ImportError, AttributeError):
+        return None
+    return f"{name}{CLASS}{named}" if isinstance(named, str) and named != said.named else None
 
 
 def _imported(package: str) -> Any:

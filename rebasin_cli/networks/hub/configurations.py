@@ -39,17 +39,26 @@ _OBJECTS = {**dict.fromkeys(_LAYERS, 1 << 12), "num_labels": 1 << 20, "_num_labe
 
 @dataclass(frozen=True)
 class Size:
-    """What a twin has of each: layers, units a head, words, positions, and what else is counted."""
+    """What a twin has of each: layers, units a head, words, positions, and what else is counted.
+
+    `hidden` units of an MLP are some more than twice the width where it is 0.
+    """
 
     layers: int
     units: int
     words: int
     places: int
     others: int
+    hidden: int = 0
 
 
 # Units a head are multiples of 8: some turn a quarter of them in pairs.
 SIZES = (Size(3, 8, 97, 64, 16), Size(3, 16, 89, 48, 20), Size(4, 24, 101, 80, 28))
+
+
+def with_heads(units: int) -> Size:
+    """A twin with heads as large as this."""
+    return Size(2, units, 103, 56, 24, hidden=36)
 
 
 @dataclass(frozen=True)
@@ -127,7 +136,7 @@ def _shrink(config: Any, size: Size) -> bool:
         if isinstance(value, list) and len(value) == layers:
             setattr(config, name, (value * size.layers)[: size.layers])
     _put(config, _WIDTHS, heads * size.units)
-    _put(config, _HIDDEN, 2 * heads * size.units + size.units)
+    _put(config, _HIDDEN, size.hidden or 2 * heads * size.units + size.units)
     _put(config, _HEAD, size.units)
     _put(config, _POSITIONS, size.places)
     _put(config, _LAYERS, size.layers)
