@@ -185,19 +185,22 @@ def left_open(fitted: FittedSpec) -> list[str]:
 def _of_hub(model: Checkpoint, loading: Loading, network: Network, say: Callable[[str], None]) -> Spec | None:
     """The spec of a network that an installed package has: of `--net`, or by the configuration in a folder.
 
-    A folder whose package is not installed, or whose configuration tells no spec, is any folder of tensors; a
-    configuration that is named has to tell one.
+    Where the package is not installed, or the configuration of a folder tells no spec, it is any file of
+    tensors; a configuration that is named has to name a class, and to tell its spec where that is installed.
     """
     if network.net is not None:
         return spec_of(network.net, model.shapes, say) if hub.is_name(network.net) else None
-    if loading.config is not None:
-        return spec_of(hub.named_by(loading.config), model.shapes, say)
-    name = hub.of_folder(model.path)
+    named = loading.config is not None
+    name = hub.named_by(loading.config) if loading.config is not None else hub.of_folder(model.path)
     if name is None or not hub.is_installed(name):
+        if named:
+            say(f"spec: none from {loading.config}: its class is of no package that is installed")
         return None
     try:
         return spec_of(name, model.shapes, say)
     except (SpecError, NetworkError, NotProven) as error:
+        if named:
+            raise
         why = "; ".join((error.message, *error.problems[:1]))
         say(f"spec: none from {name.partition(':')[2]}/config.json: {why}")
         return None
