@@ -170,7 +170,9 @@ def drawn(network: torch.nn.Module) -> torch.nn.Module:
         for tensor in network.parameters():
             tensor.add_(torch.randn_like(tensor) * 0.1)
         for name, tensor in network.named_buffers():
-            if name.endswith(("running_mean", "running_var")):
+            if name.endswith("running_mean"):
+                tensor.add_(torch.randn_like(tensor) * 0.1)
+            elif name.endswith("running_var"):
                 tensor.add_(torch.rand_like(tensor))
     return network.eval()
 

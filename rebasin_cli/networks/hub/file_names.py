@@ -51,11 +51,18 @@ class Piece:
 
 
 class Refiled(nn.Module):
-    """The modules of `network` in the tree of its files; `pieces` are put together in every run."""
+    """The modules of `network` in the tree of its files; `pieces` are put together in every run.
+
+    `written` has what the package would write now by the file's names, `unread` what no class reads.
+    """
+
+    network: nn.Module
+    written: dict[str, str]
+    unread: list[str]
 
     def __init__(self, network: nn.Module, names: Mapping[str, str], pieces: Mapping[str, Piece]) -> None:
         super().__init__()
-        vars(self)["network"] = network  # no submodule: its names are those that are left
+        object.__setattr__(self, "network", network)  # no submodule: its names are those that are left
         self.pieces = dict(pieces)
         state = network.state_dict(keep_vars=True)
         self._place(network, "", {name: tensor for name, tensor in state.items()}, names)
@@ -100,11 +107,11 @@ class Refiled(nn.Module):
             its = {n.removeprefix(f"{name}."): t for n, t in own.items() if n.startswith(f"{name}.")}
             self._place(child, f"{path}{name}.", its, names)
         for name in [name for name in own if "." not in name]:
-            if (place := names.get(f"{path}{name}")) is not None:
+            if (file := names.get(f"{path}{name}")) is not None:
                 value = vars(module)["_parameters"].get(name, vars(module)["_buffers"].get(name))
-                self._hold(place, value)
+                self._hold(file, value)
                 shape = tuple(value.shape)
-                self.pieces[place] = Piece(f"{path}{name}", (0,) * len(shape), shape, (*range(len(shape)),))
+                self.pieces[file] = Piece(f"{path}{name}", (0,) * len(shape), shape, (*range(len(shape)),))
 
     def _hold(self, name: str, what: nn.Module | torch.Tensor) -> None:
         *above, last = name.split(".")
