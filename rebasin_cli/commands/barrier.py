@@ -37,6 +37,7 @@ from ..session.session import Session
 from ..session.subjects import (
     SAMPLES,
     Calibration,
+    Choice,
     Choosing,
     Data,
     DataSet,
@@ -72,6 +73,7 @@ class Barrier(
     DataSet,
     Samples,
     Choosing,
+    Choice,
     Scoring,
     Calibration,
     Methods,
@@ -266,6 +268,7 @@ def _plan(
         interpolation=asked.interpolation,
         curves=between(session, asked.curve, pairs=bool(pairs)),
         attacks=_attacks(asked),
+        choose=session.chosen_by,
         attacked=None if session.asked.data.full else ATTACKED,
     )
     word = repaired_label(how, statistics=bool(session.fitted.statistics))

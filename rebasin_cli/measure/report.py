@@ -89,7 +89,8 @@ def barrier(
         standing = canonical(first, two.fitted, folds).tensors, turned(second, two.fitted, given, folds)
         order = None if given.maps else given.permutations  # no unit is one of the other model's
     elif method != "none":
-        alignment = _aligned(two, method, {"data": samples.train, "ridge": rows.ridge} | options)
+        own = {"data": samples.train, "ridge": rows.ridge, "choose": rows.choose}
+        alignment = _aligned(two, method, own | options)
         standing, order = alignment.models, alignment.permutations[0]
         if (chosen := alignment.result.chosen) is not None:
             two = two.decided(chosen.repair, chosen.repaired)

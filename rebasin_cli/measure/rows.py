@@ -105,7 +105,7 @@ class Measuring:
             self.starts.get(best, ready.models[0]), self.others[best], 0.5, keep=ready.fitted.ignored
         )
         networks.load(ready.network, middle)
-        return replace(self.repairs[best], scores=ready.scores).choose(
+        return replace(self.repairs[best], scores=ready.scores, by=self.rows.choose).choose(
             ready.network,
             [0.5, 0.5],
             ready.judged_by,

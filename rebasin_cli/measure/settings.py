@@ -56,7 +56,8 @@ class Rows:
     `ridge`) any network. `controls` adds rows at λ = ½ and intervals over test samples. `interpolation` is
     that of all rows but a control ("linear", or an arc: "slerp", "slerp-whole"). `curves` are trained ones
     between the two models, by the names of their rows. Rows along a whole path are measured once more under
-    each of `attacks`, on `attacked` samples of a split (None: all).
+    each of `attacks`, on `attacked` samples of a split (None: all). Methods and repairs are chosen by the
+    held-out figure `choose`.
     """
 
     points: int = POINTS
@@ -68,6 +69,7 @@ class Rows:
     curves: Mapping[str, Curve] = field(default_factory=dict)
     attacks: Sequence[Attack] = ()
     attacked: int | None = ATTACKED
+    choose: str = "loss"
 
     def __post_init__(self) -> None:
         check_interpolation(self.interpolation)

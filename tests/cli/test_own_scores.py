@@ -1,12 +1,17 @@
 """A loss and metrics of the user's own: by their own names and units in everything that is told of them."""
 
+import itertools
 import json
 import re
 import runpy
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+
+from rebasin_cli.registry import operations
 
 MINE = '''
 import torch
@@ -97,23 +102,100 @@ def test_no_format_of_a_report_speaks_of_nats_accuracy_or_ece(trained, done, own
     assert "cents" in texts["report.html"] and "worst class" in texts["report.md"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("eval", "{a}"),
-        ("compare", "{a}", "{b}", "--points", 1, "--method", "wm"),
-        ("plane", "{a}", "{b}", "--points", 3, "--method", "wm"),
-    ],
-)
-@pytest.mark.parametrize("form", [(), ("--json",), ("--html", "page.html")])
-def test_no_other_command_does_either(trained, done, own, tmp_path, words, form):
-    if words[0] == "eval" and "--html" in form:
-        pytest.skip("eval writes no page")
-    filled = [str(word).format(a=trained[0], b=trained[1]) for word in words]
-    told = done(*filled, *own, *form)
-    page = (tmp_path / "page.html").read_text() if "--html" in form else ""
-    assert foreign(told.out + told.err + page) == []
-    assert "misses" in told.out + page
+MEASURING = {
+    "eval": ("eval", "{a}"),
+    "compare": ("compare", "{a}", "{b}", "--points", 1, "--method", "wm"),
+    "plane": ("plane", "{a}", "{b}", "--points", 3, "--method", "wm"),
+    "curve": ("curve", "{a}", "{b}", "--epochs", 1, "--method", "wm", "-o", "c.curve.safetensors"),
+    "merge": ("merge", "{a}", "{b}", "--method", "auto", "--budget", "5G", "-o", "m.safetensors"),
+    "repair": ("repair", "{m}", "--endpoints", "{a}", "{n}", "--repair", "auto", "-o", "r.safetensors"),
+    "doctor": ("doctor", "{a}", "{b}"),
+    "barrier": ("barrier", "{a}", "{b}", "--points", 3, "--method", "auto", "--budget", "5G"),
+}
+
+
+@pytest.fixture
+def filled(trained, done):
+    """The words of a command, with the files that it takes."""
+
+    def words(name):
+        if name == "repair":
+            wm = ("--method", "wm", "--force")
+            done("merge", *trained, *wm, "--repair", "none", "-o", "m0.safetensors")
+            done("align", *trained, *wm, "-o", "aligned.safetensors")
+        of = {"a": trained[0], "b": trained[1], "m": "m0.safetensors", "n": "aligned.safetensors"}
+        return [str(word).format(**of) for word in MEASURING[name]]
+
+    return words
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_no_other_command_does_either(filled, done, own, tmp_path, name):
+    """In what it says, in JSON, on a page, and in what files record of how they came about."""
+    words = filled(name)
+    forms = [(), ("--json",), *([("--html", "page.html")] if name in ("compare", "plane", "doctor") else [])]
+    for form in forms:
+        force = ("--force",) if "-o" in words else ()
+        limited = own[:2] + own[4:] if name == "repair" else own
+        told = done(*words, *limited, *form, *force)
+        page = (tmp_path / "page.html").read_text() if "--html" in form else ""
+        assert foreign(told.out + told.err + page) == []
+    for path in map(Path, ("m.safetensors", "r.safetensors", "c.curve.safetensors")):
+        if path.exists():
+            assert foreign(done("inspect", path).out) == []
+            with safe_open(path, "pt") as file:
+                recorded = "\n".join(f"{key}: {text}" for key, text in file.metadata().items())
+            assert foreign(recorded) == []
+
+
+def numbers(value, path=""):
+    """All numbers in JSON, but for times, by their places."""
+    if isinstance(value, dict):
+        inner = ((f"{path}.{key}", item) for key, item in value.items() if key not in ("times", "command"))
+    elif isinstance(value, list):
+        inner = ((f"{path}[{place}]", item) for place, item in enumerate(value))
+    else:
+        return {path: value} if isinstance(value, (int, float)) else {}
+    return {place: found for key, item in inner for place, found in numbers(item, key).items()}
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_a_cross_entropy_of_ones_own_has_the_figures_of_the_default(filled, done, own, name):
+    """To the bit, whatever both have: a loss of one's own has no calibration, temperatures or ensemble."""
+    few, force = ("--data", "digits"), ("--force",) if "-o" in MEASURING[name] else ()
+    few += ("--limit", 100) * (name != "repair")
+    words = [*filled(name), *few, "--json", *force]
+    if name == "barrier":
+        words[words.index("auto")] = "wm"
+        del words[words.index("--budget") : words.index("--budget") + 2]
+    takes = name not in ("doctor",)
+    one, other = (done(*words, *more).json() for more in ((), ("--loss", "mine.py:cross") if takes else ()))
+    if name == "barrier":  # rows by name: those that need logits are not there
+        rows = [{row["name"]: row for row in each["rows"]} for each in (one, other)]
+        same = rows[0].keys() & rows[1].keys()
+        one, other = ({key: its[key]["curves"] for key in same} for its in rows)
+        assert len(one) > 4
+    a, b = numbers(one), numbers(other)
+    shared = [key for key in a.keys() & b.keys() if "tried" not in key and "held_out" not in key]
+    learns = name == "curve"  # by the mean in float32, where the default is summed in one step
+    off = {
+        key: (a[key], b[key]) for key in shared if a[key] != pytest.approx(b[key], rel=1e-6 * learns, abs=0)
+    }
+    assert len(shared) > 1 and off == {}
+
+
+def test_a_metric_object_gives_one_figure_however_samples_are_batched(filled, done, own):
+    few = ("--data", "digits", "--limit", 60, "--metric", "mine.py:Worst", "--json")
+    for name in ("eval", "barrier", "compare", "plane"):
+        words = [*filled(name), *few]
+        if name == "barrier":
+            words[words.index("auto")] = "wm"
+            del words[words.index("--budget") : words.index("--budget") + 2]
+        found = []
+        for size in (1, 7, 60):
+            its = numbers(done(*words, "--batch-size", size).json())
+            found.append({key: value for key, value in its.items() if "worst_class" in key})
+        assert found[0] and found[0] == found[1] == found[2], name
 
 
 def test_smaller_is_better_gates_the_right_way(trained, done, run, refused, own):
@@ -238,11 +320,16 @@ def test_a_data_loader_is_taken_as_it_is_and_the_key_of_the_targets_may_be_named
     refused(6, "eval", trained[0], "--data", "mine.py:loader", "--targets", "sort", says=says)
 
 
-def test_the_next_command_of_the_doctor_carries_loss_and_metric(trained, done, own):
-    told = done("doctor", *trained, *own, "--json").json()["next"]
-    assert (
-        "--loss mine.py:regret --metric mine.py:Worst --metric mine.py:misses" in told or "eval" not in told
-    )
+def test_the_next_command_of_the_doctor_carries_what_it_was_given(trained, done, own):
+    """Whatever of it that command takes: the line can be run as it stands."""
+    more = ("--each", "--targets", "y", "--normalize", "unit", "--input", "1x1x8x8")
+    given = (*own[:2], *own[4:], *more)
+    told = shlex.split(done("doctor", *trained, *given, "--json").json()["next"])
+    takes = {one.flag for one in operations.of(told[1])[0].options}
+    assert takes > {"--loss", "--metric", "--each", "--targets", "--data", "--normalize"}
+    asked = [pair for pair in itertools.pairwise(given) if pair[0] in takes and not pair[1].startswith("--")]
+    assert len(asked) == 7 and set(asked) <= set(itertools.pairwise(told))
+    assert "--each" in told and told.count("--metric") == 2
 
 
 def test_a_recipe_may_have_gates_on_metrics_of_its_own(trained, run, own, tmp_path):
@@ -302,6 +389,19 @@ def test_a_repair_is_chosen_by_a_loss_and_a_metric_of_ones_own(trained, done, ow
     said = next(line for line in told.err.splitlines() if "--repair auto chose" in line)
     assert "by misses: the merged model's held-out loss (regret) is" in said and "cents" in said
     assert "misses 0" in said and "worst_class" in said and foreign(told.out + told.err) == []
+
+
+def test_a_report_chooses_as_merge_does(trained, done, refused, own):
+    """The row that it marks as shipped is what `merge --choose` writes."""
+    words = (*own[:2], *own[4:], "--method", "wm", "--repair", "auto", "--choose", "misses")
+    report = done("barrier", *trained, *words, "--points", 3, "--json").json()
+    assert report["choice"]["by"] == "misses"
+    done("merge", *trained, *words, "-o", "chosen.safetensors")
+    told = done("eval", "chosen.safetensors", *own[:2], *own[4:], "--json").json()
+    shipped = next(row for row in report["rows"] if row["shipped"])["curves"]["test"]
+    assert shipped["misses"][1] == pytest.approx(told["misses"])
+    few = ("--method", "wm", "--repair", "none", "--points", 3, "--choose", "misses")
+    refused(2, "barrier", *trained, *own, *few, says="nothing is chosen")
 
 
 def test_what_a_curve_was_aligned_by_has_the_metrics_too(trained, done, own):

@@ -80,6 +80,7 @@ def measure(planned: Planning, command: str, gates: GateSet) -> Report:
         data=inputs.get("data"),
         polish=session.asked.search.polish if session.moved and not session.perm else None,
         loss=inputs.get("loss"),
+        metric=inputs.get("metric"),
         start=search.first_state(session),
         folds=session.folds,
         prove=False,
