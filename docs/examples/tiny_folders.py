@@ -20,11 +20,13 @@ VIT = SIZE | {"image_size": 8, "patch_size": 2, "num_channels": 1, "num_labels":
 def sentences(split: str):
     """Batches of 100 sentences of 12 letters; the label is whether `x` (67) is in it."""
     rng = torch.Generator().manual_seed({"train": 1, "test": 2}[split])
+    found = []
     for _ in range(10):
         ids = torch.randint(3, 66, (100, 12), generator=rng)
         labels = torch.randint(2, (100,), generator=rng)
         ids[labels == 1, 5] = 67
-        yield ids, labels
+        found.append((ids, labels))
+    return found
 
 
 def train(network, batches, steps=60):
@@ -61,8 +63,6 @@ if __name__ == "__main__":
         tied = made("LlamaForCausalLM", seed, **LLAMA, tie_word_embeddings=True)
         train(tied, text()).save_pretrained(f"llama{letter}")
         classes = made("BertForSequenceClassification", seed, **BERT)
-        train(classes, [batch for _ in range(6) for batch in sentences("train")]).save_pretrained(
-            f"bert{letter}"
-        )
-        images = [batch for _ in range(5) for batch in open_data("digits", "train", batch_size=100)]
+        train(classes, 6 * sentences("train")).save_pretrained(f"bert{letter}")
+        images = 5 * list(open_data("digits", "train", batch_size=100))
         train(made("ViTForImageClassification", seed, **VIT), images).save_pretrained(f"vit{letter}")

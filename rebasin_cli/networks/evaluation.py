@@ -21,7 +21,7 @@ from ..types import ACCURACY, CROSS_ENTROPY, Batches, Quantity
 from .classes import IGNORED, fit_classes, logits_of, wide
 from .folding import folded
 from .layout import in_parts
-from .running import evaluating, fed, select
+from .running import evaluating, fed
 from .scoring import Loss, metrics_of
 
 log = logging.getLogger("rebasin")
@@ -201,12 +201,12 @@ _told: set[tuple[int, ...]] = set()  # shapes of outputs whose classes were foun
 
 def _classes(outputs: Any, targets: Any, number: int, lacking: Sequence[str]) -> Tensor:
     """As `logits_of`; where classes are found in the last axis, that is said once."""
-    found, own = logits_of(outputs, targets, number, lacking), select(outputs, None)
-    if found is not own and (shape := tuple(own.shape[1:])) not in _told:
+    found = logits_of(outputs, targets, number, lacking)
+    if found is not outputs and (shape := tuple(outputs.shape[1:])) not in _told:
         _told.add(shape)
         log.info(
             "outputs %s have their %d classes in the last axis, by the targets %s",
-            *(tuple(own.shape), found.shape[1], tuple(targets.shape)),
+            *(tuple(outputs.shape), found.shape[1], tuple(targets.shape)),
         )
     return found
 

@@ -105,13 +105,8 @@ def pick(outputs: Any, output: str | int | None) -> Any:
 
 
 def select(outputs: Any, output: str | int | None) -> Tensor:
-    """What `pick` picks, which has to be one tensor; without `output`, of a record its `logits`.
-
-    Raises NetworkError.
-    """
+    """What `pick` picks, which has to be one tensor. Raises NetworkError."""
     chosen = pick(outputs, output)
-    if output is None and isinstance(chosen, Mapping):
-        chosen = chosen.get("logits", chosen)
     if not isinstance(chosen, Tensor):
         raise NetworkError(
             f"the network returns {describe(chosen)}; expected one tensor of logits",

@@ -65,8 +65,7 @@ class Session:
     ):
         self.command, self.paths, self.listener, self.ranks = command, list(paths), listener, ranks
         self.asked, self.perm, self.curves, self.undo = asked, perm, tuple(curves), undo
-        self.seed, self.output = self.asked.network.seed, self.asked.network.output
-        self.outputs, self.say = self.asked.network.outputs, listener.say
+        self.seed, self.say = self.asked.network.seed, listener.say
         self.splits: Splits = {}  # those that were opened
         self.own_loss = False  # whether the network computes its loss itself, which its batches tell
         self.nets: set[str] = set()  # that the spec names; `by` and `over` share it
@@ -86,6 +85,29 @@ class Session:
             other.__dict__.pop(name, None)
         other.__dict__["models"], other.asked = list(models), asked
         return other
+
+    @property
+    def output(self) -> str | None:
+        """Which output is measured: as it was asked; else, of a network that a configuration names, `logits`.
+
+        None for all of them, and where a loss or metric of the user's own sees them.
+        """
+        named, data = self.asked.network.output, self.asked.data
+        if (
+            named is not None
+            or data.loss
+            or data.metric
+            or self.own_loss
+            or "symmetries" not in self.__dict__
+        ):
+            return named
+        kept = self.fitted.spec.proof.get("kept", ())
+        return "logits" if isinstance(kept, (list, tuple)) and "logits" in kept else None
+
+    @property
+    def outputs(self) -> dict[str, Any]:
+        """Which is measured, and which are no part of the network's function."""
+        return replace(self.asked.network, output=self.output).outputs
 
     @property
     def method(self) -> str:
@@ -270,7 +292,7 @@ class Session:
     def with_own_loss(self, splits: Splits) -> Splits:
         """The splits, with targets inside where the network computes its loss itself, and none is named."""
         network = self.__dict__.get("network") or self.__dict__.get("network_alone")
-        if self.asked.data.loss or self.output is not None or network is None:
+        if self.asked.data.loss or self.asked.network.output is not None or network is None:
             return splits
         found = samples.computing_its_loss(splits, network)
         if any(found[name] is not its for name, its in splits.items()) and not self.own_loss:
