@@ -102,7 +102,7 @@ def test_a_batch_of_one_sample_is_left_out_where_norms_need_more():
     data = samples(PICTURE, (8, 1))
     ends, network = two_and_between(Normed)
     assert distill(network, ends, data, epochs=2).method == "distill"
-    with pytest.raises(DataError, match="two samples or more"):
+    with pytest.raises(DataError, match="a batch is one sample"):
         distill(network, ends, data[1:])
 
 
