@@ -15,6 +15,7 @@ from ..checkpoints.tensors import plan_of
 from ..errors import NoSpecFits, SpecError, UsageError, unknown
 from ..registry import entry_points, references, user_code
 from ..runtime import files
+from ..runtime.memory import uncollected
 from ..types import Shapes, Tensors
 from . import chain
 from .fitting import fit
@@ -107,7 +108,8 @@ def files_of(path: Path) -> list[Path]:
 @cache
 def builtin() -> dict[str, Spec]:
     """Every shipped or registered spec by file name."""
-    return {name: read(path) for name, path in _files().items()}
+    with uncollected():
+        return {name: read(path) for name, path in _files().items()}
 
 
 def names() -> dict[str, str]:

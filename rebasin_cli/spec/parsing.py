@@ -65,9 +65,12 @@ def parse(
     if len(text) > LARGEST:
         raise SpecError(f"{source} is no spec: {len(text):,} characters, at most {LARGEST:,} are read")
     try:
-        root = (
-            _composed(text, source) if compiled or len(text) > SHORT else yaml.compose(text, yaml.SafeLoader)
-        )
+        if compiled:  # which is shipped, and lies no deeper than it should
+            root = yaml.compose(text, COMPILED)
+        elif len(text) > SHORT:
+            root = _composed(text, source)
+        else:
+            root = yaml.compose(text, yaml.SafeLoader)
     except RecursionError:
         raise SpecError(f"{source} is not a spec: too many things lie within one another") from None
     except (yaml.YAMLError, UnicodeError) as error:
