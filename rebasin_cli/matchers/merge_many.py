@@ -2,10 +2,11 @@
 
 Every model moves, the reference too; the result is turned so that the reference keeps the identity. Each step
 is weight matching that goes on from where the model stands, so Σ over pairs of inner products never falls.
-Rounds begin where the models stand, and again where each has joined the mean of those before it; the better
-end is taken.
+Rounds begin where the models stand, and again where each has joined the mean of those before it. From the
+better end kicks go on: some units of one model, or of all, change places, and what rounds make of that is
+taken where it is better.
 
-Ainsworth et al. 2022, appendix A.6, Algorithm 3, arXiv:2209.04836; the second start is ours.
+Ainsworth et al. 2022, appendix A.6, Algorithm 3, arXiv:2209.04836; the second start and the kicks are ours.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ..errors import UsageError
 from . import MatchResult, Problem
 from .descent.many import Many
 from .descent.options import Effort, Tolerance
-from .descent.rounds import Rounds, Start, turns
+from .descent.rounds import Rounds, Start, kicks, turns
 
 NEEDS: frozenset[str] = frozenset()
 MANY = True
@@ -24,13 +25,15 @@ GROUPS = True
 BYTES_A_PARAMETER = 20  # the mean of the others in float32, and the sums of the objective in float64
 DECLARES = frozenset({"identity", "planted", "monotone"})
 
+KICKS = {"fast": 0, "normal": 3, "high": 9}  # turns, of as many kicks as there are models
+
 
 @dataclass(frozen=True)
 class Options(Tolerance, Effort):
     """`tolerance` and `memory` are those of the weight matching inside; rounds end when no model moves.
 
-    `effort`: fast begins with joining alone, for about half the time; high lets every model be the one that
-    the others join.
+    `effort`: fast begins with joining alone and kicks nothing; high lets models join downwards, too, and
+    kicks three times as often.
     """
 
 
@@ -42,7 +45,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     problem = problem.stacked
     if len(problem.models) < 2:
         raise UsageError("merge-many needs at least two models")
-    search = Rounds(problem, starts(problem, options))
+    begun = starts(problem, options)
+    search = Rounds(problem, [*begun, *kicks(begun[0].many, begun[0].order, KICKS[options.effort])])
     if problem.start is not None:
         search.resume(problem.start)
     return search.result(search.run(options.max_sweeps))
@@ -56,5 +60,5 @@ def starts(problem: Problem, options: Options) -> list[Start]:
     )
     if options.effort == "fast":
         return [Start(many, order, order)]
-    joins = turns(len(order))[: len(order) * (2 if options.effort == "high" else 1)]
+    joins = turns(len(order))[: None if options.effort == "high" else len(order)]
     return [Start(many, order), *(Start(many, order, joining) for joining in joins)]

@@ -11,10 +11,9 @@ since its last steps take longer than they are worth (`ascent=False` has the met
 The objective has many optima close to each other, and where this search ends is not always the best of them.
 So each model in turn is the first that the others join, too, with rounds from there. All of this takes the
 models in the order of their norms, which elements do not change, and knows nothing of who is named first.
-Last comes all that MergeMany does, in the order of names. What ends highest is taken, and of equals the
-first: never lower than MergeMany, for some n + 3 times its time, and another result for other orders of names
-only where that last search alone found more. With groups it may depend on the frames that models come in,
-where Frank-Wolfe begins.
+Then comes where MergeMany begins, in the order of names, and last its kicks, from the best of all ends. What
+ends highest is taken, and of equals the first. Another result for other orders of names comes only from what
+MergeMany begins with. With groups it may depend on the frames that models come in, where Frank-Wolfe begins.
 
 The merge in the universe is the mean of all P_i θ_i; carried back by P_1ᵀ it computes the same, and that is
 what the mean of the results is, which are turned so that the first model keeps the identity.
@@ -39,8 +38,8 @@ from .descent.line import best_share, settled
 from .descent.many import Many
 from .descent.mixtures import Mixtures
 from .descent.options import Effort, Tolerance
-from .descent.rounds import Rounds, Start, turns
-from .merge_many import starts
+from .descent.rounds import Rounds, Start, kicks, turns
+from .merge_many import KICKS, starts
 
 NEEDS: frozenset[str] = frozenset()
 MANY = True
@@ -85,6 +84,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         begun += [Start(many, order, joining) for joining in turns(len(order))[: len(order)]]
         same = {field.name: getattr(options, field.name) for field in fields(merge_many.Options)}
         begun += starts(problem, merge_many.Options(**same))
+    begun += kicks(many, order, KICKS[options.effort])
     search, mixed = Rounds(problem, begun), True
     if start is not None and "start" in start.notes:
         search.resume(start)

@@ -23,7 +23,7 @@ from ..errors import UsageError
 from ..registry import PLAIN, option
 from ..runtime.seeds import derive, generator
 from ..spec.spec import FittedSpec
-from ..symmetry import index_maps, permutation
+from ..symmetry import permutation
 from ..symmetry.elements import Elements
 from ..types import Permutations, Tensors
 from . import MatchResult, Problem, State
@@ -34,19 +34,17 @@ from .descent.exact import enumerate_all
 from .descent.options import ATTEMPTS, TURNING, Effort, Tolerance
 from .descent.pair import Pair
 from .descent.soft import fits, soft_start
-from .descent.starts import drawn, ordered
+from .descent.starts import NEAR, drawn, kicked, ordered
 
 NEEDS: frozenset[str] = frozenset()
 MANY = False
 GROUPS = True
 DECLARES = frozenset({"identity", "planted", "monotone"})
 
-KICK = 0.1  # the share of every word's units that a kick moves
 WIDE = 768  # units of the largest word, from which a sweep takes time, and a kick pays after the polish
 ROUGH = 3e-4  # the tolerance of what goes before a polish
 FINER = 1e-4  # … where words are narrower, so that sweeps cost next to nothing
 LITTLE = 3e-3  # of what permutations can reach: where later sweeps gain less, kicks lead nowhere else
-NEAR = 0.95  # of ‖A‖·‖B‖: an objective that leaves nothing to search for
 CLOSE = 1.01  # a bound this near to the objective need not be nearer
 MARKS = ("small", "stale")  # how the notes of words begin in a state that is kept
 SOFT_MEMORY = 1 << 30  # bytes that a soft start may take
@@ -277,18 +275,3 @@ class Search:
         if attempt == self.kinds.index("polish") and not self.wide:
             return self.planned
         return attempt + 1
-
-
-def kicked(
-    permutations: Permutations,
-    rng: torch.Generator,
-    within: index_maps.Within = index_maps.PLAIN,
-) -> dict[str, torch.Tensor]:
-    """A share of every word's units, drawn at random, in another order; blocks take their units along."""
-    moved = dict(permutations)
-    for word in sorted(permutations.keys() - within.keys()):
-        perm = permutations[word].clone()
-        some = torch.randperm(len(perm), generator=rng)[: round(KICK * len(perm))]
-        perm[some] = perm[some.roll(1)]
-        moved[word] = perm
-    return permutation.carried(moved, within)

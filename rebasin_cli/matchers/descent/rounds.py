@@ -1,7 +1,8 @@
 """Rounds of many models from several starts, one after the other; the best of where they end is kept.
 
 Where rounds end depends on where they begin. Models that are near to each other begin as they stand; of
-others the mean says nothing at first, so each joins the mean of those before it.
+others the mean says nothing at first, so each joins the mean of those before it. Then the best is kicked: a
+few units of one model, or of all, change places, and rounds go on from there.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ...runtime.seeds import generator
 from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
 from .. import MatchResult, Problem, State
 from .many import Many
+from .starts import NEAR, jolted
 
 SAME = 1e-9  # of the limit: objectives that are no farther apart are one, and the first is taken
 ENDED = "ended "  # how names of a kept state's tensors begin that are of the best start so far
@@ -23,16 +26,23 @@ class Start:
     """Where rounds of some models begin.
 
     As they stand (`stay`: as a search before left them), or each joins those before it in the order of
-    `joining`. `order` has the models' numbers in the problem.
+    `joining`, or where the best so far is, after the `kick`-th kick. `order` has the models' numbers in the
+    problem.
     """
 
     many: Many
     order: tuple[int, ...]
     joining: tuple[int, ...] = ()
     stay: bool = False
+    kick: int | None = None
 
-    def round(self, number: int) -> bool:
-        """One round, the `number`-th of this start; whether a model moved."""
+    def round(self, number: int, best: Sequence[Elements]) -> bool:
+        """One round, the `number`-th of this start; whether a model moved. `best` is what a kick begins at."""
+        if self.kick is not None:
+            self.many.orders = f"{self.many.method} kick {self.kick}"
+            if number == 0:
+                self.many.current = self._kicked([best[k] for k in self.order])
+            return self.many.round(number)
         if self.joining:
             self.many.orders = f"{self.many.method} joined {self.joining}"  # each start has luck of its own
             return self.many.round(number) if number else self.many.join(self.joining)
@@ -40,6 +50,15 @@ class Start:
         if number == 0 and not self.stay:
             self.many.current = [acts.identity(self.many.fitted) for _ in self.many.models]
         return self.many.round(number)
+
+    def _kicked(self, standing: Sequence[Elements]) -> list[Elements]:
+        """One model after the other, and in every other turn all of them."""
+        turn, k = divmod(self.kick or 0, len(standing))
+        rng = generator(self.many.problem.seed, self.many.orders)
+        return [
+            jolted(element, self.many.fitted, rng) if turn % 2 or j == k else element
+            for j, element in enumerate(standing)
+        ]
 
     def elements(self) -> list[Elements]:
         """One for each model, in the problem's order."""
@@ -50,6 +69,11 @@ def turns(count: int) -> list[tuple[int, ...]]:
     """The orders in which models 0 … `count` − 1 join: upwards from each of them, and then downwards."""
     up = [(*range(k, count), *range(k)) for k in range(count)]
     return up + [order[:1] + order[:0:-1] for order in up if count > 2]
+
+
+def kicks(many: Many, order: tuple[int, ...], turns: int) -> list[Start]:
+    """Kicks of each model, and of all as often, and so on: so many turns."""
+    return [Start(many, order, kick=k) for k in range(turns * len(order))]
 
 
 class Rounds:
@@ -87,7 +111,10 @@ class Rounds:
         """Rounds of all starts, each of `max_sweeps` at most; False where one of them used these up."""
         while self.number < len(self.starts) and self.sweep - self.begun < max_sweeps:
             start = self.starts[self.number]
-            moved = start.round(self.sweep - self.begun)
+            if start.kick is not None and self.sweep == self.begun and self.ended[0] > NEAR * self.limit:
+                self.number = len(self.starts)
+                break
+            moved = start.round(self.sweep - self.begun, self.ended[1])
             self.sweep += 1
             self.ended = self.ended if moved else self.best
             if not moved:

@@ -1,4 +1,4 @@
-"""Where a descent begins: at random, or where permutations alone end."""
+"""Where a descent begins: at random, after a kick, or where permutations alone end."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import torch
 from ...spec.groups import MATRICES, PLANES
 from ...spec.spec import FittedSpec
 from ...symmetry import elements as acts
-from ...symmetry import index_maps
+from ...symmetry import index_maps, permutation
 from ...symmetry.elements import Elements
 from ...types import Permutations, Tensors
 from .baked import Baked
 from .pair import Pair
 
 BALANCED = {"GL": "O", "monomial": "signed", "scaled": "permutation"}  # what a balance leaves of a group
+KICK = 0.1  # the share of every word's units that a kick moves
+NEAR = 0.95  # of what no objective exceeds: one that leaves nothing to search for
 
 Orders = Callable[[tuple[Tensors, ...], FittedSpec], Permutations]
 
@@ -52,3 +54,25 @@ def ordered(pair: Pair, orders: Orders) -> Elements:
         if word not in found and block.word is not None:  # turned in heads that move
             perms[word] = index_maps.join(perms[block.word], torch.arange(block.size).expand(block.count, -1))
     return Elements(perms, maps)
+
+
+def kicked(
+    permutations: Permutations,
+    rng: torch.Generator,
+    within: index_maps.Within = index_maps.PLAIN,
+) -> dict[str, torch.Tensor]:
+    """A share of every word's units, drawn at random, in another order; blocks take their units along."""
+    moved = dict(permutations)
+    for word in sorted(permutations.keys() - within.keys()):
+        perm = permutations[word].clone()
+        some = torch.randperm(len(perm), generator=rng)[: round(KICK * len(perm))]
+        perm[some] = perm[some.roll(1)]
+        moved[word] = perm
+    return permutation.carried(moved, within)
+
+
+def jolted(element: Elements, fitted: FittedSpec, rng: torch.Generator) -> Elements:
+    """An element after a kick of all words that have an order; maps go with their units."""
+    still, within = permutation.identity(fitted.words), fitted.within
+    free = {w: p for w, p in still.items() if w in within or fitted.groups.get(w) not in MATRICES}
+    return acts.compose(element, Elements(still | kicked(free, rng, within)), fitted)

@@ -1,0 +1,52 @@
+"""Kicks: where rounds of many models go on once all starts have ended."""
+
+import torch
+
+from rebasin_cli.matchers import Problem, merge_many
+from rebasin_cli.matchers.descent import rounds, starts
+from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.parsing import parse
+from rebasin_cli.symmetry import elements as acts
+
+SHAPES = {"a": (40, 5), "b": (40,), "c": (30, 40), "d": (4, 30)}
+SPEC = fit(parse('tensors: {a: "h .", b: "h", c: "g h", d: ". g"}', name="test"), SHAPES)
+TURNING = """
+tensors: {a: "h .", b: "h", c: "(heads d*) h", d: ". (heads d*)"}
+groups: {h: signed, d: GL}
+"""
+
+
+def models(count, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    return tuple({n: torch.randn(s, generator=rng) for n, s in SHAPES.items()} for _ in range(count))
+
+
+def test_kicks_find_more_than_the_starts_alone():
+    problem = Problem(SPEC, models(3))
+    search = rounds.Rounds(problem, merge_many.starts(problem, merge_many.Options()))
+    search.run(100)
+    found = merge_many.match(problem)
+    assert found.converged and found.objective_after > search.best[0] + 1e-3
+    assert found.sweeps > search.sweep
+
+
+def test_models_that_nearly_match_are_not_kicked():
+    (one,) = models(1)
+    problem = Problem(SPEC, tuple(acts.acted(one, SPEC, drawn(SPEC, seed)) for seed in range(3)))
+    seen = []
+    merge_many.match(Problem(SPEC, problem.models, progress=seen.append))
+    assert all(state.notes["start"] <= 4 for state in seen)  # as they stand, three joins, the end
+
+
+def drawn(fitted, seed):
+    return acts.random(fitted, torch.Generator().manual_seed(seed))
+
+
+def test_a_kick_moves_units_and_stays_in_the_groups():
+    fitted = fit(parse(TURNING + "sizes: {d: 6}\n", name="test"), SHAPES)
+    element = drawn(fitted, 3)
+    after = starts.jolted(element, fitted, torch.Generator().manual_seed(0))
+    acts.check(after, fitted)
+    moved = (after.permutations["h"] != element.permutations["h"]).sum()
+    assert moved == round(starts.KICK * 40)
+    assert sorted(after.maps["d"].flatten().tolist()) == sorted(element.maps["d"].flatten().tolist())
