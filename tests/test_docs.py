@@ -22,7 +22,7 @@ import pytest
 import torch
 import typer
 
-from rebasin_cli import errors
+from rebasin_cli import errors, open_checkpoint
 from rebasin_cli.__main__ import main
 from rebasin_cli.cli import whole
 from rebasin_cli.commands.verbs import specs
@@ -34,6 +34,7 @@ from rebasin_cli.runtime.seeds import derive
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.symmetry.permutation import permuted, random
+from rebasin_cli.symmetry.stored import load
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -393,6 +394,56 @@ def extras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         function.cache_clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "extras"]:
         del sys.modules[name]
+
+
+SIGNS = {
+    "placed.py": """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(6, 12), torch.nn.Linear(12, 3)
+        self.register_buffer("places", torch.linspace(0.5, 2, 12))
+
+    def forward(self, x):
+        return self.down(torch.tanh(self.places * torch.tanh(self.up(x))))
+""",
+    "placed.yaml": """
+schema: 1
+tensors: {up.weight: "h .", up.bias: "h", places: ".", down.weight: ". h", down.bias: "."}
+groups: {h: signs}
+""",
+}
+
+
+def test_a_group_of_another_package_goes_from_spec_to_file(extras):
+    for name, text in SIGNS.items():
+        (extras / name).write_text(text)
+    rng = torch.Generator().manual_seed(0)
+    shapes = {"up.weight": (12, 6), "up.bias": (12,), "down.weight": (3, 12), "down.bias": (3,)}
+    a = {name: torch.randn(shape, generator=rng) for name, shape in shapes.items()}
+    a["places"] = torch.linspace(0.5, 2, 12)
+    signs = torch.where(torch.rand(12, generator=rng) < 0.5, -1.0, 1.0)
+    by = {"up.weight": signs[:, None], "up.bias": signs, "down.weight": signs}
+    b = {name: tensor * by.get(name, 1) for name, tensor in a.items()}
+    noisy = {name: t + 0.05 * torch.randn(t.shape, generator=rng) for name, t in b.items() if name in shapes}
+    for file, model in {"a.pt": a, "b.pt": b, "c.pt": noisy | {"places": a["places"]}}.items():
+        torch.save(model, file)
+    how = "--net placed.py:Net --spec placed.yaml --groups all --input 2x6"
+    succeed(f"rebasin align a.pt c.pt {how} -o aligned.safetensors")
+    stored = load(Path("aligned.perm.safetensors")).elements
+    assert torch.equal(stored.maps["h"], signs.double())
+    assert torch.equal(stored.permutations["h"], torch.arange(12))
+    succeed("rebasin apply aligned.perm.safetensors b.pt -o back.safetensors")
+    back = open_checkpoint(Path("back.safetensors"))
+    assert all(torch.equal(back[name], a[name]) for name in a)
+    succeed(f"rebasin verify a.pt b.pt {how}")
+    Path("claimed.yaml").write_text(SIGNS["placed.yaml"].replace("signs", "signed"))
+    wrong = how.replace("placed.yaml", "claimed.yaml")
+    code, _, err = run(f"rebasin align a.pt c.pt {wrong} -o wrong.safetensors")
+    assert code == 4 and '"h" alone changes them by' in err and not Path("wrong.safetensors").exists()
 
 
 def test_entry_points_of_another_package_are_found_and_work(extras):

@@ -28,6 +28,7 @@ FLOORS = """
     proof  graph
     learning
     networks  symmetry  spec
+    groups.kinds  groups
     averages
     nets  datasets.sets  datasets  checkpoints  runtime  registry  version  types  errors
 """.split()

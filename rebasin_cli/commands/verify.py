@@ -21,7 +21,6 @@ from ..session.method_options import check_groups
 from ..session.outcomes import Answer, Screen, Weights
 from ..session.session import Session
 from ..session.subjects import Grouping, Loading, Network
-from ..spec.groups import MATRICES, PLANES
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
 from ..symmetry.elements import acted
@@ -207,11 +206,10 @@ def _turned(session: Session, found: Alignment, again: Sequence[Sequence[Tensors
 
 def _mixed(fitted: FittedSpec, name: str) -> list[int]:
     """The axes of a tensor along which a group adds units up."""
-    kinds = {*MATRICES, *PLANES}
     return [
         dim
         for dim, axis in enumerate(fitted.tensors[name])
-        if any(fitted.groups.get(word) in kinds for word in words_of(axis))
+        if any(fitted.group(word).matrix for word in words_of(axis))
     ]
 
 

@@ -25,7 +25,7 @@ GROUPS = True
 BYTES_A_PARAMETER = 20  # the mean of the others in float32, and the sums of the objective in float64
 DECLARES = frozenset({"identity", "planted", "monotone"})
 
-KICKS = {"fast": 0, "normal": 3, "high": 9}  # turns, of as many kicks as there are models
+KICKS = {"fast": 0, "normal": 4, "high": 12}  # turns, of as many kicks as there are models
 
 
 @dataclass(frozen=True)

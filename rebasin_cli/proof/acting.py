@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from ..errors import NotProven
+from ..groups.group import find
 from ..runtime.seeds import generator
-from ..spec.groups import MATRICES, TOLD
 from ..spec.notation import Word, leaves_of
 from ..spec.spec import FittedSpec
 from ..symmetry import acting, permutation
@@ -82,7 +82,7 @@ def prove(
 
 
 def _told(word: str, kind: str, size: float) -> str:
-    return f'"{word}" is {kind} ({TOLD[kind]}): a random element of it alone changes them by {size:.2g}'
+    return f'"{word}" is {kind} ({find(kind).told}): a random element of it alone changes them by {size:.2g}'
 
 
 def _even(network: torch.nn.Module, fitted: FittedSpec) -> None:
@@ -90,7 +90,7 @@ def _even(network: torch.nn.Module, fitted: FittedSpec) -> None:
     for name, tensor in network.state_dict().items():
         for dim, axis in enumerate(fitted.tensors.get(name, ())):
             if tensor.is_floating_point() and any(
-                isinstance(leaf, Word) and leaf.side == "|" and fitted.groups.get(leaf.name) in MATRICES
+                isinstance(leaf, Word) and leaf.side == "|" and fitted.group(leaf.name).matrix
                 for leaf in leaves_of(axis)
             ):
                 tensor.copy_(tensor.mean(dim, keepdim=True).expand_as(tensor))

@@ -36,7 +36,7 @@ __all__ = [
 
 
 # Where a subpackage holds other modules, too: the folder of ours.
-WITHIN = {"reports": ("formats",), "datasets": ("sets",)}
+WITHIN = {"reports": ("formats",), "datasets": ("sets",), "groups": ("kinds",)}
 
 
 class Registry:

@@ -11,8 +11,8 @@ from operator import itemgetter
 from typing import Any
 
 from ..errors import SpecError
+from ..groups.group import PERMUTATION, find, names
 from ..types import Shapes
-from .groups import MATRICES, PERMUTATION, PLANES
 from .lists import gathered, shapes_of, stacks_of
 from .naming import fill, pattern_of, slots_of, stem_of
 from .notation import Axis, Fixed, Product, Rest, Word, length_of, parts_of, rewrite, words_of
@@ -201,8 +201,8 @@ def _groups(
     for word, kind in found.items():
         if kind == PERMUTATION:
             continue
-        if kind in PLANES and sizes.get(word, 0) % 2:
-            problems.append(f'groups  "{word}" is {kind}, and {sizes[word]} units are no pairs')
+        if why := find(kind).unfit(sizes.get(word, 0)):
+            problems.append(f'groups  "{word}" is {kind}, and {why}')
         if word in lists:
             problems.append(
                 f'groups  "{word}" is {kind}, but it is the order of a list: it can only be ordered'
@@ -211,8 +211,9 @@ def _groups(
             problems.append(
                 f'groups  "{word}" is {kind}, but other words lie within it: it can only be ordered'
             )
-        elif word in within and kind not in MATRICES:
-            problems.append(f'groups  "{word}" is {kind}; a starred word is one of: {", ".join(MATRICES)}')
+        elif word in within and not find(kind).matrix:
+            matrices = ", ".join(name for name in names() if find(name).matrix)
+            problems.append(f'groups  "{word}" is {kind}; a starred word is one of: {matrices}')
     return {word: kind for word, kind in found.items() if kind != PERMUTATION}
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import yaml
 
 from ..errors import SpecError
-from .groups import KINDS
+from ..groups.group import is_known, names
 from .naming import MOST, slots_of
 from .notation import ENDS, parse_axes, words_of
 from .spec import Entry, Spec
@@ -254,9 +254,9 @@ def _groups(node: yaml.Node, problems: list[str]) -> dict[str, str]:
         line, kind = value.start_mark.line + 1, getattr(value, "value", None)
         if not _WORD.fullmatch(key):
             problems.append(f'line {line}: cannot read the word "{key}"')
-        elif kind not in KINDS:
+        elif not isinstance(kind, str) or not is_known(kind):
             what = repr(kind[:40]) if isinstance(kind, str) else "…"
-            problems.append(f'line {line}: the group of "{key}" is {what}; known: {", ".join(KINDS)}')
+            problems.append(f'line {line}: the group of "{key}" is {what}; known: {", ".join(names())}')
         else:
             groups[key] = kind
     return groups

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TypeVar
 
+from ..groups.group import PERMUTATION, Group, find
 from ..types import Shapes
-from .groups import PLANES
 from .naming import Pattern, pattern_of
 from .notation import Axis, Fixed, Word, rewrite, words_of
 
@@ -158,6 +158,10 @@ class FittedSpec:
         """Of each tensor of a list its stack and its place in it."""
         return {name: (stack, k) for stack, its in self.stacks.items() for k, name in enumerate(its.members)}
 
+    def group(self, word: str) -> Group:
+        """The group that a word's units take."""
+        return find(self.groups.get(word, PERMUTATION))
+
     @cached_property
     def stacked(self) -> FittedSpec:
         """The same with each list as the one tensor that it is read as; itself where there is none."""
@@ -230,7 +234,7 @@ class FittedSpec:
         """The same, permutations alone: words whose group has no order are positions that stay."""
         if not self.groups:
             return self
-        still = {word for word, kind in self.groups.items() if kind in PLANES}
+        still = {word for word, kind in self.groups.items() if not find(kind).permutes}
 
         def leaf(axis: Axis) -> Axis:
             if isinstance(axis, Word) and axis.name in still:

@@ -8,19 +8,16 @@ a row are balanced in turns, until all are. What is left to match after that is 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
 
-from ..spec.groups import PLANES, SCALED
 from ..spec.notation import Axis, words_of
 from ..spec.spec import FittedSpec
 from ..types import Tensors
 from .acting import act, views
-from .elements import Elements, identity, maps_of, planes
+from .elements import Elements, identity, maps_of
 
-FLAT = 1e-12  # of the largest eigenvalue: a product with a smaller one is singular
 ENOUGH, ROUNDS = 1e-13, 300
 SINGULAR = "the product of its two sides is singular: a direction of its units does nothing"
 ONE_SIDED = "only one side of its product is there"
@@ -31,7 +28,7 @@ def balance(tensors: Tensors, fitted: FittedSpec) -> tuple[Elements, dict[str, s
 
     Words that share a tensor are balanced together, and only their tensors are held meanwhile.
     """
-    scaled = [word for word, kind in fitted.groups.items() if kind in SCALED]
+    scaled = [word for word in fitted.groups if fitted.group(word).balances]
     places = {word: [n for n, axes in fitted.tensors.items() if _carries(axes, word)] for word in scaled}
     maps: dict[str, torch.Tensor] = {}
     left: dict[str, str] = {}
@@ -71,7 +68,7 @@ def _balance(
             if not sides[0] or not sides[1]:
                 left[word] = ONE_SIDED
                 continue
-            found = _found(fitted.groups[word], *(torch.cat(side, -1) for side in sides))
+            found = fitted.group(word).balance(*(torch.cat(side, -1) for side in sides))
             if found is None:
                 left[word] = SINGULAR
                 continue
@@ -101,48 +98,3 @@ def _sides(work: Tensors, names: list[str], fitted: FittedSpec, word: str) -> tu
                 if side != "|":
                     sides[side == "~"].append(view)
     return sides
-
-
-def _found(kind: str, x: torch.Tensor, q: torch.Tensor) -> torch.Tensor | None:
-    if kind == "GL":
-        return _matrix(x, q)
-    return _plane(x, q, kind) if kind in PLANES else _scale(x, q)
-
-
-def _plane(x: torch.Tensor, q: torch.Tensor, kind: str) -> torch.Tensor:
-    """As `_scale`, of both units of a pair together."""
-    real, imaginary = planes(x.shape[-2], kind)
-    joined = (torch.cat([side[..., real, :], side[..., imaginary, :]], -1) for side in (x, q))
-    scale = _scale(*joined)
-    each = torch.empty(x.shape[:-1], dtype=scale.dtype)
-    each[..., real] = each[..., imaginary] = scale
-    return torch.diag_embed(each)
-
-
-def _scale(x: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """√(‖out‖ / ‖in‖) of each unit; 1 where either is 0."""
-    a, b = x.norm(dim=-1), q.norm(dim=-1)
-    return torch.where((a > 0) & (b > 0), (b / a.clamp_min(1e-300)).sqrt(), 1.0)
-
-
-def _matrix(x: torch.Tensor, q: torch.Tensor) -> torch.Tensor | None:
-    """The symmetric g with (gX)(gX)ᵀ = (g⁻¹Q)(g⁻¹Q)ᵀ; None where none is, up to rounding.
-
-    g² is the geometric mean of (XXᵀ)⁻¹ and QQᵀ.
-    """
-    a, b = x @ x.mT, q @ q.mT
-    root = _power(a, 0.5)
-    if root is None or (middle := _power(root @ b @ root, 0.5)) is None:
-        return None
-    inverse = torch.linalg.inv(root)
-    square = inverse @ middle @ inverse
-    return _power((square + square.mT) / 2, 0.5)
-
-
-def _power(matrix: torch.Tensor, exponent: float) -> torch.Tensor | None:
-    """A power of positive matrices; None where one of them is singular."""
-    values, vectors = torch.linalg.eigh(matrix)
-    if not bool((values[..., 0] > FLAT * values[..., -1]).all()) or not math.isfinite(float(values.sum())):
-        return None
-    power: torch.Tensor = vectors * values.pow(exponent)[..., None, :] @ vectors.mT
-    return power

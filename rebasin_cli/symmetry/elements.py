@@ -13,7 +13,6 @@ else is multiplied in float64 and rounded once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -21,15 +20,12 @@ import torch
 
 from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import CheckpointError
-from ..spec.groups import MATRICES, PERMUTATION, PLANES, ROTATIONS, SIGNED
+from ..groups.group import PERMUTATION, find
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
 from ..types import Permutations, Tensors
 from . import index_maps, permutation
 from .acting import Maps, act
-
-CLOSE = 1e-6  # how far from a rotation an element may be that claims to be one
-SINGULAR = 1e-12  # of the largest singular value: a smaller one has no inverse
 
 
 @dataclass(frozen=True)
@@ -64,80 +60,30 @@ def identity(fitted: FittedSpec) -> Elements:
     return Elements(permutation.identity(fitted.words))
 
 
-def random(fitted: FittedSpec, rng: torch.Generator, *, of: Mapping[str, str] | None = None) -> Elements:
+def random(
+    fitted: FittedSpec,
+    rng: torch.Generator,
+    *,
+    of: Mapping[str, str] | None = None,
+    balanced: bool = False,
+) -> Elements:
     """A random element of every word's group, or of those that `of` names with a group each.
 
-    Invertible matrices are drawn with singular values in 0.5 … 2, scales in 0.5 … 2.
+    Invertible matrices are drawn with singular values in 0.5 … 2, scales in 0.5 … 2; `balanced`: elements
+    that leave a canonical form's balances as they are.
     """
     chosen = dict.fromkeys(fitted.words, PERMUTATION) | dict(fitted.groups) if of is None else of
-    plain = {word: fitted.words[word] for word in chosen if chosen[word] not in MATRICES}
+    plain = {word: fitted.words[word] for word in chosen if find(chosen[word]).ordered}
     perms = permutation.identity(fitted.words) | permutation.random(plain, rng, within=fitted.within)
     perms = permutation.carried(perms, fitted.within)
-    maps = {w: _drawn(fitted, w, chosen[w], rng) for w in sorted(chosen) if chosen[w] != PERMUTATION}
+    maps = {}
+    for word in sorted(chosen):
+        n, block = fitted.words[word], fitted.within.get(word)
+        count, size = (1, n) if block is None else (block.count, block.size)
+        drawn = [find(chosen[word]).drawn(size, rng, balanced=balanced) for _ in range(count)]
+        if found := [map_ for map_ in drawn if map_ is not None]:
+            maps[word] = found[0] if block is None else torch.stack(found)
     return Elements(perms, maps)
-
-
-def _drawn(fitted: FittedSpec, word: str, kind: str, rng: torch.Generator) -> torch.Tensor:
-    n, block = fitted.words[word], fitted.within.get(word)
-    if kind not in MATRICES:
-        signs = torch.randint(0, 2, (n,), generator=rng).double() * 2 - 1
-        if kind == "signed":
-            return signs
-        return signs * _scales(n, rng) if kind in SIGNED else _scales(n, rng)
-    count, size = (1, n) if block is None else (block.count, block.size)
-    found = torch.stack([_matrix(size, kind, rng) for _ in range(count)])
-    return found[0] if block is None else found
-
-
-def _scales(n: int, rng: torch.Generator) -> torch.Tensor:
-    return torch.exp2(torch.rand(n, generator=rng, dtype=torch.float64) * 2 - 1)
-
-
-def _matrix(n: int, kind: str, rng: torch.Generator) -> torch.Tensor:
-    if kind == "O1":
-        basis = around_ones(n)
-        return basis @ _matrix(n - 1, "O", rng) @ basis.T + 1 / n
-    if kind in PLANES:
-        angles = torch.rand(n // 2, generator=rng, dtype=torch.float64) * (2 * math.pi)
-        return turning(torch.polar(_scales(n // 2, rng), angles), kind)
-    q = _orthogonal(n, rng)
-    return q if kind == "O" else q * _scales(n, rng) @ _orthogonal(n, rng)
-
-
-def _orthogonal(n: int, rng: torch.Generator) -> torch.Tensor:
-    found: torch.Tensor = torch.linalg.qr(torch.randn(n, n, generator=rng, dtype=torch.float64)).Q
-    return found
-
-
-def around_ones(n: int) -> torch.Tensor:
-    """An orthonormal basis (n, n−1) of what is orthogonal to the vector of ones (Helmert's)."""
-    rows = torch.arange(n, dtype=torch.float64)[:, None]
-    columns = torch.arange(1, n, dtype=torch.float64)
-    basis = torch.where(rows < columns, 1.0, torch.where(rows == columns, -columns, 0.0))
-    return basis / (columns * (columns + 1)).sqrt()
-
-
-def planes(n: int, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which units (n/2,) are the real and which the imaginary parts of the complex numbers that turn."""
-    units = torch.arange(n).view((2, -1) if kind == "halves" else (-1, 2))
-    return tuple(units) if kind == "halves" else tuple(units.T)
-
-
-def turning(numbers: torch.Tensor, kind: str) -> torch.Tensor:
-    """Complex numbers (…, n/2) as the matrices (…, n, n) that multiply by them."""
-    n = 2 * numbers.shape[-1]
-    real, imaginary = planes(n, kind)
-    found = torch.zeros(*numbers.shape[:-1], n, n, dtype=torch.float64)
-    found[..., real, real] = found[..., imaginary, imaginary] = numbers.real
-    found[..., imaginary, real], found[..., real, imaginary] = numbers.imag, -numbers.imag
-    return found
-
-
-def numbers_of(matrices: torch.Tensor, kind: str) -> torch.Tensor:
-    """The complex numbers (…, n/2) whose matrices are nearest to these (…, n, n), up to a half."""
-    real, imaginary = planes(matrices.shape[-1], kind)
-    along = matrices[..., real, real] + matrices[..., imaginary, imaginary]
-    return torch.complex(along, matrices[..., imaginary, real] - matrices[..., real, imaginary])
 
 
 def compose(first: Elements, then: Elements, fitted: FittedSpec) -> Elements:
@@ -179,45 +125,29 @@ def check(elements: Elements, fitted: FittedSpec) -> None:
     permutation.check(elements.permutations, fitted.words, within=fitted.within)
     problems = [f'"{word}" is no word of the spec' for word in elements.maps if word not in fitted.words]
     for word, map_ in elements.maps.items():
-        kind = fitted.groups.get(word, PERMUTATION)
-        if word in fitted.words and (why := _wrong(map_, word, kind, fitted, elements.permutations)):
+        if word in fitted.words and (why := _wrong(map_, word, fitted, elements.permutations)):
             problems.append(f'"{word}" {why}')
     for word, kind in fitted.groups.items():
-        if kind in PLANES and word not in elements.maps and not _stays(word, fitted, elements.permutations):
+        alone = word not in elements.maps or not find(kind).matrix
+        if alone and not find(kind).permutes and not _stays(word, fitted, elements.permutations):
             problems.append(f'"{word}" has no order of its own in its group ({kind}), and is given one')
     if problems:
         raise CheckpointError("these elements do not fit the spec", problems=sorted(problems))
 
 
-def _wrong(map_: torch.Tensor, word: str, kind: str, fitted: FittedSpec, perms: Permutations) -> str:
-    n, block = fitted.words[word], fitted.within.get(word)
-    if kind == PERMUTATION:
-        return "has a map, and the spec gives it permutations only"
-    wanted = (n,) if kind not in MATRICES else (n, n) if block is None else (block.count, *[block.size] * 2)
+def _wrong(map_: torch.Tensor, word: str, fitted: FittedSpec, perms: Permutations) -> str:
+    n, block, group = fitted.words[word], fitted.within.get(word), fitted.group(word)
+    if word not in fitted.groups:
+        return group.wrong(map_)
+    wanted = (n,) if not group.matrix else (n, n) if block is None else (block.count, *[block.size] * 2)
     if tuple(map_.shape) != wanted or not map_.is_floating_point() or map_.dtype.itemsize == 1:
         return f"has a map {tuple(map_.shape)} {map_.dtype}, expected {wanted} of float16 or wider"
     map_ = map_.double()
     if not bool(map_.isfinite().all()):
         return "has a map with NaN or infinite values"
-    if kind not in MATRICES:
-        bad = (map_ == 0) | (map_ < 0 if kind == "scaled" else False)
-        bad |= (map_.abs() != 1) if kind == "signed" else False
-        return f"has factors that are not {kind}" if bool(bad.any()) else ""
-    if not _stays(word, fitted, perms):
+    if group.matrix and not _stays(word, fitted, perms):
         return "has a map and an order of its own; an element of a matrix group is one matrix"
-    if kind in ROTATIONS:
-        eye = torch.eye(map_.shape[-1], dtype=torch.float64)
-        if float((map_ @ map_.mT - eye).abs().max()) > CLOSE:
-            return "has a map that is no rotation"
-        if kind == "O1" and float((map_.sum(-1) - 1).abs().max()) > CLOSE:
-            return "has a rotation that does not keep the vector of ones"
-        return ""
-    if kind in PLANES:
-        nearest = turning(numbers_of(map_, kind) / 2, kind)
-        if float((map_ - nearest).abs().max()) > CLOSE * float(map_.abs().max()):
-            return f"has a map that is no complex number a pair ({kind})"
-    values = torch.linalg.svdvals(map_)
-    return "has a singular map" if bool((values[..., -1] <= SINGULAR * values[..., 0]).any()) else ""
+    return group.wrong(map_)
 
 
 def _stays(word: str, fitted: FittedSpec, perms: Permutations) -> bool:

@@ -1,7 +1,7 @@
 """The element of a group that is nearest to a matrix of inner products: one step of matching, for any group.
 
-Matching makes for each word the matrix C = Σ X_A X_Bᵀ and takes the element g with the largest ⟨g, C⟩. Only
-this step knows the group: an assignment, one of absolute values, or a singular value decomposition. Scales
+Matching makes for each word the matrix C = Σ X_A X_Bᵀ and takes the element g with the largest ⟨g, C⟩. What
+a pair of units is worth, and which matrix is nearest, the group says; the order is an assignment. Scales
 and invertible maps are balanced away before (`canonical`), so that only an order or a rotation is left of
 them.
 """
@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..spec.groups import MATRICES, PLANES, SIGNED
+from ..groups.group import PERMUTATION, find
 from ..spec.spec import Block
 from . import assignment, index_maps
-from .elements import around_ones, numbers_of, turning
 
 
 @dataclass(frozen=True)
@@ -37,23 +36,21 @@ def project(
     says what it lies within, whose blocks then stay where they are; `heads` moves them, too.
     """
     similarity = similarity.double().cpu()
-    n = len(similarity)
-    if kind in MATRICES:
-        if block is None:
-            map_, values = rotation(similarity[None], kind)
-            return Projected(torch.arange(n), map_[0], float(values[0]))
-        own = blocks_of(similarity, block).diagonal(dim1=0, dim2=1).movedim(-1, 0)
-        map_, values = rotation(own, kind)
-        return Projected(torch.arange(n), map_, float(values.sum()))
-    signed = kind in SIGNED
-    worth = similarity.abs() if signed else similarity
-    perm = assignment.solve(worth if order is None else worth + order.double().cpu()).perm
-    chosen = similarity[torch.arange(n), perm]
-    signs = torch.where(chosen < 0, -1.0, 1.0).double() if signed else None
-    value = float((chosen.abs() if signed else chosen).sum())
-    if order is not None:
-        value += assignment.total(order.double().cpu(), perm)
-    return Projected(perm, signs, value)
+    group, still = find(kind), torch.arange(len(similarity))
+    if group.matrix:
+        own = similarity[None]
+        if block is not None:
+            own = blocks_of(similarity, block).diagonal(dim1=0, dim2=1).movedim(-1, 0)
+        map_, values = group.nearest(own)
+        whole = map_ if block is not None or map_ is None else map_[0]
+        return Projected(still, whole, float(values.sum()))
+    perm, order = still, None if order is None else order.double().cpu()
+    if group.permutes:
+        worth = group.nearest(similarity)[1]
+        perm = assignment.solve(worth if order is None else worth + order).perm
+    map_, values = group.nearest(similarity[still, perm])
+    value = float(values.sum()) + (0.0 if order is None else assignment.total(order, perm))
+    return Projected(perm, map_, value)
 
 
 def heads(
@@ -76,8 +73,10 @@ def heads(
     for word, similarity in similarities.items():
         block = within[word]
         pairs = blocks_of(similarity.double().cpu(), block).reshape(-1, block.size, block.size)
-        if kinds.get(word) in MATRICES:
-            maps, worth = rotation(pairs, kinds[word])
+        maps, worth = None, pairs
+        if (group := find(kinds.get(word, PERMUTATION))).matrix:
+            maps, worth = group.nearest(pairs)
+        if maps is not None:
             best[word] = maps.view(block.count, block.count, block.size, block.size)
         else:
             orders = [assignment.solve(pair).perm for pair in pairs]
@@ -99,23 +98,3 @@ def blocks_of(similarity: torch.Tensor, block: Block) -> torch.Tensor:
     """(n, n) → (H, H, D, D): reference block × model block × units of either."""
     h, d = block.count, block.size
     return similarity.reshape(h, d, h, d).transpose(1, 2)
-
-
-def rotation(similarity: torch.Tensor, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The nearest rotations (m, n, n) to as many matrices, and what each is worth (m,): its nuclear norm.
-
-    With "O1" those that keep the vector of ones: the nearest one of what is orthogonal to it. Of planes each
-    has the angle of its 2 × 2 block, which is worth that number's size.
-    """
-    if kind in PLANES:
-        numbers = numbers_of(similarity, kind)
-        worth = numbers.abs()
-        angles = torch.where(worth > 0, numbers / worth.clamp_min(1e-300), 1.0)
-        return turning(angles, kind), worth.sum(-1)
-    if kind != "O1":
-        u, values, v = torch.linalg.svd(similarity)
-        return u @ v, values.sum(-1)
-    n = similarity.shape[-1]
-    basis = around_ones(n)
-    inner, worth = rotation(basis.T @ similarity @ basis, "O")
-    return basis @ inner @ basis.T + 1 / n, worth + similarity.sum((-1, -2)) / n

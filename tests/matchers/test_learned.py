@@ -7,12 +7,12 @@ import torch
 from torch.nn import functional as F
 
 from rebasin_cli.errors import UsageError
+from rebasin_cli.groups.group import PERMUTATION
 from rebasin_cli.matchers import Problem, State, ste, ste_mm
 from rebasin_cli.matchers.portfolio.align import align
 from rebasin_cli.matchers.straight_through.learned import Learned
 from rebasin_cli.matchers.straight_through.mixture import Flat
 from rebasin_cli.matchers.straight_through.ordered import Ordered
-from rebasin_cli.spec.groups import MATRICES, PERMUTATION, SIGNED
 from rebasin_cli.symmetry import elements as acts
 from rebasin_cli.symmetry.form import canonical
 from tests.transformers import Factored, Gated, Rotary, Transformer, drawn, inferred, outputs, relu, tanh
@@ -91,9 +91,12 @@ def test_gradients_are_pulled_back_through_orders_and_signs(make):
     """Against differences of what `write` makes."""
     _, found, model = ready(make)
     fitted, rng = found.fitted, torch.Generator().manual_seed(5)
-    matrices = {word for word, kind in fitted.groups.items() if kind in MATRICES}
+    matrices = {word for word in fitted.groups if fitted.group(word).matrix}
     still = matrices | {block.word for block in fitted.within.values()}
-    kinds = {w: "signed" if fitted.groups.get(w) in SIGNED else PERMUTATION for w in {*fitted.words} - still}
+    kinds = {
+        w: "signed" if fitted.group(w).more and not fitted.group(w).matrix else PERMUTATION
+        for w in {*fitted.words} - still
+    }
     then = acts.random(fitted, rng, of=kinds)
     learned = Learned(model, fitted)
     random_numbers(learned)

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from rebasin_cli.errors import CheckpointError, SpecError
+from rebasin_cli.groups.group import PERMUTATION, find, names
 from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.groups import KINDS, MATRICES, PERMUTATION
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.symmetry import acting, permutation
 from rebasin_cli.symmetry import elements as acts
@@ -75,7 +75,7 @@ def test_an_element_without_maps_is_the_permutation_bit_by_bit(fitted):
         assert torch.equal(after[name], permutation.permuted(before, fitted, perms)[name])
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != PERMUTATION])
+@pytest.mark.parametrize("kind", [kind for kind in names() if kind != PERMUTATION])
 def test_what_is_drawn_is_of_its_group(kind):
     text = f"tensors: {{a: 'h .', b: '. h~'}}\ngroups: {{h: {kind}}}"
     fitted = fit(parse(text, name="two"), {"a": (6, 3), "b": (3, 6)})
@@ -115,7 +115,7 @@ def test_a_complex_number_a_pair_commutes_with_what_positions_do(kind):
     turn, drawn = (acts.random(fitted, rng(seed)).maps["h"] for seed in (1, 2))
     assert torch.allclose(turn @ drawn, drawn @ turn) and torch.linalg.matrix_rank(drawn) == 6
     other = {"pairs": "halves", "halves": "pairs"}[kind]
-    wrong = acts.turning(acts.numbers_of(drawn, kind), other)
+    wrong = find(other).turning(find(kind).numbers_of(drawn))
     with pytest.raises(CheckpointError) as refused:
         acts.check(Elements({"h": torch.arange(6)}, {"h": wrong}), fitted)
     assert "no complex number a pair" in refused.value.problems[0]
@@ -152,10 +152,6 @@ def test_places_of_a_word_have_their_units_first(fitted):
     assert torch.equal(dual[2], tensors["qkv"][10:12])
 
 
-def test_kinds_of_matrices_are_kinds():
-    assert set(MATRICES) < set(KINDS)
-
-
 BY_GROUP = """
 tensors:
   qkv: "(heads (queries* d*) + d~* + v*) x"
@@ -171,7 +167,7 @@ def test_pairs_of_one_layer_for_all_three_turn_the_rows_of_queries_and_keys_by_h
     fitted = fit(parse(BY_GROUP, name="one layer"), shapes)
     before = {n: torch.randn(s, generator=rng(4), dtype=torch.float64) for n, s in shapes.items()}
     element = acts.random(fitted, rng(1), of={"d": "halves"})
-    after, numbers = acts.acted(before, fitted, element), acts.numbers_of(element.maps["d"], "halves") / 2
+    after, numbers = acts.acted(before, fitted, element), find("halves").numbers_of(element.maps["d"]) / 2
     for name, tensor in before.items():
         rows = tensor.reshape(2, 4, 2, 2, -1)  # head, its two queries, key and value, real or imaginary
         wanted = torch.complex(rows[:, :, 0], rows[:, :, 1])

@@ -3,9 +3,9 @@ from itertools import permutations, product
 import pytest
 import torch
 
+from rebasin_cli.groups.kinds.O1 import around_ones
 from rebasin_cli.spec.spec import Block
 from rebasin_cli.symmetry import projection
-from rebasin_cli.symmetry.elements import around_ones
 from rebasin_cli.symmetry.projection import project
 
 

@@ -21,7 +21,7 @@ from ...graph.interpreter import Run, given
 from ...graph.nodes import name_of, operand
 from ...graph.program import Program
 from ...graph.tracing import needed_for
-from ...spec.groups import PLANES
+from ...groups import group, planes
 from .sides import Linear, Sides
 
 WHY = "positions turn each pair by an angle of its own"
@@ -194,12 +194,15 @@ def _read(depends: list[list[int]], places: tuple[tuple[str, int], ...]) -> Rows
     if not starts or every != [start + unit for start in starts for unit in range(size)]:
         return None
     turned = sum(len(rows) > len(starts) for rows in depends)
-    for kind in PLANES if turned and turned % 2 == 0 else ():
-        pairs = torch.arange(turned).view((2, -1) if kind == "halves" else (-1, 2))
-        partner: list[int] = pairs.flip(0 if kind == "halves" else 1).flatten().tolist()
-        partner += range(turned, size)
+    for kind in reversed(group.names()) if turned and turned % 2 == 0 else ():  # of two units both are pairs
+        if not isinstance(its := group.find(kind), planes.Planes):
+            continue
+        real, imaginary = its.units(turned)
+        partner = torch.arange(size)
+        partner[real], partner[imaginary] = imaginary, real
         wanted = [
-            sorted({start + k for start in starts for k in {unit, partner[unit]}}) for unit in range(size)
+            sorted({start + k for start in starts for k in {unit, int(partner[unit])}})
+            for unit in range(size)
         ]
         if depends == wanted:
             return Rows(places, starts, size, turned, kind)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...groups.group import PERMUTATION, find
 from ...runtime.text import some
-from ...spec.groups import PERMUTATION, TOLD
 from ...spec.notation import Axis, Fixed, Product, Sum, Word, fitted_length, words_of
 from ...spec.spec import FittedSpec
 
@@ -176,7 +176,7 @@ def lines(told: Mapping[str, Any], *, tensors: bool = False) -> Iterator[str]:
         yield f"  {word}  {found['told']}"
         yield f"    {some(found['axes'], 4)}"
         if "group" in found:
-            yield f"    {found['group']}: {TOLD[found['group']]}"
+            yield f"    {found['group']}: {find(found['group']).told}"
             yield from (f"    no larger: {why}" for why in found["no_larger"])
     if not told["words"]:
         yield "  nothing"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 
-from ...spec.groups import PLANES
+from ...groups.group import PERMUTATION, find
 from ...spec.notation import Axis, Fixed, Word, parse_axes, parts_of, rewrite, words_of
 from ..rules.alike import Alike
 from .naming import HIDDEN
@@ -53,7 +53,7 @@ def listed(lines: Lines, one: Alike) -> tuple[Lines, dict[str, tuple[str, ...]]]
     outer = {*lines.within.values()} | {w for line in axes.values() for a in line for w in _outer(a)}
     if starred & {word for its in own for word in its} or outer & {word for its in own for word in its}:
         raise Unlisted("orders within its modules' orders would lie too deep for the notation")
-    if any(lines.groups.get(word) in PLANES for its in own for word in its):
+    if any(not find(lines.groups.get(word, PERMUTATION)).permutes for its in own for word in its):
         raise Unlisted("its modules have units that only turn")
     known = {word for line in axes.values() for axis in line for word in words_of(axis)}
     number = next(iter(one.numbers))

@@ -10,11 +10,11 @@ from torch import nn
 
 from ...errors import SpecError
 from ...graph.program import Program
+from ...groups.group import PERMUTATION
 from ...networks.returned import Kept
 from ...networks.tied import tied
 from ...proof.prove import Proof
 from ...spec.fitting import fit
-from ...spec.groups import PERMUTATION
 from ...spec.parsing import parse
 from ...spec.spec import FittedSpec, Spec
 from ...symmetry.folds import Folds

@@ -14,7 +14,6 @@ from functools import reduce
 
 import torch
 
-from ...spec.groups import MATRICES
 from ...symmetry import assignment, permutation, projection
 from ...symmetry.elements import Elements
 from .. import Problem
@@ -104,7 +103,7 @@ def _nearest(
     if not unit.starred:
         (word,) = unit.words
         one = projection.project(seen[word], fitted.groups[word])
-        perms = {} if fitted.groups[word] in MATRICES else {word: one.perm}
+        perms = {word: one.perm} if fitted.group(word).ordered else {}
         return perms, {} if one.map is None else {word: one.map}, one.value
     inner = {word: seen[word] for word in unit.starred if word in seen}
     best = turned.nearest(unit, inner, fitted)

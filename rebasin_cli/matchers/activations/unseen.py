@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from ...spec.groups import MATRICES, PLANES
 from ...spec.spec import FittedSpec
 from ...symmetry import assignment, index_maps, projection
 from ...symmetry.elements import Elements
@@ -21,15 +20,21 @@ from ..descent.starred import Group
 
 def words(units: Iterable[Group], fitted: FittedSpec) -> list[str]:
     """What cannot be seen, what only orders first."""
-    turned = [word for unit in units for word in unit.words if fitted.groups.get(word) in PLANES]
+    turned = [word for unit in units for word in unit.words if _turns(word, fitted)]
     ordered = [
         word
         for unit in units
-        if any(fitted.groups.get(other) in MATRICES for other in unit.starred)
+        if any(fitted.group(other).matrix for other in unit.starred)
         for word in unit.starred
         if word not in fitted.groups
     ]
     return [*sorted(ordered), *sorted(turned)]
+
+
+def _turns(word: str, fitted: FittedSpec) -> bool:
+    """Whether it only turns, in places that stay."""
+    group = fitted.group(word)
+    return group.matrix and not group.permutes
 
 
 def by_weights(problem: Problem, element: Elements, unseen: Sequence[str]) -> Elements:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from ...spec.groups import MATRICES
 from ...spec.notation import Word, leaves_of, words_of
 from ...spec.spec import FittedSpec
 from ...symmetry import acting, permutation
@@ -121,7 +120,7 @@ def same(one: Elements, other: Elements) -> bool:
 
 def counted_alike(fitted: FittedSpec) -> bool:
     """Whether every tensor counts as much as any other, however large it is: some word takes matrices."""
-    return any(kind in MATRICES for kind in fitted.groups.values())
+    return any(fitted.group(word).matrix for word in fitted.groups)
 
 
 def share_of(a: torch.Tensor, b: torch.Tensor) -> float | None:
@@ -144,5 +143,5 @@ def constant(fitted: FittedSpec) -> frozenset[str]:
         for name, axes in fitted.tensors.items()
         for axis in axes
         for leaf in leaves_of(axis)
-        if isinstance(leaf, Word) and leaf.side == "|" and fitted.groups.get(leaf.name) in MATRICES
+        if isinstance(leaf, Word) and leaf.side == "|" and fitted.group(leaf.name).matrix
     )

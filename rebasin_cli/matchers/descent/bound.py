@@ -29,11 +29,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from ...spec.atoms import Atom
-from ...spec.groups import MATRICES, SIGNED
 from ...spec.spec import FittedSpec
 from ...symmetry import assignment, permutation
 from ...symmetry.assignment import Solution
-from ...symmetry.projection import blocks_of, rotation
+from ...symmetry.projection import blocks_of
 from . import starred
 from .baked import Baked
 from .pair import Pair
@@ -191,7 +190,7 @@ class _Turned:
         """The word that orders the atom's units, or heads' own; None where all of its words turn alone."""
         words = [word for word in atom.words if word is not None]
         heads = [word for word in words if word in self.fitted.within]
-        ordered = [word for word in words if self.fitted.groups.get(word) not in MATRICES]
+        ordered = [word for word in words if not self.fitted.group(word).matrix]
         some = [word for word in heads or ordered if words.count(word) == 1]
         return max(some, key=lambda word: self.pair.words[word], default=None)
 
@@ -218,16 +217,16 @@ class _Turned:
         if unit.starred:
             return self._heads(unit, by)
         (word,) = unit.words
-        kind = self.fitted.groups.get(word)
+        group = self.fitted.group(word)
         ordered = [atom for atom in self.alone[word] if any(map(atom.ordered, range(len(atom.words))))]
         moved = self._matrix(word, [atom for atom in self.alone[word] if atom not in ordered])
-        if kind in MATRICES:  # what it only orders is the same whatever it does
-            return float(rotation(moved[None], kind)[1]) + float(self._matrix(word, ordered).trace())
-        worth = (moved.abs() if kind in SIGNED else moved) + self._matrix(word, ordered)
+        if group.matrix:  # what it only orders is the same whatever it does
+            return float(group.nearest(moved[None])[1]) + float(self._matrix(word, ordered).trace())
+        worth = group.nearest(moved)[1] + self._matrix(word, ordered)
         for atom in by.get(word, ()):
             x, y = (_lengths(view, atom.words.index(word)) for view in self.pair._views(atom))
             worth += x[:, None] * y
-        return _assigned(worth)
+        return _assigned(worth) if group.permutes else float(worth.diagonal().sum())
 
     def _heads(self, unit: Group, by: Mapping[str, Sequence[Atom]]) -> float:
         """The best order of heads, each pair worth what its singular values allow."""
@@ -237,9 +236,8 @@ class _Turned:
         for word in unit.starred:
             block = within[word]
             pairs = blocks_of(self._matrix(word, self.alone[word]), block)
-            kind = self.fitted.groups.get(word)
-            if kind in MATRICES:
-                best = rotation(pairs.reshape(-1, block.size, block.size), kind)[1]
+            if (group := self.fitted.group(word)).matrix:
+                best = group.nearest(pairs.reshape(-1, block.size, block.size))[1]
             else:
                 best = torch.tensor([_assigned(each) for each in pairs.flatten(0, 1)], dtype=torch.float64)
             worth = worth + best.view(block.count, block.count)

@@ -24,7 +24,6 @@ from numpy.polynomial import Polynomial
 
 from ...runtime.threads import pool
 from ...spec.atoms import Atom, atoms
-from ...spec.groups import PERMUTATION
 from ...spec.spec import FittedSpec
 from ...symmetry import assignment, permutation, projection
 from ...symmetry.assignment import Solution
@@ -84,7 +83,7 @@ class Mixtures:
 
     def place(self, atom: Atom, dim: int) -> tuple[str, bool]:
         word = atom.word(dim)
-        return word, atom.ordered(dim) and self.fitted.groups.get(word, PERMUTATION) != PERMUTATION
+        return word, atom.ordered(dim) and word in self.fitted.groups
 
     def axes(self, atom: Atom) -> tuple[int, ...]:
         return tuple(d for d, word in enumerate(atom.words) if word is not None)

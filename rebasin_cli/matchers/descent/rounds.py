@@ -37,7 +37,7 @@ class Start:
     kick: int | None = None
 
     def round(self, number: int, best: Sequence[Elements]) -> bool:
-        """One round, the `number`-th of this start; whether a model moved. `best` is what a kick begins at."""
+        """One round, the `number`-th of this start; whether a model moved; a kick begins at `best`."""
         if self.kick is not None:
             self.many.orders = f"{self.many.method} kick {self.kick}"
             if number == 0:
@@ -52,11 +52,11 @@ class Start:
         return self.many.round(number)
 
     def _kicked(self, standing: Sequence[Elements]) -> list[Elements]:
-        """One model after the other, and in every other turn all of them."""
+        """One model after the other; in every third turn, from the second on, all of them."""
         turn, k = divmod(self.kick or 0, len(standing))
         rng = generator(self.many.problem.seed, self.many.orders)
         return [
-            jolted(element, self.many.fitted, rng) if turn % 2 or j == k else element
+            jolted(element, self.many.fitted, rng) if turn % 3 == 1 or j == k else element
             for j, element in enumerate(standing)
         ]
 
@@ -72,7 +72,7 @@ def turns(count: int) -> list[tuple[int, ...]]:
 
 
 def kicks(many: Many, order: tuple[int, ...], turns: int) -> list[Start]:
-    """Kicks of each model, and of all as often, and so on: so many turns."""
+    """So many turns of as many kicks as there are models."""
     return [Start(many, order, kick=k) for k in range(turns * len(order))]
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import torch
 
-from ...spec.groups import MATRICES, PLANES
 from ...spec.spec import FittedSpec
 from ...symmetry import elements as acts
 from ...symmetry import index_maps, permutation
@@ -15,7 +14,6 @@ from ...types import Permutations, Tensors
 from .baked import Baked
 from .pair import Pair
 
-BALANCED = {"GL": "O", "monomial": "signed", "scaled": "permutation"}  # what a balance leaves of a group
 KICK = 0.1  # the share of every word's units that a kick moves
 NEAR = 0.95  # of what no objective exceeds: one that leaves nothing to search for
 
@@ -24,10 +22,7 @@ Orders = Callable[[tuple[Tensors, ...], FittedSpec], Permutations]
 
 def drawn(fitted: FittedSpec, rng: torch.Generator) -> Elements:
     """A random element that leaves a canonical form's balances as they are."""
-    kinds = {word: fitted.groups.get(word, "permutation") for word in fitted.words}
-    found = acts.random(fitted, rng, of={word: BALANCED.get(kind, kind) for word, kind in kinds.items()})
-    maps = {w: m / m.norm(dim=-2, keepdim=True) if kinds[w] in PLANES else m for w, m in found.maps.items()}
-    return Elements(found.permutations, maps)
+    return acts.random(fitted, rng, balanced=True)
 
 
 def ordered(pair: Pair, orders: Orders) -> Elements:
@@ -39,8 +34,9 @@ def ordered(pair: Pair, orders: Orders) -> Elements:
     found = orders((pair.reference, given), fitted.ordered)
     perms = {word: found.get(word, torch.arange(size)) for word, size in fitted.words.items()}
     maps: dict[str, torch.Tensor] = {}
-    for word, kind in fitted.groups.items():
-        if kind not in MATRICES or kind in PLANES:
+    for word in fitted.groups:
+        group = fitted.group(word)
+        if not group.matrix or not group.permutes:
             continue
         block, perm = fitted.within.get(word), perms[word]
         if block is None:
@@ -74,5 +70,5 @@ def kicked(
 def jolted(element: Elements, fitted: FittedSpec, rng: torch.Generator) -> Elements:
     """An element after a kick of all words that have an order; maps go with their units."""
     still, within = permutation.identity(fitted.words), fitted.within
-    free = {w: p for w, p in still.items() if w in within or fitted.groups.get(w) not in MATRICES}
+    free = {w: p for w, p in still.items() if w in within or fitted.group(w).ordered}
     return acts.compose(element, Elements(still | kicked(free, rng, within)), fitted)

@@ -13,15 +13,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from ...spec.atoms import Atom
-from ...spec.groups import MATRICES, PERMUTATION
 from ...spec.spec import FittedSpec
 from ...symmetry import projection
 from ...types import Permutations
 from . import starred
 from .pair import Pair
 from .starred import Group
-
-ORDERS = (PERMUTATION, "scaled")  # what a balance leaves of these is an order
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class Change:
 
 def groups(fitted: FittedSpec) -> dict[str, Group]:
     """All that takes more than an order, each by its first: single words, and heads with all in them."""
-    more = {word for word, kind in fitted.groups.items() if kind not in ORDERS}
+    more = {word for word in fitted.groups if fitted.group(word).more}
     coupled = starred.groups(fitted.within)
     inside = {word for group in coupled.values() for word in group.words}
     found = {word: Group(word, ()) for word in fitted.groups if word in more - inside}
@@ -62,7 +59,7 @@ def step(
     kind = fitted.groups[word]
     found = projection.project(whole, kind, order=order)
     before = whole.double().trace() + (0 if order is None else order.double().trace())
-    perms = {} if kind in MATRICES else {word: found.perm}
+    perms = {word: found.perm} if fitted.group(word).ordered else {}
     return Change(perms, {} if found.map is None else {word: found.map}, found.value - float(before))
 
 

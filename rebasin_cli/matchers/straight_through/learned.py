@@ -8,12 +8,8 @@ they go with the order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import torch
 
-from ...spec.groups import PLANES
 from ...spec.notation import Axis, Word, leaves_of, words_of
 from ...spec.spec import FittedSpec
 from ...symmetry import acting, permutation
@@ -23,66 +19,20 @@ from ...symmetry.elements import Elements
 from ...symmetry.permutation import is_identity
 from ...types import Tensors
 
-Both = tuple[torch.Tensor, torch.Tensor]
-
-
-def _rotation(numbers: torch.Tensor) -> Both:
-    skew = (numbers - numbers.mT) / 2
-    eye = torch.eye(skew.shape[-1], dtype=skew.dtype, device=skew.device)
-    turned = torch.linalg.solve(eye - skew, eye + skew)
-    return turned, turned
-
-
-def _keeping_ones(numbers: torch.Tensor) -> Both:
-    n = numbers.shape[-1] + 1
-    basis = acts.around_ones(n).to(numbers)
-    turned = basis @ _rotation(numbers)[0] @ basis.T + 1 / n
-    return turned, turned
-
-
-def _invertible(numbers: torch.Tensor) -> Both:
-    return torch.matrix_exp(numbers), torch.matrix_exp(-numbers).mT
-
-
-def _positive(numbers: torch.Tensor) -> Both:
-    return numbers.exp(), (-numbers).exp()
-
-
-def _plane(kind: str, numbers: torch.Tensor) -> Both:
-    """Of logarithms of scales, and angles (…, n/2, 2)."""
-    scale, angle = numbers.double().unbind(-1)
-    made = (acts.turning(torch.polar(size.exp(), angle), kind) for size in (scale, -scale))
-    turned, dual = (matrix.to(numbers) for matrix in made)
-    return turned, dual
-
-
-# A group's map of its numbers, and that map's inverse transposed
-MAPS: dict[str, Callable[[torch.Tensor], Both]] = {
-    "O": _rotation,
-    "O1": _keeping_ones,
-    "GL": _invertible,
-    "scaled": _positive,
-    "monomial": _positive,
-    **{kind: partial(_plane, kind) for kind in PLANES},
-}
-SCALES = ("scaled", "monomial")
-
 
 class Learned:
     """`base` is the model as it stands at first; `numbers` of its words are what an optimizer moves.
 
-    Words of groups that have none (`MAPS`) stay as they stand, but for their order.
+    Words of groups that have none stay as they stand, but for their order.
     """
 
     def __init__(self, base: Tensors, fitted: FittedSpec):
         self.base, self.fitted = base, fitted
         some = next(iter(base.values()))
         self.numbers = {
-            word: torch.zeros(
-                self._shape(word, kind), dtype=torch.float32, device=some.device, requires_grad=True
-            )
-            for word, kind in fitted.groups.items()
-            if kind in MAPS
+            word: torch.zeros(shape, dtype=torch.float32, device=some.device, requires_grad=True)
+            for word in fitted.groups
+            if (shape := self._shape(word)) is not None
         }
         self._made: dict[str, torch.Tensor] = {}
         self.touched = [
@@ -94,20 +44,14 @@ class Learned:
     def _acts_on(self, leaf: Axis) -> bool:
         return isinstance(leaf, Word) and leaf.name in self.numbers and leaf.side != "|"
 
-    def _shape(self, word: str, kind: str) -> tuple[int, ...]:
-        n, block = self.fitted.words[word], self.fitted.within.get(word)
-        if kind in SCALES:
-            return (n,)
-        count, size = ((), n) if block is None else ((block.count,), block.size)
-        if kind in PLANES:
-            return (*count, size // 2, 2)
-        size -= kind == "O1"
-        return (*count, size, size)
+    def _shape(self, word: str) -> tuple[int, ...] | None:
+        block = self.fitted.within.get(word)
+        shape = self.fitted.group(word).learnt(self.fitted.words[word] if block is None else block.size)
+        return shape if shape is None or block is None else (block.count, *shape)
 
     def maps(self, dtype: torch.dtype = torch.float32) -> Maps:
         """Every word's map and its inverse transposed, with a gradient."""
-        groups = self.fitted.groups
-        return {word: MAPS[groups[word]](numbers.to(dtype)) for word, numbers in self.numbers.items()}
+        return {w: self.fitted.group(w).learned(numbers.to(dtype)) for w, numbers in self.numbers.items()}
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The tensors that the maps act on, as they make them, with a gradient."""

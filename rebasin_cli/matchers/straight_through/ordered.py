@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import torch
 
-from ...spec.groups import MATRICES, SIGNED
 from ...spec.spec import FittedSpec
 from ...symmetry import acting
 from ...symmetry import elements as acts
@@ -28,7 +27,7 @@ class Ordered(Projection):
 
     def __init__(self, moving: Tensors, standing: Tensors, fitted: FittedSpec, *, device: str = "cpu"):
         super().__init__(moving, standing, fitted, device=device)
-        turned = {word for word, kind in fitted.groups.items() if kind in MATRICES}
+        turned = {word for word in fitted.groups if fitted.group(word).matrix}
         signed = _signed(fitted)
         twice = {word for word in signed if self.pair.double[word]}
         self.names = [name for name in self.names if not (turned | twice) & {*self.members[name]}]
@@ -79,4 +78,4 @@ class Ordered(Projection):
 
 
 def _signed(fitted: FittedSpec) -> set[str]:
-    return {word for word, kind in fitted.groups.items() if kind in SIGNED}
+    return {w for w in fitted.groups if fitted.group(w).more and not fitted.group(w).matrix}

@@ -9,7 +9,6 @@ from rebasin_cli.matchers import Problem, wm
 from rebasin_cli.matchers.descent.starts import drawn as drawn_balanced
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.groups import MATRICES, PLANES
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.symmetry.form import canonical, turned
 from tests.matchers.descent.test_group_search import planted
@@ -77,10 +76,11 @@ def test_a_start_leaves_balances_as_they_are(make):
     _, found = inferred(make)
     element = drawn_balanced(found.fitted, generator(0, "test"))
     for word, map_ in element.maps.items():
-        if found.fitted.groups[word] in MATRICES and found.fitted.groups[word] not in PLANES:
+        group = found.fitted.group(word)
+        if group.matrix and group.permutes:
             square = map_ @ map_.transpose(-1, -2)
             assert torch.allclose(square, torch.eye(square.shape[-1]).double().expand_as(square), atol=1e-9)
-        elif found.fitted.groups[word] not in MATRICES:
+        elif not group.matrix:
             assert (map_.abs() == 1).all()
 
 
