@@ -237,11 +237,16 @@ def check_groups(
             f"--groups all: the method {method} finds permutations only",
             hint=f"Choose one of {', '.join(able)}",
         )
-    for there, what in ((polish, "--polish swaps units"), (ranks > 1, "many processes search permutations")):
-        if there:
-            raise UsageError(
-                f"--groups all finds more than permutations, and {what}", hint="Leave one of them out"
-            )
+    if polish:
+        raise UsageError(
+            "--groups all finds more than permutations, and --polish swaps units",
+            hint="Leave one of them out",
+        )
+    if ranks > 1:
+        raise UsageError(
+            "--groups all is searched by one process: each element is multiplied into the whole model",
+            hint="Run it without torchrun, or leave out --groups all",
+        )
     if many and not registry.get(method).MANY:
         together = [name for name in able if registry.get(name).MANY]
         raise UsageError(
