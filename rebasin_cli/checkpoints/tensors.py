@@ -59,7 +59,8 @@ class LazyTensors(Mapping[str, Tensor]):
         def part(name: str, start: int, stop: int) -> Tensor:
             return make(name, lambda model: rows(model, name, start, stop))
 
-        shapes, dtypes = ({name: each[k] for name, each in plan.items()} for k in (1, 0))
+        shapes = {name: shape for name, (_, shape) in plan.items()}
+        dtypes = {name: dtype for name, (dtype, _) in plan.items()}
         return cls(shapes, dtypes, lambda name: make(name, lambda model: model[name]), part)
 
     def rows(self, name: str, start: int, stop: int) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ def begun(network: Net, input_shape: Sequence[int]) -> Net:
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    network.example_shape = tuple(input_shape)
+    cast(Any, network).example_shape = tuple(input_shape)  # a module's type knows no such attribute
     return network
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ..errors import NetworkError, UsageError
 from ._convolutional import BlockPlan, Plan, ResNet, begun, widened
@@ -94,8 +95,8 @@ def _plan(shapes: Mapping[str, tuple[int, ...]]) -> Plan:
     stem, inputs, kernel, _ = shapes["conv1.weight"]
     classes = shapes[f"{head}.weight"][0]
     blocks = tuple(map(tuple, stages.values()))
-    named = {"shortcut": shortcut, "head": head, "head_bias": f"{head}.bias" in shapes}
-    return Plan(inputs, stem, kernel, blocks, classes, _side(kernel), **named)
+    plan = Plan(inputs, stem, kernel, blocks, classes, _side(kernel), shortcut=shortcut, head=head)
+    return replace(plan, head_bias=f"{head}.bias" in shapes)
 
 
 def _side(kernel: int) -> int:
