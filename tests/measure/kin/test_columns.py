@@ -59,7 +59,8 @@ def test_what_is_common_to_all_columns_is_no_evidence():
     # of two values each is a bias of its own, and their columns do not change places
     value = torch.arange(40) % 2
     a, b = ({"w": block(seed) + 3 * bias * value} for seed in range(2))
-    assert columns.relabelled(a, b, [Still("w", 1, torch.arange(40), value.float())]).p > 0.01
+    found = columns.relabelled(a, b, [Still("w", 1, torch.arange(40), value.float())])
+    assert found.p > 0.01 and found.columns == 40
 
 
 def test_columns_that_something_moved_are_no_exact_test():
