@@ -262,7 +262,7 @@ def told(a: Model, b: Model, fitted: Any, data: Any = None) -> dict[str, Any]:
 
 
 def aligned(work: Path, asked: Any) -> Rows:
-    for recipe in ("SGD", "Adam, L2", "Adam"):
+    for recipe in ("SGD", "SGD, 20 epochs", "Adam, L2", "Adam"):
         models, data = strangers(work, recipe), images(RECIPES[recipe]["data"])
         fitted = resolve_words(None, models[:1])
         network = networks.from_reference("mlp", {n: tuple(t.shape) for n, t in models[0].items()})
