@@ -71,7 +71,7 @@ def _described(network):
             own[held] = {key: t if t is None else (seen[id(t)], _kind(t)) for key, t in tensors.items()}
         constants = sorted(own.pop("_non_persistent_buffers_set"))
         own["constants"] = {key: getattr(module, key) for key in constants}
-        own = pytree.tree_map_only(torch.Tensor, lambda t: (_kind(t), t.tolist()), own)
+        own = pytree.tree_map_only(torch.Tensor, lambda t: (_kind(t), None if t.is_meta else t.tolist()), own)
         found.append((name, type(module), own))
     return found
 

@@ -65,6 +65,7 @@ def infer(
     try:
         program = _exported(module, args, kwargs)
     except NetworkError:
+        networks.check_values(module)
         given = " and ".join(describe(some) for some in (args, kwargs) if some)
         with fresh(module, args, kwargs), torch.no_grad(), user_code(f"the network fails on inputs {given}"):
             module(*args, **kwargs)  # does it run at all? that error is the plainer one

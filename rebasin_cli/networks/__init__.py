@@ -86,6 +86,17 @@ def _call(factory: Callable[..., Any], name: str, shapes: Shapes) -> nn.Module:
     return network
 
 
+def check_values(network: nn.Module, name: str = "the network") -> None:
+    """Raise NetworkError that lists every tensor that has no values, since it is on the meta device."""
+    empty = [n for n, tensor in (*network.named_parameters(), *network.named_buffers()) if tensor.is_meta]
+    if empty:
+        raise NetworkError(
+            f"{name} is on the meta device, where tensors have no values",
+            problems=[f"{key}  has none" for key in empty],
+            hint="Build it on the CPU; its values are replaced by those of the checkpoints",
+        )
+
+
 def check(network: nn.Module, shapes: Shapes, name: str = "the network") -> None:
     """Raise NetworkError that lists every tensor on which network and checkpoint differ.
 
@@ -97,13 +108,7 @@ def check(network: nn.Module, shapes: Shapes, name: str = "the network") -> None
     with user_code(f"{name} does not say which tensors it has"):
         state = network.state_dict()
         own = {key: tuple(tensor.shape) for key, tensor in state.items()}
-        empty = [n for n, tensor in (*network.named_parameters(), *network.named_buffers()) if tensor.is_meta]
-    if empty:
-        raise NetworkError(
-            f"{name} is on the meta device, where tensors have no values",
-            problems=[f"{key}  has none" for key in empty],
-            hint="Build it on the CPU; its values are replaced by those of the checkpoints",
-        )
+    check_values(network, name)
     missing = own.keys() - shapes.keys() - absent(network, shapes).keys()
     problems = [f"{key}  is in the network, not in the checkpoint" for key in own if key in missing]
     problems += [f"{key}  is in the checkpoint, not in the network" for key in shapes if key not in own]

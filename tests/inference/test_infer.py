@@ -588,6 +588,18 @@ def test_what_does_not_run_on_the_networks_own_weights_is_followed_on_others(end
     assert moved == {"l.weight", "l.bias", "step.weight", "step.bias", "stop.weight", "h.weight"}
 
 
+def test_a_network_without_values_is_told_from_one_that_fails():
+    """On inputs that have none either it is inferred, and not proven; constants say nothing there."""
+    network = Net(lambda s, x: s.h(s.l(x).relu()), l=nn.Linear(3, 6), h=nn.Linear(6, 2)).to("meta")
+    network.register_buffer("ones", torch.ones(6, device="meta"), persistent=False)
+    with pytest.raises(NetworkError, match="meta device, where tensors have no values"):
+        infer(network, ROWS, prove=False)
+    found = infer(network, ROWS.to("meta"), prove=False)
+    assert found.fitted.words == {"l": 6} and found.proof is None
+    with pytest.raises(NetworkError, match="meta device, where tensors have no values"):
+        infer(network, ROWS.to("meta"))
+
+
 def test_control_flow_that_cannot_be_followed_is_refused_quietly(capfd):
     network = Net(lambda s, x: s.l(x) if float(s.l(x).sum().numpy()) > 0 else x, l=nn.Linear(3, 3))
     with pytest.raises(NetworkError, match="cannot be traced") as error:
