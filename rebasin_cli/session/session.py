@@ -270,7 +270,12 @@ class Session:
     def scores(self) -> Callable[..., Scores]:
         """`evaluate` with the user's own loss, metric and output."""
         measured = samples.scorer(self.asked.data, self.output, self.device)
-        return lambda network, batches, **more: measured(network, batches, **{"loss": self.loss} | more)
+
+        def scores(network: nn.Module, batches: Any, **more: Any) -> Scores:
+            now = {"loss": self.loss, "output": self.output}  # the spec may not have been known before
+            return measured(network, batches, **now | more)
+
+        return scores
 
     @cached_property
     def has_data(self) -> bool:
