@@ -25,6 +25,7 @@ from ..datasets.batches import checked
 from ..errors import NetworkError, UsageError, unknown
 from ..graph.nodes import listed
 from ..networks.running import evaluating, fed, forward
+from ..networks.tied import absent
 from ..types import Batches
 from .batchnorm import reset
 from .moments import Measured, Moments, extras
@@ -183,7 +184,8 @@ def _targets(
     mixed: dict[str, list[Tensor]] = {}
     for k, (endpoint, share) in enumerate(zip(endpoints, shares, strict=True)):
         if (k, *wanted) not in measured.known:
-            state = {name: endpoint[name].to(own) for name, own in like.items()}
+            other = absent(measured.network, endpoint)
+            state = {name: endpoint[other.get(name, name)].to(own) for name, own in like.items()}
             measured.known[(k, *wanted)] = measured.moments(state, wanted, {})
         for weight, moments in measured.known[(k, *wanted)].items():
             parts = mixed.setdefault(weight, [torch.zeros(()), torch.zeros(())])
