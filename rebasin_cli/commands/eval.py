@@ -19,6 +19,7 @@ from ..registry.options import PLAIN, READS, again, argument, option
 from ..registry.results import IN_JSON_ONLY, NAMED, UNSET, Result, Unset
 from ..reports import Flips, verdicts
 from ..reports.accounts import describe_quantities
+from ..reports.format import FLIPS
 from ..reports.github import told_as_one
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
@@ -132,7 +133,7 @@ def run(asked: Eval, listener: Listener = SILENT) -> EvalResult:
     figures = {"loss": found.loss, **found.metrics}
     figures |= {} if isinstance(found.ece, Unset) else {"ece": found.ece}
     figures |= {} if isinstance(found.classes, Unset) else {"class accuracy": found.classes[0]["accuracy"]}
-    figures |= {} if isinstance(found.flips, Unset) else {model_gates.FLIPS: found.flips["share"]}
+    figures |= {} if isinstance(found.flips, Unset) else {FLIPS: found.flips["share"]}
     held = model_gates.held(limits, figures, asked.split)
     return dataclasses.replace(found, gates=list(map(dataclasses.asdict, held)))
 

@@ -14,12 +14,11 @@ from typing import Any
 
 from ..errors import RebasinError, UsageError, near
 from ..reports import TOLERANCE, Gate, Report, Row
-from ..reports.format import number
+from ..reports.format import FLIPS, number
 from ..types import ACCURACY, CROSS_ENTROPY, Quantity
 from .baseline import Baseline, against, at_middle, shipped
 from .thresholds import (
     FLIPPED,
-    FLIPS,
     PLAIN,
     SHIPPED,
     SPLITS,

@@ -206,16 +206,14 @@ def _piece(name: str, values: torch.Tensor, of: str, shape: tuple[int, ...]) -> 
     """Which box of a tensor these numbers are, its entries counted from 0. Raises NetworkError for no box."""
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     axes = []
-    for axis, size in enumerate(values.shape):
-        step = int(values.select(axis, 1).flatten()[0] - values.flatten()[0]) if size > 1 else 0
+    for axis, count in enumerate(values.shape):
+        step = int(values.select(axis, 1).flatten()[0] - values.flatten()[0]) if count > 1 else 0
         axes.append(strides.index(step) if step in strides else -1)
     at, start = int(values.flatten()[0]), []
     for stride in strides:
         start.append(at // stride)
         at %= stride
-    size = tuple(
-        values.shape[axes.index(axis)] if axis in axes else 1 for axis in range(len(shape))
-    )  # fmt: skip
+    size = tuple(values.shape[axes.index(axis)] if axis in axes else 1 for axis in range(len(shape)))
     piece = Piece(of, tuple(start), size, tuple(axes))
     whole = torch.arange(math.prod(shape)).view(shape)
     if math.prod(size) != values.numel() or not torch.equal(whole[_slices(piece)], piece.box(values)):
