@@ -75,7 +75,7 @@ NUMBERS = [
     ((*ALIGN, "--seed", "9" * 5000), 2, "--seed"),
     ((*ALIGN, "--seed", "-1"), 2, "--seed"),
     ((*ALIGN, "--seed", str(2**63)), 2, "--seed"),
-    ((*ALIGN, "--max-sweeps", "0"), 2, "--max-sweeps"),
+    ((*ALIGN, "--max-sweeps", "-1"), 2, "--max-sweeps"),
     ((*ALIGN, "--max-sweeps", "1e23"), 2, "--max-sweeps"),
     ((*ALIGN, "--max-sweeps", "9" * 30), 2, "--max-sweeps"),
     ((*ALIGN, "--tolerance", "nan"), 2, "--tolerance"),

@@ -23,7 +23,7 @@ TURNING = {  # where words take more than an order
 class Sweeps(Declared):
     """How long a search goes round at most."""
 
-    max_sweeps: int = option(100, "Stop the search after this many sweeps.", min=1, effect="length")
+    max_sweeps: int = option(100, "Stop the search after this many sweeps.", min=0, effect="length")
 
 
 @dataclass(frozen=True)
