@@ -151,7 +151,9 @@ def run(asked: Kin, listener: Listener = SILENT) -> KinResult:
         effect={
             "rho": found.effect,
             "as": found.as_what,
-            "references": dict(zip(map(str, asked.reference), found.references, strict=False)),
+            "references": dict(
+                zip(map(str, asked.reference), found.references, strict=bool(found.references))
+            ),
             "rank": found.rank,
         },
         left_out=dict(found.left_out),

@@ -111,7 +111,7 @@ class Kept:
         except BaseException:  # read anew, and whole, by whoever tries again
             self._rest, self._made = None, []
             raise
-        batch = map_tensors(lambda tensor: tensor.clone() if tensor.is_shared() else tensor, batch)
+        batch = map_tensors(torch.Tensor.clone, batch)  # a loader may write the next one into the same memory
         self.left -= sum(tensor.nbytes for tensor in tensors_in(batch))
         if self.left < 0:
             raise DataError(

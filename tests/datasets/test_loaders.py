@@ -46,6 +46,18 @@ def test_numpy_batches_that_are_drawn_are_kept_too():
     assert all(map(torch.equal, one, other)) and not torch.equal(one[0], one[1])
 
 
+def test_batches_that_a_loader_writes_into_the_same_memory_are_kept_apart():
+    class Reused:
+        def __iter__(self):
+            memory = torch.empty(4, 3)
+            for number in torch.randperm(9).tolist():
+                yield memory.fill_(number), torch.full((4,), number)
+
+    data = open_loader("mine", lambda split: Reused(), "train")
+    assert "read once and kept" in data.how
+    assert all((inputs == targets[:, None]).all() for inputs, targets in [*data])
+
+
 def test_no_more_is_read_than_somebody_asks_for_and_too_much_is_refused():
     read = []
 

@@ -41,8 +41,8 @@ class Kin:
     """`verdict` is "derived in place", "derived relabelled", "no evidence" or "undecided", `why` a sentence.
 
     `in_place` and `relabelled` are the tests, None where there was none. `effect` is ρ, NaN where it was not
-    measured, and `as_what` its word; `references` are those of models known to be apart, and `rank` is
-    (1 + how many of them reach it) / (1 + how many there are). `left_out` says of tensors why. `read` are
+    measured, and `as_what` its word; `references` are those of models known to be apart, in their order, and
+    `rank` is (1 + how many of them reach it) / (1 + how many were measured). `left_out` says of tensors why. `read` are
     the bytes of both models that the first test and the effect read.
     """
 
@@ -115,10 +115,10 @@ def kin(
         share = math.nan
     again = _relabelled(a, b, fitted, found, data, draws, seed) if data is not None else None
     more = tuple(_matched_effect(a, c, fitted, sampled.sample(a, c, fitted), seed) for c in references)
-    more = tuple(each for each in more if not math.isnan(each))
+    known = [each for each in more if not math.isnan(each)]
     rank = (
-        (1 + sum(each >= rho for each in more)) / (1 + len(more))
-        if more and not math.isnan(rho)
+        (1 + sum(each >= rho for each in known)) / (1 + len(known))
+        if known and not math.isnan(rho)
         else math.nan
     )
     verdict, why = _judged(place, again, rho, share, aligned, alpha)

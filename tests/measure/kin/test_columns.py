@@ -32,6 +32,16 @@ def test_tokens_that_are_never_there():
     assert found.tensor == "embed" and len(found.positions) == 27 and 7 not in found.positions
 
 
+def test_a_table_of_another_length_may_be_that_of_the_tokens_as_well():
+    """Rows of classes are moved by training, and alike in strangers that learned the same ones."""
+    shapes = {"embed": (30, 6), "head": (100, 6)}
+    model = {name: torch.randn(shape) for name, shape in shapes.items()}
+    fitted = fitted_of(dict.fromkeys(shapes, ". s"), shapes)
+    data = [(torch.tensor([[3, 7], [9, 3]]), None)]
+    assert columns.still(data, model, fitted) == []
+    assert "other lengths" in columns.too_few([], 0)
+
+
 def block(seed, units=24, count=40):
     return torch.randn(units, count, generator=torch.Generator().manual_seed(seed))
 
