@@ -42,8 +42,8 @@ class Kin:
 
     `in_place` and `relabelled` are the tests, None where there was none. `effect` is ρ, NaN where it was not
     measured, and `as_what` its word; `references` are those of models known to be apart, in their order, and
-    `rank` is (1 + how many of them reach it) / (1 + how many were measured). `left_out` says of tensors why. `read` are
-    the bytes of both models that the first test and the effect read.
+    `rank` is (1 + how many of them reach it) / (1 + how many were measured). `left_out` says of tensors why.
+    `read` are the bytes of both models that the first test and the effect read.
     """
 
     verdict: str

@@ -61,8 +61,8 @@ class Relabelled:
 def still(data: Iterable[tuple[Any, Any]], model: Tensors, fitted: FittedSpec) -> list[Still]:
     """What the inputs never move, tensor by tensor: of those with a column a value of a sample, or a token.
 
-    Nothing where tables of several lengths may be those of the tokens. Reads all batches once. Raises DataError
-    for inputs that are no one tensor.
+    Nothing where tables of several lengths may be those of the tokens. Reads all batches once. Raises
+    DataError for inputs that are no one tensor.
     """
     low: Tensor | None = None
     high: Tensor | None = None
