@@ -10,6 +10,7 @@ from ..runtime import files
 
 CONFIG = "config.json"
 LARGEST = 1 << 24  # bytes of a configuration
+DEEPEST = 4  # parts within parts of a configuration
 Config = dict[str, Any]
 
 
@@ -20,6 +21,17 @@ def read(content: bytes) -> Config | None:
     except (ValueError, RecursionError):
         return None
     return parsed if isinstance(parsed, dict) else None
+
+
+def heads(config: Config | None, within: str = "") -> dict[str, int]:
+    """What a configuration says of heads in whole numbers, by its keys: no shape of a tensor tells these."""
+    found: dict[str, int] = {}
+    for key, value in (config or {}).items():
+        if isinstance(value, dict) and within.count(".") < DEEPEST:
+            found |= heads(value, f"{within}{key}.")
+        elif "head" in key and isinstance(value, int) and not isinstance(value, bool):
+            found[f"{within}{key}"] = value
+    return found
 
 
 def beside(model: Path) -> Config | None:

@@ -156,6 +156,8 @@ def fit_spec(
             how = f"no built-in spec fits, so it is inferred from {network.net}"
         for model in models:
             check_tied(model, fitted)
+        if loading.config is None:
+            _check_heads(models)
     if loading.spec is None or fitted.spec.unproven:
         words = len(fitted.words)
         many = "1 permutation" if words == 1 else f"{words} permutations"
@@ -165,6 +167,24 @@ def fit_spec(
     for line in left_open(fitted):
         say(f"spec: {line}")
     return fitted
+
+
+def _check_heads(models: Sequence[Checkpoint]) -> None:
+    """Raise SpecError where configurations beside the weights say other numbers of heads."""
+    first, *others = (configuration.heads(configuration.beside(model.path)) for model in models)
+    problems = [
+        f"{key}  is {first[key]} in model 1, {size} in model {k}"
+        for k, told in enumerate(others, start=2)
+        for key, size in told.items()
+        if first.get(key, size) != size
+    ]
+    if problems:
+        raise SpecError(
+            "the models do not have the same architecture",
+            problems=problems,
+            hint=f"Each {configuration.CONFIG} beside them says so. If that of the first is right for all, "
+            "name it with --config",
+        )
 
 
 def left_open(fitted: FittedSpec) -> list[str]:

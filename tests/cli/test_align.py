@@ -583,3 +583,26 @@ def test_counters_of_another_dtype_are_written_as_the_reference_has_them_or_refu
     write_safetensors("few.safetensors", a | {name: a[name].to(torch.uint8) for name in counters})
     says = ("is uint16 in one model and uint8 in the reference", "cannot hold its values")
     refused(3, "align", "few.safetensors", "other.safetensors", "-o", "x.safetensors", says=says)
+
+
+def test_models_whose_configurations_say_other_numbers_of_heads_are_not_aligned(done, refused, tmp_path):
+    """No shape tells how many heads there are: in the order of another number B computes something else."""
+    shapes = {
+        "transformer.wte.weight": (11, 8), "transformer.wpe.weight": (7, 8),
+        "transformer.h.0.ln_1.weight": (8,), "transformer.h.0.ln_1.bias": (8,),
+        "transformer.h.0.attn.c_attn.weight": (8, 24), "transformer.h.0.attn.c_attn.bias": (24,),
+        "transformer.h.0.attn.c_proj.weight": (8, 8), "transformer.h.0.attn.c_proj.bias": (8,),
+        "transformer.h.0.ln_2.weight": (8,), "transformer.h.0.ln_2.bias": (8,),
+        "transformer.h.0.mlp.c_fc.weight": (8, 10), "transformer.h.0.mlp.c_fc.bias": (10,),
+        "transformer.h.0.mlp.c_proj.weight": (10, 8), "transformer.h.0.mlp.c_proj.bias": (8,),
+        "transformer.ln_f.weight": (8,), "transformer.ln_f.bias": (8,),
+    }  # fmt: skip
+    for name, heads in (("a", 4), ("b", 2), ("c", 4)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({"n_head": heads, "part": {"head_dim": 3}}))
+        save_file(
+            {key: torch.randn(size) for key, size in shapes.items()}, tmp_path / name / "model.safetensors"
+        )
+    done("align", tmp_path / "a", tmp_path / "c", "-o", tmp_path / "fits.safetensors")
+    others = (tmp_path / "a", tmp_path / "b", "-o", tmp_path / "o.safetensors")
+    refused(4, "align", *others, says=("n_head  is 4 in ", "--config"))
