@@ -98,6 +98,15 @@ def test_names_are_not_told_by_their_colour_alone_and_figures_are_never_cut():
         assert "0.1234" in text and "▸" in text and max(map(len, text.splitlines())) <= width
 
 
+def test_where_columns_are_many_their_headings_take_a_word_a_line_and_names_stay_words():
+    names = [f"{metric} at λ=½" for metric in ("loss", "class hit", "hazard err", "f1", "worst class")]
+    columns = [Column("test", Kind.TEXT), *map(Column, [*names, "barrier midpoint", "barrier chord"])]
+    rows = [Row(["naive", *["0.1234"] * 7]), Row(["aligned + repair", *["-0.1234"] * 4, *["0.1234"] * 3])]
+    text = terminal.text(Document("d", [], [Table("t", columns, rows, headed=True)]), width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "   aligned + repair" in text and text.count("-0.1234") == 4
+
+
 def test_words_above_a_picture_end_within_it():
     panel = Panel("loss", "", "", [Line("naive", [0, 1], [0.0, 1.0])])
     for panels in (1, 3):

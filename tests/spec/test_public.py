@@ -179,6 +179,13 @@ CASES |= {
             28,
             {"img_size": 28, "depth": 3, "embed_dim": 48, "num_heads": 4, "num_classes": 5},
         ),
+        (
+            "timm",
+            "timm_vit",
+            "vit_base_patch32_clip_224",
+            64,
+            {"img_size": 64, "depth": 3, "embed_dim": 48, "num_heads": 4, "num_classes": 5},
+        ),
         ("timm", "timm_convnext", "convnext_atto", 64, {}),
         ("timm", "timm_convnext", "convnextv2_femto", 64, {}),
         ("timm", "timm_convnext", "convnext_tiny", 64, {"depths": (1, 2, 3, 1), "dims": (8, 12, 20, 28)}),

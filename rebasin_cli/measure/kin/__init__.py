@@ -97,6 +97,8 @@ def kin(
     check_alpha(alpha, draws)
     fitted = resolve_words(spec, [a])
     sampled.comparable(a, b, fitted)
+    for k, reference in enumerate(references, start=1):
+        sampled.comparable(a, reference, fitted, other=f"reference {k}")
     if equal(a, b):
         return Kin(DERIVED_IN_PLACE, "Every tensor is equal, bit for bit.", effect=1.0, as_what=word_of(1.0))
     if same_values(a, b):
@@ -123,7 +125,8 @@ def kin(
     )
     verdict, why = _judged(place, again, rho, share, aligned, alpha)
     if math.isnan(rho):
-        notes.append("ρ is not measured: the models are too large to be matched for it.")
+        large = "the models are too large to be matched for it"
+        notes.append(f"ρ is not measured: {large if place.tensors else 'no tensor is left to compare'}.")
     if place.held:
         some = [f"{word}: {reason}" for word, reason in place.held.items()]
         notes.append(f"{len(some)} words are held in place, {'; '.join(some[:3])}{' …' * (len(some) > 3)}.")

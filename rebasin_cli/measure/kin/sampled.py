@@ -44,11 +44,13 @@ class Sample:
     read: int
 
 
-def comparable(a: Tensors, b: Tensors, fitted: FittedSpec) -> tuple[list[str], list[str], dict[str, str]]:
+def comparable(
+    a: Tensors, b: Tensors, fitted: FittedSpec, *, other: str = "B"
+) -> tuple[list[str], list[str], dict[str, str]]:
     """Matrices and vectors whose units can be compared, and why each other tensor is left out.
 
-    Where no matrix has units, vectors are what is compared. Raises CheckpointError for quantised weights,
-    SpecError where nothing can be compared.
+    `other` is what b is called. Where no matrix has units, vectors are what is compared. Raises
+    CheckpointError for quantised weights, SpecError where nothing can be compared.
     """
     ours, theirs = plan_of(a), plan_of(b)
     check_plain(a, b)
@@ -58,9 +60,9 @@ def comparable(a: Tensors, b: Tensors, fitted: FittedSpec) -> tuple[list[str], l
     for name in dict.fromkeys((*ours, *theirs)):
         axes = fitted.tensors.get(name)
         if name not in theirs or name not in ours:
-            left[name] = f"only in {'A' if name in ours else 'B'}"
+            left[name] = f"only in {'A' if name in ours else other}"
         elif ours[name][1] != theirs[name][1]:
-            left[name] = f"{list(ours[name][1])} in A, {list(theirs[name][1])} in B"
+            left[name] = f"{list(ours[name][1])} in A, {list(theirs[name][1])} in {other}"
         elif name in fitted.statistics:
             left[name] = "a running statistic"
         elif not ours[name][0].is_floating_point or 0 in ours[name][1]:
@@ -71,7 +73,7 @@ def comparable(a: Tensors, b: Tensors, fitted: FittedSpec) -> tuple[list[str], l
             (matrices if sum(size > 1 for size in ours[name][1]) > 1 else vectors).append(name)
     if not matrices and not vectors:
         raise SpecError(
-            "the models have no tensor in common whose units could be compared",
+            f"A and {other} have no tensor in common whose units could be compared",
             problems=[f"{name}  {why}" for name, why in left.items()],
             hint="See what they hold with: rebasin inspect FILE",
         )

@@ -16,6 +16,7 @@ from ...runtime.text import line as in_line
 from .. import Report, barrier
 from ..document import (
     Block,
+    Column,
     Command,
     Document,
     Facts,
@@ -135,14 +136,14 @@ def _table(table: Table, most: int) -> Grid:
     heads = [_heading(column.name) for column, _ in columns]
     marked = table.headed or any(row.tone is Tone.CHOSEN for row in table.rows)
     least = LONG * table.headed  # so that the columns of tables below each other are alike
-    longest = [
-        max(map(cell_len, [*head.split("\n"), *map(plain, cells)]))
-        for head, (_, cells) in zip(heads, columns, strict=True)
-    ]
-    room = most - sum(max(size, least) + 3 for size in longest[1:])  # padding, and what parts columns
+    longest, parted = _widths(heads, columns), 3  # padding, and what parts columns
+    if most - sum(max(size, least) + parted for size in longest[1:]) < min(LEAST, longest[0] + 3 * marked):
+        heads = [line(column.name).replace(" ", "\n") for column, _ in columns]  # a word a line
+        longest, parted, least = _widths(heads, columns), 1, 0
+    room = most - sum(max(size, least) + parted for size in longest[1:])
     needed = longest[0] + 3 * marked
     width = most if table.headed or needed > room else None
-    grid = Grid(box=box.SIMPLE_HEAD, width=width, pad_edge=False, padding=(0, 1), show_edge=False)
+    grid = Grid(box=box.SIMPLE_HEAD, width=width, pad_edge=False, padding=(0, parted // 2), show_edge=False)
     heading = Text(f"{'   ' * marked}{line(table.columns[0].name)}")
     if table.headed and table.remark:
         heading.append(f"\n   {line(table.remark)}", style="not bold dim")
@@ -162,6 +163,14 @@ def _table(table: Table, most: int) -> Grid:
             _name(row, room, marked), *map(_figure, row.cells[1:]), style=style, end_section=row.last
         )
     return grid
+
+
+def _widths(heads: list[str], columns: list[tuple[Column, tuple[Inline, ...]]]) -> list[int]:
+    """Of each column the longest line of its heading and of its cells."""
+    return [
+        max(map(cell_len, [*head.split("\n"), *map(plain, cells)]))
+        for head, (_, cells) in zip(heads, columns, strict=True)
+    ]
 
 
 def _heading(name: str) -> str:

@@ -97,6 +97,13 @@ def test_vectors_are_compared_where_there_is_nothing_else():
     assert kin(a, other, fitted).verdict == "no evidence"
 
 
+def test_where_no_unit_differs_from_another_that_is_said_and_not_that_models_are_large(pair):
+    a, _ = pair
+    found = kin(a, {name: torch.zeros_like(tensor) for name, tensor in a.items()})
+    assert found.verdict == "undecided" and math.isnan(found.effect)
+    assert found.notes == ("ρ is not measured: no tensor is left to compare.",)
+
+
 def test_refusals(pair):
     a, other = pair
     codes = other | {"layers.0.weight": other["layers.0.weight"].to(torch.int8)}
@@ -106,5 +113,8 @@ def test_refusals(pair):
         kin(a, other | {"layers.1.weight": other["layers.1.weight"] * math.nan})
     with pytest.raises(SpecError, match="no tensor in common"):
         kin(a, {name: tensor[:-1] for name, tensor in other.items()})
+    with pytest.raises(SpecError, match="reference 2") as caught:
+        kin(a, other, references=[other, {name: tensor[:-1] for name, tensor in other.items()}])
+    assert "layers.0.weight  [48, 40] in A, [47, 40] in reference 2" in caught.value.problems
     with pytest.raises(UsageError, match="at least 0.0099"):
         kin(a, other, draws=100)
