@@ -71,6 +71,27 @@ def test_branches_without_a_router_are_a_list_as_well():
     assert found.fitted.log10_symmetries() == pytest.approx(digits) and found.proof is not None
 
 
+class Together(nn.Module):
+    """Experts whose weights are put into one product, so that their hidden units have one order."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 5)) for _ in range(3))
+
+    def forward(self, x):
+        up, down = (torch.stack([expert[k].weight for expert in self.experts]) for k in range(2))
+        hidden = torch.einsum("bd,ehd->beh", x, up).relu()
+        return x + torch.einsum("beh,edh->bd", hidden, down)
+
+
+def test_hidden_units_that_experts_share_are_those_of_their_layer():
+    network = Net(lambda s, x: s.h(s.layers(s.i(x))), i=nn.Linear(3, 5), h=nn.Linear(5, 2),
+                  layers=nn.Sequential(Together(), Together(), Together()))  # fmt: skip
+    found = infer(network, ROWS)
+    assert found.fitted.sizes.items() >= {"stream": 5, "layers.0.hidden": 7, "layers.2.hidden": 7}.items()
+    assert "layers.{i}.hidden" in found.text and "layers.0.hidden" not in found.text
+
+
 def test_units_of_one_module_that_another_tensor_reads_keep_the_list_apart():
     def read(s, x):
         first, second = s.b[0](x).relu(), s.b[1](x).relu()

@@ -2,7 +2,8 @@
 
 Every variable goes by the module that writes it: that whose tensors mention it first. Inside a numbered block
 the block and a noun are enough where they are not said of two things; else more of the module's path is
-said, alike in all blocks. What several blocks write into is a stream.
+said, alike in all blocks. What several blocks write into is a stream; what modules of one list in a block
+share (hidden units of experts) is the block's.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def names(
                 if var not in known:
                     known.add(var)
                     written.setdefault(_module(name), []).append(var)
-    streams = _streams(units, tensors, called)
+    streams, shared = _streams(units, tensors, called)
     wanted: dict[Var, _Wanted] = {}
     skip = _wrappers([path.split(".") for path in written])
     for module, group in written.items():
@@ -50,6 +51,9 @@ def names(
                 ending = f".{hint or k}" if len(group) > 1 and group[0] in streams else ""
                 short = STREAM + ending
                 wanted[var] = _Wanted((short, ".".join((*inside, short))))
+            elif var in shared:
+                noun = hint or HIDDEN
+                wanted[var] = _Wanted(_levels([*shared[var], noun], skip, noun, ""))
             else:
                 own = hint if hint and endings[hint] == 1 else str(k)
                 alone = len(group) == 1
@@ -103,19 +107,25 @@ def _settled(wanted: Mapping[Var, _Wanted]) -> dict[Var, str]:
     return found if wanted else {}
 
 
-def _streams(units: Units, tensors: Mapping[str, Axes], called: Mapping[Var, str]) -> dict[Var, list[str]]:
-    """What many matrices write into, with their modules."""
+def _streams(
+    units: Units, tensors: Mapping[str, Axes], called: Mapping[Var, str]
+) -> tuple[dict[Var, list[str]], dict[Var, list[str]]]:
+    """What many matrices write into, with their modules; what modules of a list share, with its path."""
     writers: dict[Var, dict[str, None]] = {}
     for name, axes in tensors.items():
         if len(axes) > 1:
             for var in variables(units.resolve(axes[0])):
                 writers.setdefault(var, {})[_module(name)] = None
-    found = {}
+    every = {var: {_block(path) for path in modules} - {""} for var, modules in writers.items()}
+    streams, shared = {}, {}
     for var, modules in writers.items():
-        blocks = {_block(path) for path in modules} - {""}
-        if len(blocks) > 1 or (blocks and len(modules) >= WRITERS and var not in called):
-            found[var] = list(modules)
-    return found
+        blocks = every[var]
+        inside = _common([block.split(".") for block in blocks])
+        if len(blocks) > 1 and _block(".".join(inside)) and any(blocks < other for other in every.values()):
+            shared[var] = inside  # another is written by these and more: that is the stream
+        elif len(blocks) > 1 or (blocks and len(modules) >= WRITERS and var not in called):
+            streams[var] = list(modules)
+    return streams, shared
 
 
 def _block(path: str) -> str:
