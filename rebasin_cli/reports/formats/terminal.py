@@ -147,7 +147,7 @@ def _table(table: Table, most: int) -> Grid:
     heading = Text(f"{'   ' * marked}{line(table.columns[0].name)}")
     if table.headed and table.remark:
         heading.append(f"\n   {line(table.remark)}", style="not bold dim")
-    fits = room >= min(LEAST, needed)
+    fits = room >= (needed if parted == 1 else min(LEAST, needed))
     grid.add_column(heading, no_wrap=fits, overflow="ellipsis" if fits else "fold", ratio=1)
     for (column, _), head in zip(columns[1:], heads[1:], strict=True):
         right = column.kind is Kind.NUMBER
