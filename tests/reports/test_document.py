@@ -280,8 +280,8 @@ def test_where_figures_leave_hardly_any_room_names_are_broken_and_not_cut():
     table = Table("t", columns, [Row(["aligned + reset", "0.1234", "0.9171", "1.0167"], last=True)])
     text = terminal.text(Document("d", [], [table]), width=38)
     assert "…" not in text and all(figure in text for figure in ("0.1234", "0.9171", "1.0167"))
-    first = [line[:9].strip() for line in text.splitlines() if line.strip()][4:]
-    assert "".join(first).replace(" ", "") == "aligned+reset", first
+    first = [line.strip(" .0123456789") for line in text.splitlines() if line.strip()]
+    assert "".join(first).replace(" ", "").endswith("─aligned+reset"), first
 
 
 def test_a_page_says_it_in_elements():
