@@ -27,8 +27,14 @@ Destinations = Sequence[tuple[str, Path]]  # what is written where
 
 
 def user_cache() -> Path:
-    """The folder of what is kept between runs: downloads, and specs that were found."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rebasin"
+    """The folder of what is kept between runs: downloads, and specs that were found. Raises UsageError."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rebasin"
+    except RuntimeError:  # a user of a container, whom no file knows
+        raise UsageError(
+            "the folder of what is kept is not known: this user has no home",
+            hint="Name one: XDG_CACHE_HOME=FOLDER",
+        ) from None
 
 
 def text(

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -111,9 +112,9 @@ def _spec(record: Mapping[str, Any], name: str, shapes: Shapes, units: int) -> S
 
 def _record(name: str, small: bool, shapes: Shapes, say: Callable[[str], None]) -> dict[str, Any] | None:
     """What was found of it, or of its twins where `small`; None where there is no twin, or they disagree."""
-    file = files.user_cache() / "specs" / f"{hub.digest(name, version(), str(small))}.json"
+    digest = hub.digest(name, version(), str(small))
     with contextlib.suppress(*_UNREADABLE):
-        found = json.loads(files.content(file))
+        found = json.loads(files.content(_kept(digest)))
         kept = _spec(found, name, shapes, hub.units(name))
         if kept.proof.keys() >= _TOLD and str(kept.proof["network"]).endswith(hub.title(name)):
             return dict(found)
@@ -131,9 +132,14 @@ def _record(name: str, small: bool, shapes: Shapes, say: Callable[[str], None]) 
         raise
     if record is not None:
         with contextlib.suppress(OSError, RebasinError):
+            file = _kept(digest)
             file.parent.mkdir(parents=True, exist_ok=True)
             write_text_atomic(file, json.dumps(record, indent=1), force=True)
     return record
+
+
+def _kept(digest: str) -> Path:
+    return files.user_cache() / "specs" / f"{digest}.json"
 
 
 def _of_network(network: nn.Module, name: str) -> dict[str, Any]:

@@ -52,3 +52,12 @@ def test_a_name_is_that_of_an_installed_network_and_no_place_of_a_hub():
     assert hub.is_name("timm:resnet50.a1_in1k") and hub.is_name("torchvision:resnet50")
     for name in ("timm:hf-hub:someone/net", "timm:hf_hub:x", "timm:local-dir:/x", "timm:a/b", "timm:", "x:y"):
         assert not hub.is_name(name), name
+
+
+@pytest.mark.parametrize(
+    "key", ["auto_map", "_attn_implementation_internal", "_experts_implementation_internal", "use_kernels"]
+)
+def test_code_that_a_configuration_names_is_left_out_wherever_it_stands(tmp_path, key):
+    own = {"architectures": ["A"], "model_type": "a", "kernel_size": 3}
+    (tmp_path / "config.json").write_text(json.dumps(own | {key: "x/y", "text_config": {key: "x/y"}}))
+    assert configurations.read(tmp_path).values == own | {"text_config": {}}

@@ -154,7 +154,7 @@ def relabelled(
             for table in tables
         )
     deviation = math.sqrt(sum(float(table.square().sum()) / (len(table) - 1) for table in tables))
-    p = (1 + int((drawn >= statistic - 1e-9).sum())) / (1 + draws)
+    p = (1 + draws - int((drawn < statistic - 1e-9).sum())) / (1 + draws)
     return Relabelled(statistic, statistic / deviation, p, draws, count, names)
 
 

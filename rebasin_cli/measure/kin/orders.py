@@ -102,7 +102,7 @@ def in_place(found: Sample, *, draws: int = 999, seed: int = 0) -> InPlace:
     variance = closed_variance(merged, within)
     mean, deviation = (0.0, math.sqrt(variance)) if variance is not None else _moments(drawn)
     # Orders that exchange equal units reach the same number but for the last bits
-    reached = int((drawn >= statistic - 1e-6 * len(names)).sum())
+    reached = len(drawn) - int((drawn < statistic - 1e-6 * len(names)).sum())  # also what is no number
     z = (statistic - mean) / deviation if deviation else math.nan
     p = (1 + reached) / (1 + len(drawn))
     return InPlace(statistic, z, p, len(drawn), variance is not None, names, cosines, same, held, left)

@@ -23,6 +23,7 @@ from ...types import Tensors
 
 VALUES = 1 << 21  # of one model that are compared
 LEAST = 16  # positions that are taken along an axis, however large the model
+EXTREME = 40  # the exponent of values whose products leave the range of float32
 WIDEST, ALL = 1 << 14, 1 << 40
 
 
@@ -124,11 +125,17 @@ def sample(a: Tensors, b: Tensors, fitted: FittedSpec, *, most: int | None = Non
                 raise CheckpointError(
                     "a model holds NaN or infinite values", problems=[f"{name} in model {k}"]
                 )
-            kept[name], size = part, size + read
+            kept[name], size = _moderate(part), size + read
         taken.append(kept)
     whole = all(len(index) == fitted_length(axis, plain.sizes) for axis, index in indices.items())
     one, other = taken
     return Sample(one, other, small, tuple(matrices), tuple(vectors), left, whole, size)
+
+
+def _moderate(tensor: Tensor) -> Tensor:
+    """The same by a power of two, where squares would be no numbers or none above 0: tests see no scale."""
+    exponent = math.frexp(float(tensor.abs().max()))[1]
+    return tensor if abs(exponent) < EXTREME else (tensor.double() * 2.0**-exponent).float()
 
 
 def _widths() -> list[int]:

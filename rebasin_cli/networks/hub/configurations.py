@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,9 @@ _HIDDEN = (
 _HEAD = ("head_dim", "d_kv")
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_target_positions")
 _PARTS = ("text_config", "vision_config", "audio_config")
-_CODE = ("auto_map", "attn_implementation", "_attn_implementation", "experts_implementation")
+_CODE = re.compile(
+    r"^auto_map$|implementation|^use_kernels$|^kernel_config$"
+)  # code that is named, some of it of a hub
 _OBJECTS = {**dict.fromkeys(_LAYERS, 1 << 12), "num_labels": 1 << 20, "_num_labels": 1 << 20}  # at most
 
 
@@ -95,7 +98,7 @@ def _plain(found: dict[str, Any]) -> dict[str, Any]:
     for name, most in _OBJECTS.items():
         if isinstance(count := found.get(name), int) and count > most:
             raise ValueError(f"{name} is {count:,}, and at most {most:,} are made")
-    return {name: value for name, value in found.items() if name not in _CODE}
+    return {name: value for name, value in found.items() if not _CODE.search(name)}
 
 
 def made_small(config: Any, size: Size) -> Any:

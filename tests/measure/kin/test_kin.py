@@ -104,6 +104,15 @@ def test_where_no_unit_differs_from_another_that_is_said_and_not_that_models_are
     assert found.notes == ("ρ is not measured: no tensor is left to compare.",)
 
 
+@pytest.mark.parametrize("scale", [1e30, 1e-30])
+def test_no_scale_makes_strangers_kin_or_copies_strangers(pair, scale):
+    a, other = pair
+    large = {name: tensor * scale for name, tensor in other.items()}
+    assert kin(a, large).verdict == kin(large, a).verdict == "no evidence"
+    copy = {name: tensor * scale for name, tensor in near(a, other, 0.3).items()}
+    assert kin(a, copy).verdict == "derived in place" and math.isfinite(kin(a, copy).effect)
+
+
 def test_refusals(pair):
     a, other = pair
     codes = other | {"layers.0.weight": other["layers.0.weight"].to(torch.int8)}
