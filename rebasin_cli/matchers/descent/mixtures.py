@@ -6,6 +6,9 @@ all of them. Σ over pairs of models and tensors of ⟨S_i θ_i, S_j θ_j⟩ is 
 its gradient is largest for is the element nearest to the gradient, found as in any search with groups. What
 a signed word only orders goes by a mixture of its own.
 
+A tensor under a mixture is kept with every subset of its axes mixed. A step towards an order, or one with
+signs, gathers what each is under the corner and mixes it in: nothing is multiplied by a mixture anew.
+
 Models are in canonical form, where scales and invertible matrices are balanced: what is left of every element
 is orthogonal, so that `h~` goes by the matrix of `h`.
 """
@@ -36,6 +39,7 @@ from .line import on_the_way
 from .pace import Pace
 
 Matrices = dict[tuple[str, bool], torch.Tensor]  # a word's, and whether it is that of what it only orders
+Subsets = dict[tuple[int, ...], torch.Tensor]  # a tensor with these axes mixed
 
 
 class Mixtures:
@@ -72,7 +76,7 @@ class Mixtures:
             {place: torch.eye(sizes[place], dtype=torch.float64, device=device) for place in self.places}
             for _ in models
         ]
-        self._under: dict[tuple[int, Atom, tuple[int, ...]], torch.Tensor] = {}
+        self._under: dict[tuple[int, Atom], Subsets] = {}
         self._starts: dict[tuple[int, str], Solution] = {}
         self.solves = 0
 
@@ -92,11 +96,11 @@ class Mixtures:
         """The `k`-th model's tensor times its mixtures along these axes; kept while they stand."""
         if not dims:
             return self.given[k][atom]
-        if (k, atom, dims) not in self._under:
+        kept = self._under.setdefault((k, atom), {})
+        if dims not in kept:
             *others, d = dims
-            mixture = self.current[k][self.place(atom, d)]
-            self._under[k, atom, dims] = _times(mixture, self.under(k, atom, tuple(others)), d)
-        return self._under[k, atom, dims]
+            kept[dims] = _times(self.current[k][self.place(atom, d)], self.under(k, atom, tuple(others)), d)
+        return kept[dims]
 
     def mixed(self, k: int, atom: Atom) -> torch.Tensor:
         return self.under(k, atom, self.axes(atom))
@@ -166,7 +170,9 @@ class Mixtures:
 
     def dense(self, element: Elements) -> Matrices:
         """An element as matrices."""
-        still = {(w, only): torch.eye(len(self.current[0][w, only])).double() for w, only in self.places}
+        still = {
+            place: torch.eye(len(m), dtype=m.dtype, device=m.device) for place, m in self.current[0].items()
+        }
         return {place: self._acted(matrix, 0, place, element) for place, matrix in still.items()}
 
     def _acted(self, tensor: torch.Tensor, d: int, place: tuple[str, bool], by: Elements) -> torch.Tensor:
@@ -181,29 +187,53 @@ class Mixtures:
 
     def line(self, corners: Sequence[Elements]) -> Polynomial:
         """The objective over the share α of the corners."""
-        return on_the_way([self._terms(k, atom, to) for k, to in enumerate(corners)] for atom in self.atoms)
+        return on_the_way(
+            [self._terms(k, atom, self.axes(atom), to) for k, to in enumerate(corners)] for atom in self.atoms
+        )
 
-    def _terms(self, k: int, atom: Atom, to: Elements) -> list[torch.Tensor]:
-        """By how many of the axes are at the corner already, the others mixed."""
-        axes = self.axes(atom)
+    def _terms(self, k: int, atom: Atom, axes: tuple[int, ...], to: Elements) -> list[torch.Tensor]:
+        """By how many of these axes are at the corner already, the others mixed."""
+        return [
+            reduce(torch.add, (self._moved(k, atom, axes, dims, to) for dims in combinations(axes, e)))
+            for e in range(len(axes) + 1)
+        ]
 
-        def moved(dims: tuple[int, ...]) -> torch.Tensor:
-            tensor = self.under(k, atom, tuple(d for d in axes if d not in dims))
-            for d in dims:
-                tensor = self._acted(tensor, d, self.place(atom, d), to)
-            return tensor
-
-        return [reduce(torch.add, map(moved, combinations(axes, e))) for e in range(len(axes) + 1)]
+    def _moved(
+        self, k: int, atom: Atom, axes: tuple[int, ...], dims: tuple[int, ...], to: Elements
+    ) -> torch.Tensor:
+        """Of these axes `dims` are at the corner."""
+        tensor = self.under(k, atom, tuple(d for d in axes if d not in dims))
+        for d in dims:
+            tensor = self._acted(tensor, d, self.place(atom, d), to)
+        return tensor
 
     def step(self, corners: Sequence[Elements], share: float) -> None:
         """Mix these elements in, with this share."""
-        dense = [self.dense(element) for element in corners]
-        self.stand(
-            [
-                {place: (1 - share) * matrix.cpu() + share * to[place] for place, matrix in by.items()}
-                for by, to in zip(self.current, dense, strict=True)
-            ]
-        )
+        for (k, atom), kept in self._under.items():
+            self._under[k, atom] = {
+                axes: self._mixed_in(k, atom, axes, corners[k], share)
+                for axes in list(kept)
+                if all(self._gathers(self.place(atom, d), corners[k]) for d in axes)
+            }
+        self.current = [
+            {place: (1 - share) * by[place] + share * matrix for place, matrix in self.dense(to).items()}
+            for by, to in zip(self.current, corners, strict=True)
+        ]
+
+    def _mixed_in(
+        self, k: int, atom: Atom, axes: tuple[int, ...], to: Elements, share: float
+    ) -> torch.Tensor:
+        """The tensor under the next mixtures of these axes."""
+        if share == 1:
+            return self._moved(k, atom, axes, axes, to)
+        last = len(axes)
+        terms = enumerate(self._terms(k, atom, axes, to))
+        return reduce(torch.add, ((1 - share) ** (last - e) * share**e * term for e, term in terms))
+
+    def _gathers(self, place: tuple[str, bool], to: Elements) -> bool:
+        """Whether an element acts on an axis without a product of matrices."""
+        word, only = place
+        return only or word not in to.maps or to.maps[word].ndim == 1
 
 
 def _times(matrix: torch.Tensor, tensor: torch.Tensor, d: int) -> torch.Tensor:
