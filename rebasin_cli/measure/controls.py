@@ -17,6 +17,7 @@ from ..networks.layout import Wrapper
 from ..networks.recording import Recording
 from ..networks.running import call, fed, select
 from ..networks.state import duplicate
+from ..networks.tied import state_of
 from ..repair import plan_refit
 from ..repair.calibration import Scaled
 from ..repair.costs import distillation_passes
@@ -44,9 +45,8 @@ class Ensemble(Wrapper):
     ):
         super().__init__()
         self.answered = answered
-        own = network.state_dict()
         self.network, self.output = network, output
-        self.states = [{name: model[name].to(tensor) for name, tensor in own.items()} for model in (a, b)]
+        self.states = [state_of(network, model) for model in (a, b)]
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         answers = [answers.known(args[0]) for answers in self.answered if len(args) == 1]

@@ -33,6 +33,19 @@ def absent(network: nn.Module, there: Collection[str]) -> dict[str, str]:
     return {name: other for name, other in pairs.items() if other is not None}
 
 
+def state_of(network: nn.Module, there: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The values that are `there` under all names of the network's; what it has as one tensor is one."""
+    groups, found = tied(network), dict[str, torch.Tensor]()
+    for name, own in network.state_dict().items():
+        group = groups.get(name, (name,))
+        known = next((other for other in group if other in found), None)
+        if known is not None:
+            found[name] = found[known]
+        else:
+            found[name] = there[next((other for other in group if other in there), name)].to(own)
+    return found
+
+
 def completed(network: nn.Module, fitted: FittedSpec) -> FittedSpec:
     """The spec for all names of the network's tensors, where it speaks of one name of each."""
     missing = absent(network, fitted.shapes)

@@ -23,7 +23,7 @@ from ..datasets.batches import tensors_in
 from ..errors import CheckpointError
 from ..networks.folding import scale_of
 from ..networks.running import evaluating
-from ..networks.tied import absent
+from ..networks.tied import state_of
 from ..runtime.threads import WAITING, Beside, beside
 from ..types import Batches
 from .advancing import Advancing
@@ -71,12 +71,7 @@ def refit(
         own = network.state_dict()
         program = graphs.first(batches, device).program
         layers, left = layers_of(program, shared_in(network))
-        others = [absent(network, end) for end in endpoints]
-        ends = [
-            {name: end[other.get(name, name)].to(t) for name, t in own.items()}
-            for end, other in zip(endpoints, others, strict=True)
-        ]
-        states = [own, *ends]
+        states = [own, *(state_of(network, end) for end in endpoints)]
         moving = Advancing(graphs, states, batches, device, memory=memory)
         fitted, large = _within(layers)
         dead = 0

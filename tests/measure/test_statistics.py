@@ -326,3 +326,13 @@ def test_a_metric_that_is_named_decides_whichever_way_is_better(larger, chosen):
 def test_a_metric_that_was_not_measured_decides_nothing():
     with pytest.raises(UsageError, match="not measured"):
         choosing.choose(nn.Identity(), lambda it: None, [], scores=scores_of([0.5, 0.4]), by="iou")
+
+
+@pytest.mark.parametrize("there", [["0.weight"], ["1.weight"], ["0.weight", "1.weight"]], ids=str)
+def test_an_ensemble_of_networks_with_a_tied_tensor_takes_any_of_its_names(there):
+    network = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    network[1].weight = network[0].weight
+    values = torch.eye(3), 3 * torch.eye(3)
+    a, b = ({name: value.clone() for name in there} for value in values)
+    x = torch.ones(2, 3)
+    assert torch.equal(Ensemble(network, a, b, None)(x), 5 * x)  # (1² + 3²) / 2
