@@ -148,6 +148,33 @@ def test_no_other_command_does_either(filled, done, own, tmp_path, name):
             assert foreign(recorded) == []
 
 
+def test_what_is_made_of_measured_models_and_reports_does_not(trained, done, own, tmp_path):
+    """Model cards, statements of how a file came about; reports that are judged, and kept, later."""
+    few, whole = ("--force", "--json"), (*own[:2], *own[4:])
+    worse = ("--gate", "test misses rise <= 100%")
+    said = [
+        done(*map(str, words), *more)
+        for words, more in (
+            (("merge", *trained, *whole, "--method", "wm", "-o", "m.safetensors", "--attest", "m.json"), few),
+            (("barrier", *trained, *own, *worse, "--method", "wm", "--points", 3, "--report", "r"), ()),
+            (("card", "m.safetensors", "--barrier", "r/report.json", "-o", "card.md"), few),
+            (("gate", "r/report.json", "--gate", "worst_class drop <= 1", "--step-summary", "later.md"), ()),
+            (("promote", "r/report.json", "base.json"), ("--json",)),
+            (("barrier", *trained, *own, "--method", "wm", "--points", 3, "--baseline", "base.json"), ()),
+            (("inspect", "m.safetensors"), ()),
+        )
+    ]
+    texts = {number: told.out + told.err for number, told in enumerate(said)}
+    texts |= {name: Path(name).read_text() for name in ("m.json", "card.md", "later.md", "base.json")}
+    assert {name: found for name, text in texts.items() if (found := foreign(text))} == {}
+    assert "misses" in texts["card.md"] and "cents" in texts["card.md"]
+
+
+@pytest.mark.parametrize("kind", ["methods", "specs", "nets", "data", "reports"])
+def test_the_lists_say_nothing_of_how_models_are_measured(done, kind):
+    assert foreign(done("list", kind).out) == []
+
+
 def numbers(value, path=""):
     """All numbers in JSON, but for times, by their places."""
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A picture of loss and accuracy along the path, and what else has curves (PNG)."""
+"""A picture of loss and metrics along the path, and what else has curves (PNG)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ HELP = "Draw the report as one picture."
 
 
 def render(report: Report) -> bytes:
-    """Panels of loss and accuracy over λ, of what was learnt, of how sure the models are, as far as known.
+    """Panels of loss and metrics over λ, of what was learnt, of how sure the models are, as far as known.
 
     Equal reports give equal bytes with one version of matplotlib.
     """
