@@ -111,6 +111,9 @@ def open_models(paths: Sequence[Path], loading: Loading, say: Callable[[str], No
     return opened
 
 
+FOUND = "found from the tensors"
+
+
 def _share(model: Checkpoint, ranks: Ranks) -> Mapping[str, torch.Tensor]:
     """The tensors that are this rank's to look at."""
     mine = ranks.share(list(model.shapes), [math.prod(shape) for shape in model.shapes.values()])
@@ -135,7 +138,7 @@ def fit_spec(
     Found are built-in specs alone; where none fits, it is inferred. SpecError names the files. `averaged` is
     as `resolve_spec` takes it.
     """
-    how = "found from the tensors"
+    how = FOUND
     with naming([model.path for model in models]):
         try:
             spec = _inferred(models, network, data, say) if loading.spec == "infer" else loading.spec
@@ -161,6 +164,8 @@ def fit_spec(
     if loading.spec is None or fitted.spec.unproven:
         words = len(fitted.words)
         many = "1 permutation" if words == 1 else f"{words} permutations"
+        if fitted.spec.net is None and network.net is None and how == FOUND:
+            how += "' names, and not proven: right for the networks that have them (--net proves it)"
         if fitted.spec.unproven:
             how = f"unproven: {fitted.spec.unproven}; to prove it: --net file.py:factory"
         say(f"spec: {fitted.spec.name}, {how} ({many})")
@@ -193,8 +198,8 @@ def left_open(fitted: FittedSpec) -> list[str]:
     if fitted.untold:
         names = " or ".join(name.removeprefix(CONFIG) for name in fitted.untold)
         told.append(
-            f"heads stay, since no tensor tells their number: a {configuration.CONFIG} beside the weights "
-            f"would ({names}), or `sizes:` in a spec of your own that includes {fitted.spec.name}"
+            f"heads stay, since nothing tells their number: a {configuration.CONFIG} beside the weights "
+            f"that fits them would ({names}), or `sizes:` in a spec that includes {fitted.spec.name}"
         )
     if fitted.beside:
         more = " or ".join(f"--spec {name}" for name in fitted.beside)
@@ -214,7 +219,7 @@ def _of_hub(model: Checkpoint, loading: Loading, network: Network, say: Callable
     name = hub.named_by(loading.config) if loading.config is not None else hub.of_folder(model.path)
     if name is None or not hub.is_installed(name):
         if named:
-            say(f"spec: none from {loading.config}: its class is of no package that is installed")
+            say(f"spec: no twin by {loading.config}, whose class is of no package that is installed")
         return None
     try:
         return spec_of(name, model.shapes, say)
