@@ -22,13 +22,14 @@ sweep, and once more where more is known of it later, and a search that was inte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from ..errors import unknown
+from ..errors import UsageError, unknown
 from ..registry import Registry
 from ..registry.options import of_class
 from ..runtime.ranks import ALONE, Ranks
@@ -90,6 +91,17 @@ class State:
     def named(self, prefix: str) -> dict[str, torch.Tensor]:
         """The tensors whose names begin so, by what follows."""
         return {n.removeprefix(prefix): t for n, t in self.tensors.items() if n.startswith(prefix)}
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """While a kept state is read. Raises UsageError for what it lacks, as one of another version may."""
+    try:
+        yield
+    except KeyError as cause:
+        raise UsageError(
+            f"the search cannot go on: what was kept of it lacks {cause}", hint="Start anew with --force"
+        ) from cause
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,9 @@ import torch
 from ..errors import UsageError
 from ..registry import PLAIN, option
 from ..runtime.threads import on_one_thread
+from ..symmetry import elements as acts
 from ..symmetry.elements import Elements
-from . import MatchResult, Problem, State, merge_many
+from . import MatchResult, Problem, State, kept, merge_many
 from .descent.line import best_share, settled
 from .descent.many import Many
 from .descent.mixtures import Mixtures
@@ -109,10 +110,14 @@ def mix(many: Many, options: Options, start: State | None) -> tuple[list[Element
     with on_one_thread():
         mixtures = Mixtures(many.models, many.fitted, many.shares, device=device, threads=threads)
         objectives, steps, limit = [mixtures.objective()], list[float](), many.limit()
+        walked: list[Sequence[Elements]] = []  # the corners of every step
         if start is not None and "steps" in start.tensors:
-            objectives, steps = start.tensors["objectives"].tolist(), start.tensors["steps"].tolist()
-            count = range(len(many.models))
-            mixtures.stand([{p: start.tensors[_name(k, *p)] for p in mixtures.places} for k in count])
+            with kept():
+                objectives, steps = start.tensors["objectives"].tolist(), start.tensors["steps"].tolist()
+                for number, share in enumerate(steps):  # again, so that every bit is as it was
+                    names = [_name(number, k) for k in range(len(many.models))]
+                    walked.append([acts.of_tensors(start.named(name)) for name in names])
+                    mixtures.step(walked[-1], share)
         done = settled(objectives, steps, options.gain * limit)
         while not done and len(steps) < options.max_sweeps:
             corners = mixtures.corners()
@@ -121,21 +126,25 @@ def mix(many: Many, options: Options, start: State | None) -> tuple[list[Element
             mixtures.step(corners, share)
             objectives.append(float(line(share)))
             steps.append(share)
-            many.problem.report(_mixing(mixtures, corners, objectives, steps))
+            walked.append(corners)
+            many.problem.report(_mixing(walked, objectives, steps))
             done = settled(objectives, steps, options.gain * limit)
         many.solves += mixtures.solves
         return [mixtures.nearest(matrices) for matrices in mixtures.current], len(steps), done
 
 
-def _mixing(
-    mixtures: Mixtures, corners: Sequence[Elements], objectives: list[float], steps: list[float]
-) -> State:
-    """The last corners, and in `tensors` the mixtures themselves."""
-    tensors = {_name(k, *place): m for k, by in enumerate(mixtures.current) for place, m in by.items()}
+def _mixing(walked: Sequence[Sequence[Elements]], objectives: list[float], steps: list[float]) -> State:
+    """The last corners, and in `tensors` all of them: mixtures are made of these by their shares again."""
+    tensors = {
+        _name(number, k) + name: tensor
+        for number, corners in enumerate(walked)
+        for k, element in enumerate(corners)
+        for name, tensor in acts.tensors_of(element).items()
+    }
     tensors["steps"] = torch.tensor(steps, dtype=torch.float64)
     tensors["objectives"] = torch.tensor(objectives, dtype=torch.float64)
-    return State(tuple(corners), len(steps), objectives[-1], tensors=tensors)
+    return State(tuple(walked[-1]), len(steps), objectives[-1], tensors=tensors)
 
 
-def _name(k: int, word: str, only: bool) -> str:
-    return f"{'ordered' if only else 'mixed'} {k} {word}"
+def _name(number: int, k: int) -> str:
+    return f"corner {number} {k} "

@@ -209,12 +209,11 @@ class Mixtures:
 
     def step(self, corners: Sequence[Elements], share: float) -> None:
         """Mix these elements in, with this share."""
-        for (k, atom), kept in self._under.items():
-            self._under[k, atom] = {
-                axes: self._mixed_in(k, atom, axes, corners[k], share)
-                for axes in list(kept)
-                if all(self._gathers(self.place(atom, d), corners[k]) for d in axes)
-            }
+        for k, to in enumerate(corners):
+            for atom in self.atoms:
+                axes = [d for d in self.axes(atom) if self._gathers(self.place(atom, d), to)]
+                subsets = (dims for e in range(len(axes)) for dims in combinations(axes, e + 1))
+                self._under[k, atom] = {d: self._mixed_in(k, atom, d, to, share) for d in subsets}
         self.current = [
             {place: (1 - share) * by[place] + share * matrix for place, matrix in self.dense(to).items()}
             for by, to in zip(self.current, corners, strict=True)

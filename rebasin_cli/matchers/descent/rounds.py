@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ...runtime.seeds import generator
 from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
-from .. import MatchResult, Problem, State
+from .. import MatchResult, Problem, State, kept
 from .many import Many
 from .starts import NEAR, jolted
 
@@ -140,11 +140,13 @@ class Rounds:
             first.many.current = [state.elements[k] for k in first.order]
             self.starts = [replace(first, joining=(), stay=True)]
             return
-        self.number, self.begun = int(state.notes["start"]), int(state.notes["begun"])
+        with kept():
+            self.number, self.begun = int(state.notes["start"]), int(state.notes["begun"])
+            ended = state.notes["ended"]
         if self.number < len(self.starts):
             self.starts[self.number].many.current = list(state.elements)
         elements = [acts.of_tensors(state.named(f"{ENDED}{k} ")) for k in range(len(state.elements))]
-        self.ended = state.notes["ended"], elements
+        self.ended = ended, elements
 
     def result(self, converged: bool) -> MatchResult:
         """The elements of all models but the first, as seen from the first."""

@@ -33,7 +33,7 @@ from ...symmetry.elements import Elements
 from ...symmetry.lists import without_lists
 from ...symmetry.permutation import permuted
 from ...types import Permutations
-from .. import INITS, Declared, MatchResult, Problem, State
+from .. import INITS, Declared, MatchResult, Problem, State, kept
 from ..accounts import Relaxed, Rounded
 from ..straight_through.mixture import Mixture
 from ..straight_through.starting import STARTS, started
@@ -143,16 +143,11 @@ class Run(Learner):
         """From where a search stood, from given permutations, or from those of `init`."""
         words = self.problem.fitted.words
         if start is not None and start.tensors:
-            try:
+            with kept():
                 self.start = {word: start.tensors[f"start.{word}"] for word in words}
                 self.matrices = {w: start.tensors[f"matrix.{w}"].to(self.device, copy=True) for w in words}
                 self.done, self.before = start.sweep, start.notes["before"]
                 self.init = STARTS[int(start.notes["init"])]
-            except KeyError as cause:
-                raise UsageError(
-                    f"the search cannot go on: what was kept of it lacks {cause}",
-                    hint="Start anew with --force",
-                ) from cause
         else:
             if start is None:
                 self.init, (found,) = started(self.problem, self.options.init, self.problem.given_data)

@@ -30,7 +30,7 @@ from ...symmetry.elements import Elements
 from ...symmetry.lists import without_lists
 from ...symmetry.permutation import permuted
 from ...types import Permutations
-from .. import MatchResult, Problem, State
+from .. import MatchResult, Problem, State, kept
 from ..accounts import Learned
 from .history import LOOKED, packed, unpacked
 from .mixture import Mixture
@@ -123,13 +123,8 @@ class Run(Learner):
     def begin(self, start: State | None) -> None:
         """From where a search stood, from given permutations, or from those of `init`."""
         if start is not None and start.tensors:
-            try:
+            with kept():
                 self._resume(start)
-            except KeyError as cause:
-                raise UsageError(
-                    f"the search cannot go on: what was kept of it lacks {cause}",
-                    hint="Start anew with --force",
-                ) from cause
             return
         if self.turning is not None:
             if start is not None:
