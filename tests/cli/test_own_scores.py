@@ -250,6 +250,12 @@ def test_a_baseline_of_another_loss_metric_or_unit_is_refused(trained, done, ref
     other = MINE.replace('"cents"', '"euros"')
     (tmp_path / "mine.py").write_text(other)
     refused(2, *few, "--baseline", "base.json", says="what is measured: regret (cents)")
+    done(*few, "--json-file", "euros.json", "--gate", "misses <= 100%")
+    kept = (tmp_path / "base.json").read_bytes()
+    says = "what is measured: regret (cents)"
+    refused(2, "gate", "euros.json", "--baseline", "base.json", says=says)
+    refused(2, "promote", "euros.json", "base.json", says=says)
+    assert (tmp_path / "base.json").read_bytes() == kept
     plain = ("barrier", *trained, "--data", "digits", "--limit", 200, "--points", 3, "--method", "wm")
     refused(2, *plain, "--baseline", "base.json", says="--loss: mine.py:regret there, None here")
 
