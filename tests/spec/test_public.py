@@ -291,7 +291,7 @@ def batch_of(network: torch.nn.Module, case: Case) -> Any:
     if case.package == "transformers":
         from rebasin_cli.networks import hub
 
-        return hub.example(network, network.config)(torch.Generator().manual_seed(3))
+        return hub.batches.of_transformers(network, network.config)(torch.Generator().manual_seed(3))
     return torch.rand(2, 3, case.side, case.side, generator=torch.Generator().manual_seed(3))
 
 
