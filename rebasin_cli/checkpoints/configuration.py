@@ -10,6 +10,7 @@ from ..runtime import files
 
 CONFIG = "config.json"
 LARGEST = 1 << 24  # bytes of a configuration
+HEADS = ("head", "rotary", "multi_query", "new_decoder_architecture", "parallel_attn", "group")  # in keys
 DEEPEST = 4  # parts within parts of a configuration
 Config = dict[str, Any]
 
@@ -23,13 +24,16 @@ def read(content: bytes) -> Config | None:
     return parsed if isinstance(parsed, dict) else None
 
 
-def heads(config: Config | None, within: str = "") -> dict[str, int]:
-    """What a configuration says of heads in whole numbers, by its keys: no shape of a tensor tells these."""
-    found: dict[str, int] = {}
+def heads(config: Config | None, within: str = "") -> dict[str, Any]:
+    """What a configuration says of heads, by its keys: no shape of a tensor tells these.
+
+    Their number, their share that positions turn, and whether they lie side by side or in groups.
+    """
+    found: dict[str, Any] = {}
     for key, value in (config or {}).items():
         if isinstance(value, dict) and within.count(".") < DEEPEST:
             found |= heads(value, f"{within}{key}.")
-        elif "head" in key and isinstance(value, int) and not isinstance(value, bool):
+        elif any(part in key for part in HEADS) and isinstance(value, int | float | list):
             found[f"{within}{key}"] = value
     return found
 

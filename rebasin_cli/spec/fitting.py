@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any
@@ -60,6 +60,7 @@ def fit(spec: Spec, shapes: Shapes, settings: Mapping[str, Any] | None = None) -
     stacks = stacks_of(lists, axes, shapes, problems)
     found_sizes = sizes_of(spec, axes, shapes, settings or {}, problems)
     sizes, given, untold = found_sizes.units, found_sizes.given, found_sizes.untold
+    problems += _no_words(spec, {*sizes, *untold})
     problems += [
         f"{one} and {other} have {sizes[one]} units each: something may be added around what is between them"
         for one, _, other in (pair.partition(" ") for pair in spec.unlike)
@@ -90,6 +91,18 @@ def fit(spec: Spec, shapes: Shapes, settings: Mapping[str, Any] | None = None) -
         untold=tuple(dict.fromkeys(name for names in untold.values() for name in names)),
     )
     return fitted.opened(stacks, every) if stacks else fitted
+
+
+def _no_words(spec: Spec, words: Set[str]) -> list[str]:
+    """What `stays` and `unlike` name that is a word neither of these tensors nor of any line."""
+    lines = {word for entry in spec.entries for axis in entry.axes for word in words_of(axis)}
+    named = [("stays", key) for key in spec.stays]
+    named += [("unlike", word) for pair in spec.unlike for word in pair.split(" ")]
+    return [
+        f'{section}  "{name}" is no word of this spec'
+        for section, name in named
+        if name not in lines and not any(pattern_of(name).matches(word) for word in words)
+    ]
 
 
 def _choose(spec: Spec, shapes: Shapes, problems: list[str]) -> dict[str, tuple[Entry, Mapping[str, str]]]:

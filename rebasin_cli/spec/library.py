@@ -20,6 +20,7 @@ from ..types import Shapes, Tensors
 from . import chain
 from .fitting import fit
 from .layers import NoChain
+from .notation import Axis, Fixed, Product, Word, factors_of, rewrite
 from .parsing import LARGEST, parse, refers_to
 from .sizes import still
 from .spec import FittedSpec, Spec
@@ -192,7 +193,15 @@ def class_of(settings: Settings | None) -> str | None:
 
 
 def _surest(fitting: Sequence[FittedSpec]) -> FittedSpec:
-    """The one that all others hold. Raises NoSpecFits where they are different readings."""
+    """The one that all others hold. Raises NoSpecFits where they are different readings.
+
+    Of those that say the same by other words it is the one with a network.
+    """
+    said: list[tuple[object, FittedSpec]] = []
+    for one in sorted(fitting, key=lambda fitted: fitted.spec.net is None):
+        reading = _reading(one)
+        said += [(reading, one)] * (reading not in [other for other, _ in said])
+    fitting = [one for _, one in said]
     for one in fitting:
         if all(one is other or _holds(other, one) for other in fitting):
             more = tuple(each.spec.name for each in fitting if not _holds(one, each))
@@ -203,6 +212,27 @@ def _surest(fitting: Sequence[FittedSpec]) -> FittedSpec:
         problems=[f"{fitted.spec.name}  {fitted.spec.description}" for fitted in fitting],
         hint=f"Say which: --spec {' or --spec '.join(names)}",
     )
+
+
+def _reading(fitted: FittedSpec) -> object:
+    """What moves with what, whatever words say so: numbered in order, and words of one unit are none."""
+    number: dict[str, str] = {}
+
+    def leaf(axis: Axis) -> Axis:
+        if not isinstance(axis, Word):
+            return axis
+        if fitted.words[axis.name] == 1:
+            return Fixed(1)
+        within = fitted.within.get(axis.name)
+        each = axis.each and within is not None and within.count > 1
+        return Word(number.setdefault(axis.name, str(len(number))), each, axis.side)
+
+    def plain(axis: Axis) -> Axis:
+        left = tuple(part for part in factors_of(rewrite(axis, leaf)) if part != Fixed(1))
+        return left[0] if len(left) == 1 else Product(left)
+
+    tensors = {tensor: tuple(map(plain, axes)) for tensor, axes in sorted(fitted.tensors.items())}
+    return tensors, {number[word]: group for word, group in fitted.groups.items() if word in number}
 
 
 def _holds(one: FittedSpec, other: FittedSpec) -> bool:

@@ -639,6 +639,14 @@ def test_words_that_stay_say_that_axes_are_equally_long_and_no_more():
     assert fit(inherited, {"w": (12, 5), "norm": (4,)}).words == {"kv": 3}
 
 
+@pytest.mark.parametrize("line, found", [("stays: [dd]", 'stays  "dd"'), ("unlike: [s dd]", 'unlike  "dd"')])
+def test_a_word_that_stays_or_differs_has_to_be_one_of_the_spec(line, found):
+    text = "tensors:\n  w: '(kv d) s'\n  norm: 'd'\n  extra?: 'x'\nstays: [x]\n"
+    assert fitted(text, w=(12, 5), norm=(4,)).words  # `x` is of a tensor that may be absent
+    text = text.replace("stays: [x]\n", "") + line
+    assert f"{found} is no word of this spec" in problems(lambda: fitted(text, w=(12, 5), norm=(4,)))
+
+
 def test_lines_may_be_included_without_a_beginning_of_their_names():
     base = read("tensors:\n  model.w: 'a'\n  head: '. a'\n")
     spec = read("include: base\nwithout: model.\n", include={"base": base}.get)
@@ -687,6 +695,15 @@ def test_of_specs_that_fit_the_one_is_taken_that_all_others_hold(monkeypatch):
     library_of(monkeypatch, whole=whole, still="include: whole\nstays: [x]\n")
     found = library.find({"a": (3,), "b": (4, 3)})
     assert found.spec.name == "still" and found.beside == ("whole",)
+
+
+def test_specs_that_say_the_same_by_other_words_are_one_reading(monkeypatch):
+    plain = "tensors:\n  a: 'x .'\n  b: '. x'\n  c: '.'\n"
+    grouped = "tensors:\n  a: '(g d*) .'\n  b: '. (g d*)'\n  c: 'g'\n"
+    library_of(monkeypatch, grouped=grouped, plain="net: rebasin_cli.nets.mlp:MLP\n" + plain)
+    assert library.find({"a": (6, 5), "b": (4, 6), "c": (1,)}).spec.name == "plain"
+    with pytest.raises(SpecError, match="several readings"):
+        library.find({"a": (6, 5), "b": (4, 6), "c": (2,)})
 
 
 def test_specs_that_read_tensors_differently_are_refused_unless_a_configuration_names_the_class(monkeypatch):

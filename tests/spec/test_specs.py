@@ -172,15 +172,15 @@ def test_every_shipped_spec_has_a_case():
 @each_case
 def test_the_spec_is_found_from_the_tensors_alone(key):
     shapes = shapes_of(CASES[key]())
-    assert library.find(shapes).spec.name == key[0]
-    fitting = []
+    found = library.find(shapes)
+    assert found.spec.name == key[0]
     for name, spec in library.builtin().items():
         try:
-            fitting.append(fit(spec, shapes).spec.name)
+            other = fit(spec, shapes)
         except SpecError:
             continue
-        assert name == key[0], f"{name} fits as well"
-    assert fitting == [key[0]]
+        # a residual network is one of one group, too
+        assert library._reading(other) == library._reading(found), f"{name} fits as well"
 
 
 @each_case
