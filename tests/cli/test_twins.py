@@ -156,7 +156,7 @@ def test_code_of_a_folder_is_never_run(tmp_path):
         file.write_text(json.dumps(config))
         (tmp_path / name / "own.py").write_text("raise SystemExit('run')\n")
     outcome = rebasin("align", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "c.safetensors")
-    assert outcome.code == 4 and "no built-in spec fits" in outcome.err
+    assert outcome.code == 0 and "twin" not in outcome.out + outcome.err  # by names and shapes alone
     named = rebasin("align", tmp_path / "a", tmp_path / "b", "--net", f"transformers:{tmp_path / 'a'}")
     assert named.code == 6 and "names the class OwnForCausalLM" in named.err
 
