@@ -16,6 +16,7 @@ from rebasin_cli.matchers.descent import blocks, proof, sampling, similarity, so
 from rebasin_cli.matchers.descent.descent import Descent
 from rebasin_cli.matchers.descent.pair import Pair
 from rebasin_cli.matchers.descent.similarity import Similarities, kept_words
+from rebasin_cli.matchers.descent.starts import KICK
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.atoms import atoms
 from rebasin_cli.spec.fitting import fit
@@ -477,7 +478,7 @@ def test_a_kick_moves_its_share_and_stays_a_permutation():
     start = permutation.random({"h": 200, "one": 1}, generator(0, "test"))
     after = wm.kicked(start, generator(1, "test"))
     permutation.check(after, {"h": 200, "one": 1})
-    assert (after["h"] != start["h"]).sum() == round(200 * wm.KICK)
+    assert (after["h"] != start["h"]).sum() == round(200 * KICK)
     assert torch.equal(after["one"], start["one"])
 
 

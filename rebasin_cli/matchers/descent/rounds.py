@@ -18,6 +18,7 @@ from .many import Many
 from .starts import NEAR, jolted
 
 SAME = 1e-9  # of the limit: objectives that are no farther apart are one, and the first is taken
+A_TURN = 0.5  # rounds that a turn of kicks may take, for each round of the starts
 ENDED = "ended "  # how names of a kept state's tensors begin that are of the best start so far
 
 
@@ -79,12 +80,13 @@ def kicks(many: Many, order: tuple[int, ...], turns: int) -> list[Start]:
 class Rounds:
     """The search from one start after the other, which may be interrupted between any two rounds.
 
-    `number` is the start at work, which began after `begun` sweeps of the search.
+    `number` is the start at work, which began after `begun` sweeps of the search. Kicks began after `kicking`
+    sweeps; a turn of them may take half as many more, so that many models end, too.
     """
 
     def __init__(self, problem: Problem, starts: Sequence[Start], sweep: int = 0):
         self.problem, self.starts = problem, starts
-        self.number, self.sweep, self.begun = 0, sweep, sweep
+        self.number, self.sweep, self.begun, self.kicking = 0, sweep, sweep, 0
         self.before = starts[0].many.objective()
         self.limit = starts[0].many.limit()
         still = [acts.identity(problem.fitted) for _ in problem.models]
@@ -111,7 +113,7 @@ class Rounds:
         """Rounds of all starts, each of `max_sweeps` at most; False where one of them used these up."""
         while self.number < len(self.starts) and self.sweep - self.begun < max_sweeps:
             start = self.starts[self.number]
-            if start.kick is not None and self.sweep == self.begun and self.ended[0] > NEAR * self.limit:
+            if start.kick is not None and self.sweep == self.begun and self._is_enough(start.kick):
                 self.number = len(self.starts)
                 break
             moved = start.round(self.sweep - self.begun, self.ended[1])
@@ -122,9 +124,17 @@ class Rounds:
             self.problem.report(self.state(start))
         return self.number == len(self.starts)
 
+    def _is_enough(self, kick: int) -> bool:
+        """Whether this kick and all after it are left out."""
+        self.kicking = self.kicking if kick else self.sweep
+        turns = sum(start.kick is not None for start in self.starts) / len(self.problem.models)
+        spent = self.sweep - self.kicking >= A_TURN * turns * self.kicking
+        return (kick > 0 and spent) or self.ended[0] > NEAR * self.limit
+
     def state(self, start: Start) -> State:
         """Where the models stand, and in `tensors` the best start that ended, too."""
         notes = {"start": float(self.number), "begun": float(self.begun), "ended": self.ended[0]}
+        notes["kicking"] = float(self.kicking)
         tensors = {
             f"{ENDED}{k} {name}": tensor
             for k, element in enumerate(self.ended[1])
@@ -142,7 +152,7 @@ class Rounds:
             return
         with kept():
             self.number, self.begun = int(state.notes["start"]), int(state.notes["begun"])
-            ended = state.notes["ended"]
+            self.kicking, ended = int(state.notes["kicking"]), state.notes["ended"]
         if self.number < len(self.starts):
             self.starts[self.number].many.current = list(state.elements)
         elements = [acts.of_tensors(state.named(f"{ENDED}{k} ")) for k in range(len(state.elements))]

@@ -14,7 +14,7 @@ def test_the_code_that_a_found_spec_names_is_a_parent_where_it_may_have_run(tmp_
     model, code, spec = record().path, tmp_path / "mine.py", library.load("mlp")
     code.write_text("make = None\n")
     theirs = dataclasses.replace(spec, net=f"{code}:make")  # as of a package that brings a spec of its own
-    monkeypatch.setattr(library, "find", lambda shapes: fit(theirs, shapes))
+    monkeypatch.setattr(library, "find", lambda shapes, settings: fit(theirs, shapes))
     merged = Output(tmp_path / "merged.safetensors")
     for network, opened, there in (
         (Network(trust_code=True), True, True),

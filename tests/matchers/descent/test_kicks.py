@@ -30,6 +30,14 @@ def test_kicks_find_more_than_the_starts_alone():
     assert found.sweeps > search.sweep
 
 
+def test_kicks_take_no_more_than_twice_the_rounds_of_the_starts_whatever_they_gain():
+    problem = Problem(SPEC, models(8))
+    search = rounds.Rounds(problem, merge_many.starts(problem, merge_many.Options()))
+    search.run(100)
+    found = merge_many.match(problem)
+    assert search.sweep < found.sweeps <= 3 * search.sweep + 20  # the last kick's rounds come to their end
+
+
 def test_models_that_nearly_match_are_not_kicked():
     (one,) = models(1)
     problem = Problem(SPEC, tuple(acts.acted(one, SPEC, drawn(SPEC, seed)) for seed in range(3)))
