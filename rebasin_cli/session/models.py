@@ -385,10 +385,10 @@ def naming(paths: Sequence[Path]) -> Iterator[None]:
             message = f"{message} {first}"
         elif len(paths) == 1 or "no built-in spec" in message or "do not fit" in message:
             message = f"{first}: {message}"
-        hint = error.hint or (
-            f"See what a file holds with: rebasin inspect {shlex.quote(first)}" if len(paths) > 1 else None
-        )
-        raise type(error)(message, problems=problems, hint=hint) from None
+        named = [str(path) for path in paths if any(f"in {path}" in problem for problem in problems)]
+        one = shlex.quote(named[0] if len({*named}) == 1 else first)
+        look = f"See what a file holds with: rebasin inspect {one}" if len(paths) > 1 else None
+        raise type(error)(message, problems=problems, hint=error.hint or look) from None
 
 
 def check_tied(model: Checkpoint, fitted: FittedSpec) -> None:

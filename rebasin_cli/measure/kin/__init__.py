@@ -33,6 +33,7 @@ DERIVED = (DERIVED_IN_PLACE, DERIVED_RELABELLED)
 # What units share where they stand, of what a matching finds: 0.8–1 of strangers that were aligned, 0.2–0.7
 # of a tenth or a quarter of a merge, and in noise of 10 σ (benchmarks/results.md)
 AS_MATCHED = 0.7
+OPPOSITE = -6.0  # z of signs that were turned; of strangers |z| is about 1
 FEW = 4  # rows or columns of a matrix, of which a quarter is nothing
 
 
@@ -189,6 +190,11 @@ def _judged(
         )
     if stand:
         return DERIVED_IN_PLACE, f"Units that stand at one place belong together ({at})."
+    if place.tensors and place.z <= OPPOSITE:
+        return UNDECIDED, (
+            f"Units that stand at one place are each other's opposite, far beyond chance ({at}), as those of "
+            f"a copy whose signs were turned are. {_next(again)}"
+        )
     if rho >= effect.COPIES:
         return UNDECIDED, (
             f"Where units stand tells nothing, but once they are matched ρ is {rho:.2f}, {word_of(rho)}. "

@@ -56,6 +56,11 @@ def test_the_same_values_are_told_first(pair):
     )
 
 
+def test_a_copy_whose_signs_were_turned_is_not_called_a_stranger(pair):
+    found = kin(pair[0], {name: -tensor for name, tensor in pair[0].items()})
+    assert found.verdict == "undecided" and "each other's opposite" in found.why
+
+
 def test_strangers_that_were_aligned_are_not_called_derived(pair):
     """Where their units stand was chosen by looking at A: whether that is recorded or not."""
     a, other = pair
