@@ -697,6 +697,12 @@ def test_of_specs_that_fit_the_one_is_taken_that_all_others_hold(monkeypatch):
     assert found.spec.name == "still" and found.beside == ("whole",)
 
 
+def test_a_spec_with_the_words_of_another_at_other_axes_does_not_hold_it(monkeypatch):
+    library_of(monkeypatch, one="tensors:\n  a: 'x'\n  b: '. x'\n", other="tensors:\n  a: '.'\n  b: 'x y'\n")
+    with pytest.raises(SpecError, match="several readings"):
+        library.find({"a": (3,), "b": (3, 3)})
+
+
 def test_specs_that_say_the_same_by_other_words_are_one_reading(monkeypatch):
     plain = "tensors:\n  a: 'x .'\n  b: '. x'\n  c: '.'\n"
     grouped = "tensors:\n  a: '(g d*) .'\n  b: '. (g d*)'\n  c: 'g'\n"
