@@ -29,6 +29,14 @@ def test_what_is_drawn_is_of_the_group_and_noise_is_not(name):
     assert group.unfit(N) == ""
 
 
+@pytest.mark.parametrize("name", [name for name in MAPPED if name not in ("GL", "scaled", "monomial")])
+def test_what_is_a_little_off_the_group_is_not_of_it(name):
+    group = find(name)
+    drawn = group.drawn(N, rng())
+    off = drawn + 1e-3 * torch.randn(drawn.shape, generator=rng(2), dtype=torch.float64)
+    assert group.wrong(off) != ""
+
+
 @pytest.mark.parametrize("name", names())
 def test_no_drawn_element_is_worth_more_than_the_nearest(name):
     group, still = find(name), torch.arange(N)

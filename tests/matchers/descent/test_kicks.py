@@ -38,6 +38,19 @@ def test_kicks_take_no_more_than_twice_the_rounds_of_the_starts_whatever_they_ga
     assert search.sweep < found.sweeps <= 3 * search.sweep + 20  # the last kick's rounds come to their end
 
 
+def test_a_turn_kicks_one_model_after_the_other_and_every_third_turn_all():
+    problem = Problem(SPEC, models(3))
+    begun = merge_many.starts(problem, merge_many.Options())[0]
+    standing = [drawn(SPEC, seed) for seed in range(3)]
+    moved = []
+    for start in rounds.kicks(begun.many, begun.order, 3):
+        after = start._kicked(standing)
+        moved.append(
+            [k for k in range(3) if (after[k].permutations["h"] != standing[k].permutations["h"]).any()]
+        )
+    assert moved == [[0], [1], [2], *([[0, 1, 2]] * 3), [0], [1], [2]]
+
+
 def test_models_that_nearly_match_are_not_kicked():
     (one,) = models(1)
     problem = Problem(SPEC, tuple(acts.acted(one, SPEC, drawn(SPEC, seed)) for seed in range(3)))
