@@ -228,4 +228,5 @@ def share_interval(right: int, count: int) -> tuple[float, float]:
     z, share = 1.959964, right / count
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    low, high = max(0.0, middle - half), min(1.0, middle + half)
+    return (low if right else 0.0), (high if right < count else 1.0)  # to the last bit

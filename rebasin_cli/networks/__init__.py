@@ -88,7 +88,9 @@ def _call(factory: Callable[..., Any], name: str, shapes: Shapes) -> nn.Module:
 
 def check_values(network: nn.Module, name: str = "the network") -> None:
     """Raise NetworkError that lists every tensor that has no values, since it is on the meta device."""
-    empty = [n for n, tensor in (*network.named_parameters(), *network.named_buffers()) if tensor.is_meta]
+    with user_code(f"{name} does not say which tensors it has"):
+        own = (*network.named_parameters(), *network.named_buffers())
+    empty = [n for n, tensor in own if tensor.is_meta]
     if empty:
         raise NetworkError(
             f"{name} is on the meta device, where tensors have no values",

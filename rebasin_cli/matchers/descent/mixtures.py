@@ -73,7 +73,7 @@ class Mixtures:
         sizes = {(word, only): fitted.words[word] for word in fitted.words for only in (False, True)}
         self.places = [place for place in sizes if place in places or not place[1]]
         self.current: list[Matrices] = [
-            {place: torch.eye(sizes[place], dtype=torch.float64, device=device) for place in self.places}
+            {place: torch.eye(sizes[place], dtype=torch.float64).to(device) for place in self.places}
             for _ in models
         ]
         self._under: dict[tuple[int, Atom], Subsets] = {}
@@ -170,9 +170,7 @@ class Mixtures:
 
     def dense(self, element: Elements) -> Matrices:
         """An element as matrices."""
-        still = {
-            place: torch.eye(len(m), dtype=m.dtype, device=m.device) for place, m in self.current[0].items()
-        }
+        still = {place: torch.eye(len(m), dtype=m.dtype).to(m.device) for place, m in self.current[0].items()}
         return {place: self._acted(matrix, 0, place, element) for place, matrix in still.items()}
 
     def _acted(self, tensor: torch.Tensor, d: int, place: tuple[str, bool], by: Elements) -> torch.Tensor:
