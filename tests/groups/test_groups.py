@@ -37,6 +37,21 @@ def test_what_is_a_little_off_the_group_is_not_of_it(name):
     assert group.wrong(off) != ""
 
 
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("O1", "O"),
+        ("O", "GL"),
+        ("signed", "monomial"),
+        ("scaled", "signed"),
+        ("pairs", "O"),
+        ("halves", "pairs"),
+    ],
+)
+def test_what_is_of_another_group_alone_is_not_of_it(name, other):
+    assert find(name).wrong(find(other).drawn(N, rng())) != ""
+
+
 @pytest.mark.parametrize("name", names())
 def test_no_drawn_element_is_worth_more_than_the_nearest(name):
     group, still = find(name), torch.arange(N)
@@ -66,15 +81,18 @@ def test_learned_maps_begin_at_the_identity_and_stay_in_the_group(name):
 
 
 @pytest.mark.parametrize("name", [name for name in names() if find(name).balances])
-def test_a_balance_makes_both_sides_alike_and_is_of_the_group(name):
+def test_a_balance_makes_both_sides_alike_is_of_the_group_and_outlasts_what_keeps_it(name):
     group = find(name)
     x, q = (torch.randn(N, 9, generator=rng(seed), dtype=torch.float64) for seed in (3, 4))
     map_ = group.balance(x, q)
     assert group.wrong(map_) == ""
     own = dense(map_)
     x, q = own @ x, torch.linalg.inv(own).T @ q
-    again = group.balance(x, q)
-    assert torch.allclose(dense(again), torch.eye(N, dtype=torch.float64), atol=1e-8)
+    eye = torch.eye(N, dtype=torch.float64)
+    assert torch.allclose(dense(group.balance(x, q)), eye, atol=1e-8)
+    drawn = group.drawn(N, rng(5), balanced=True)
+    by = eye if drawn is None else dense(drawn)
+    assert torch.allclose(dense(group.balance(by @ x, torch.linalg.inv(by).T @ q)), eye, atol=1e-8)
 
 
 def test_a_group_that_nobody_has_is_refused_with_those_that_there_are():

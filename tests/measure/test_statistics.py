@@ -311,6 +311,20 @@ def test_the_interval_of_the_chord_is_paired_with_both_ends():
     assert wide[1] - wide[0] > 0.02
 
 
+def test_means_of_batches_count_by_their_samples_and_few_of_them_tell_nothing():
+    """One batch has nine in ten samples: without its weight the mean would lie outside its own interval."""
+
+    def found(losses, sizes):
+        one = Scores(0.9, {}, sum(sizes), each={"loss": losses}, sizes=sizes, batched=frozenset({"loss"}))
+        row = _row("naive", 0.9, middle={"test": Middle(0.1)})
+        return intervals.compare([row], (one, one), {"naive": one}, seed=0).rows[0].middle["test"].intervals
+
+    losses = torch.tensor([0.0] * 9 + [1.0])
+    low, high = found(losses, (1,) * 9 + (81,))["loss"]
+    assert low < 0.9 < high
+    assert found(losses[-7:], (1,) * 6 + (54,)) == {} == found(losses, (1,) * 9)
+
+
 @pytest.mark.parametrize(("larger", "chosen"), [(True, "repair"), (False, "none")])
 def test_a_metric_that_is_named_decides_whichever_way_is_better(larger, chosen):
     given = iter((0.5, 0.6))

@@ -147,6 +147,19 @@ def test_what_an_architecture_gives_all_its_networks_is_no_evidence():
     assert in_place(*turned, fitted).held.keys() == {"h0"}
 
 
+def test_units_that_stay_in_their_heads_hold_the_heads():
+    """A table that both have gives the units within heads their places, so heads have theirs from it, too."""
+    fitted = fitted_of({"t": "(k d*) .", "v": "k .", "w": "h ."},
+                       {"t": (32, 5), "v": (8, 6), "w": (12, 5)}, "sizes: {k: 8}\n")  # fmt: skip
+    table, heads = (
+        torch.randn(n, m, generator=torch.Generator().manual_seed(n)) for n, m in ((32, 5), (8, 6))
+    )
+    a, b = (model(fitted.shapes, seed) for seed in range(2))
+    found = in_place(*({**m, "t": table, "v": m["v"] / 9 + heads} for m in (a, b)), fitted)
+    assert found.p > 0.01 and found.held.keys() == {"d", "k"}
+    assert found.left_out["v"] == "its units are held in place"
+
+
 def test_tables_are_evidence_where_most_tensors_are_the_same():
     """A copy with a new head: all else is equal, bit for bit."""
     a = strangers(0)
