@@ -50,6 +50,7 @@ class Average(AsTheyAre, Loading, Running, DataSet, Samples, Weights, Screen):
     reference: Path | None = again(Mean.reference, None, help="Which of the models comes first.")
     repair: str = Repair.repair
     loss: str | None = Scoring.loss
+    metric: tuple[str, ...] = Scoring.metric
     skip_checks: bool = Scoring.skip_checks
     dry_run: bool = Answer.dry_run
     json: bool = Answer.json

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..averages.weights import parse
 from ..errors import UsageError
 from ..registry.options import READS, again, argument
-from ..registry.results import UNSET, Plan, Result, Unset
+from ..registry.results import IN_JSON_ONLY, UNSET, Plan, Result, Unset
 from ..session.asked import of, subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights
@@ -112,9 +112,9 @@ class MergeResult(Result):
     With a search: `spec`, `match`, `proof` and `times` (seconds). On a curve: its `curve` and the point `at`.
     An average of models as they are: its weights, how many tensors were averaged, which were `copied` and
     why, which `heads` and `extra` tensors were treated how, which were `left_out`. A soup: the models in it,
-    its loss (nats) on so many `samples` and that of the best single model, and all `tries`. Last what was
-    repaired in how many norms or layers, which were `left` and why, `held_out_loss` where a repair was
-    chosen, the `temperature` that was baked in.
+    its loss on so many `samples` and that of the best single model, all `tries`, each with its metrics, and
+    what was `measured`. Last what was repaired in how many norms or layers, which were `left` and why,
+    `held_out_loss` where a repair was chosen, the `temperature` that was baked in.
     """
 
     written: list[str]
@@ -140,6 +140,7 @@ class MergeResult(Result):
     best_single_loss: float | Unset = UNSET
     samples: int | Unset = UNSET
     tries: list[Mapping[str, Any]] | Unset = UNSET
+    measured: Mapping[str, Any] | Unset = field(default=UNSET, metadata=IN_JSON_ONLY)
     repair: str | Unset = UNSET
     repaired_norms: int | Unset = UNSET
     repaired_layers: int | Unset = UNSET

@@ -108,6 +108,7 @@ MEASURING = {
     "plane": ("plane", "{a}", "{b}", "--points", 3, "--method", "wm"),
     "curve": ("curve", "{a}", "{b}", "--epochs", 1, "--method", "wm", "-o", "c.curve.safetensors"),
     "merge": ("merge", "{a}", "{b}", "--method", "auto", "--budget", "5G", "-o", "m.safetensors"),
+    "average": ("average", "{a}", "{b}", "--soup", "greedy", "-o", "s.safetensors"),
     "repair": ("repair", "{m}", "--endpoints", "{a}", "{n}", "--repair", "auto", "-o", "r.safetensors"),
     "doctor": ("doctor", "{a}", "{b}"),
     "barrier": ("barrier", "{a}", "{b}", "--points", 3, "--method", "auto", "--budget", "5G"),
@@ -140,7 +141,7 @@ def test_no_other_command_does_either(filled, done, own, tmp_path, name):
         told = done(*words, *limited, *form, *force)
         page = (tmp_path / "page.html").read_text() if "--html" in form else ""
         assert foreign(told.out + told.err + page) == []
-    for path in map(Path, ("m.safetensors", "r.safetensors", "c.curve.safetensors")):
+    for path in map(Path, ("m.safetensors", "r.safetensors", "s.safetensors", "c.curve.safetensors")):
         if path.exists():
             assert foreign(done("inspect", path).out) == []
             with safe_open(path, "pt") as file:

@@ -16,6 +16,7 @@ from ...checkpoints.tensors import LazyTensors, replaced
 from ...errors import NoSpecFits
 from ...networks.evaluation import Scores
 from ...repair import reset
+from ...reports.accounts import describe_quantities
 from ...session.models import naming, open_beside
 from ...session.samples import Splits
 from ...session.session import Session
@@ -134,4 +135,5 @@ def _account(paths: Sequence[Path], soup: Soup[Scores], splits: Splits) -> dict[
             }
             for tried in soup.tries
         ],
+        "measured": describe_quantities(soup.scores.quantities),
     }
