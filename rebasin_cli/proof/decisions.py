@@ -71,7 +71,8 @@ class Decisions(Uncompiled):
     def __init__(self) -> None:
         super().__init__()
         self._made: list[tuple[Key, torch.Tensor, float]] = []  # what decides, and how large it is
-        self._from: dict[int, tuple[StorageWeakRef, frozenset[int]]] = {}  # by memory: of which of them
+        # By memory, of which of them; while it is referred to, no other storage has its number.
+        self._from: dict[int, tuple[StorageWeakRef, frozenset[int]]] = {}
         self._decided: frozenset[int] = frozenset()  # what is seen outside of tensors
 
     def __torch_dispatch__(
@@ -104,8 +105,8 @@ class Decisions(Uncompiled):
         return Decided(tuple(self._made[k] for k in sorted(self._decided | self._behind(outputs))))
 
     def _behind(self, tensors: Sequence[torch.Tensor]) -> frozenset[int]:
-        known = (self._from.get(_memory(tensor)) for tensor in tensors)
-        return frozenset().union(*(numbers for one in known if one for numbers in one[1:]))
+        known = filter(None, (self._from.get(_memory(tensor)) for tensor in tensors))
+        return frozenset().union(*(numbers for _, numbers in known))
 
     def _kept(self, func: Any, tensors: Sequence[torch.Tensor]) -> frozenset[int]:
         """Numbers of what decides from now on: of what is compared, the distance, of all else itself."""

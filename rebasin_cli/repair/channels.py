@@ -25,7 +25,7 @@ from ..datasets.batches import checked
 from ..errors import NetworkError, UsageError, unknown
 from ..graph.nodes import listed
 from ..networks.running import evaluating, fed, forward
-from ..networks.tied import absent
+from ..networks.tied import state_of
 from ..types import Batches
 from .batchnorm import reset
 from .moments import Measured, Moments, extras
@@ -116,7 +116,7 @@ def _renormalize(
     added = {w: torch.zeros(_channels(merged, first.sites[w])).to(merged[w]) for w in lacking}
     if not sites:
         return Repaired(match, (), tuple(left), passes=0)
-    target = _targets(measured, endpoints, shares, [site.weight for site in sites], merged)
+    target = _targets(measured, endpoints, shares, [site.weight for site in sites])
     dead = 0
     for level in sorted({site.level for site in sites}):
         here = [site for site in sites if site.level == level]
@@ -178,14 +178,12 @@ def _targets(
     endpoints: Sequence[Mapping[str, Tensor]],
     shares: Sequence[float],
     wanted: Sequence[str],
-    like: Mapping[str, Tensor],
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """The endpoints' means and standard deviations, mixed; one endpoint at a time is held."""
     mixed: dict[str, list[Tensor]] = {}
     for k, (endpoint, share) in enumerate(zip(endpoints, shares, strict=True)):
         if (k, *wanted) not in measured.known:
-            other = absent(measured.network, endpoint)
-            state = {name: endpoint[other.get(name, name)].to(own) for name, own in like.items()}
+            state = state_of(measured.network, endpoint)
             measured.known[(k, *wanted)] = measured.moments(state, wanted, {})
         for weight, moments in measured.known[(k, *wanted)].items():
             parts = mixed.setdefault(weight, [torch.zeros(()), torch.zeros(())])

@@ -68,9 +68,8 @@ def polish(
 ) -> Polished:
     """Better permutations than those of a search, for every model but the first, or the same.
 
-    Samples are of `problem.data`, in an order drawn by the
-    seed, some of them held out. A time may be overrun by one step. `progress` hears of
-    every step. Raises UsageError without a network or data,
+    Samples are of `problem.data`, in an order drawn by the seed, some of them held out. A time may be
+    overrun by one step. `progress` hears of every step. Raises UsageError without a network or data,
     DataError and NetworkError.
     """
     if problem.network is None or problem.data is None:
