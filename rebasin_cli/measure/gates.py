@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import RebasinError, UsageError, near
-from ..reports import TOLERANCE, Gate, Report, Row
+from ..reports import LOST, TOLERANCE, Gate, Report, Row
 from ..reports.format import FLIPS, number
 from ..types import ACCURACY, CROSS_ENTROPY, Quantity
 from .baseline import Baseline, against, at_middle, shipped
@@ -185,7 +185,7 @@ def _held(report: Report, gate: Threshold) -> Gate:
     row = shipped(report, gate.text) if gate.row == SHIPPED else report.row(gate.row)
     measured = _measure(report, row, gate.split, figure)
     where = f"{row.name}, {gate.split}"
-    if report.pairs and figure.what in ("class_drop", "flips"):
+    if report.pairs and figure.what in LOST:
         where += f", the worst of {len(report.pairs)} pairs"
     return of_figure(gate.text, figure, measured, gate.limit, where)
 
@@ -221,20 +221,16 @@ def _measure(report: Report, row: Row, split: str, figure: Figure) -> float:
         sign = next((metric.sign for metric in report.metrics if metric.key == figure.key), -1.0)
         worse = sign * (at_middle(row, figure.key, split) - math.fsum(ends) / len(ends)) if ends else math.nan
         return worse + 0.0  # no −0
-    if figure.what == "class_drop":
-        classes = row.middle[split].classes if split in row.middle else ()
-        return _worst(report, row, split, "class_drop", classes[0].drop if classes else math.nan)
-    if figure.what == "flips":
-        flips = row.middle[split].flips if split in row.middle else None
-        return _worst(report, row, split, "flips", flips.share if flips else math.nan)
+    if figure.what in LOST:
+        return _worst(report, row, split, figure.what)
     barrier = row.barriers.get(split)
     of = barrier if barrier is None or figure.key == "loss" else barrier.metrics.get(figure.key)
     return getattr(of, figure.what) if of else math.nan
 
 
-def _worst(report: Report, row: Row, split: str, key: str, own: float) -> float:
+def _worst(report: Report, row: Row, split: str, key: str) -> float:
     """The largest of this figure over all pairs, in which other rows may be shipped; NaN where one lacks."""
-    found = [own]
+    found = [row.lost(key).get(split, math.nan)]
     for pair in report.pairs[1:]:
         name = pair.get("shipped") if row.shipped else row.name
         found.append(float(pair.get(key, {}).get(name, {}).get(split, math.nan)))

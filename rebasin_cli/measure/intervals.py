@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..networks.evaluation import Scores
-from ..reports import Difference, OverPairs, Report, Row
+from ..reports import LOST, Difference, OverPairs, Report, Row
 from ..runtime.seeds import generator
 
 CONFIDENCE = 0.95
@@ -117,24 +117,13 @@ def with_pairs(first: Report, others: Sequence[Report]) -> Report:
                 }
                 for row in report.rows
             },
-            "class_drop": {row.name: found for row in report.rows if (found := _class_drops(row))},
-            "flips": {row.name: found for row in report.rows if (found := _flips(row))},
         }
+        | {key: {row.name: lost for row in report.rows if (lost := row.lost(key))} for key in LOST}
         for report in every
     )
     words = dict.fromkeys(word for report in every for word in report.times)
     times = {word: math.fsum(report.times.get(word, 0.0) for report in every) for word in words}
     return dataclasses.replace(first, pairs=accounts, over_pairs=over_pairs(every), times=times)
-
-
-def _class_drops(row: Row) -> dict[str, float]:
-    """By split, how far the accuracy of the class falls that loses most."""
-    return {split: middle.classes[0].drop for split, middle in row.middle.items() if middle.classes}
-
-
-def _flips(row: Row) -> dict[str, float]:
-    """By split, the share of samples that both models have right, and the row has not."""
-    return {split: middle.flips.share for split, middle in row.middle.items() if middle.flips}
 
 
 def over_pairs(reports: Sequence[Report]) -> tuple[OverPairs, ...]:

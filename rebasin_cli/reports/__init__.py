@@ -23,6 +23,7 @@ from ..registry import Registry
 from ..types import ACCURACY, CROSS_ENTROPY, Quantity
 
 SCHEMA = "rebasin.report/2"
+LOST = ("class_drop", "flips")  # what `Middle.lost` may have
 
 registry = Registry("reports", "report format")
 
@@ -68,6 +69,15 @@ class Barrier:
     midpoint: float
     chord: float
     metrics: dict[str, Heights] = field(default_factory=dict)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Both of the loss, and of every metric under its name: "accuracy_chord"."""
+        told = dataclasses.asdict(self)
+        metrics = {
+            f"{key}_{what}": x for key, both in told.pop("metrics").items() for what, x in both.items()
+        }
+        return told | metrics
 
 
 @dataclass(frozen=True)
@@ -154,6 +164,12 @@ class Middle:
     classes: tuple[ClassShare, ...] = ()
     flips: Flips | None = None
 
+    @property
+    def lost(self) -> dict[str, float]:
+        """How far the class falls that loses most (`class_drop`), and the share of `flips`, where known."""
+        drop = {"class_drop": self.classes[0].drop} if self.classes else {}
+        return drop | ({"flips": self.flips.share} if self.flips else {})
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -193,6 +209,11 @@ class Row:
     details: dict[str, Any] = field(
         default_factory=dict
     )  # {"temperature"}, {"cost": networks run a sample}, …
+
+    def lost(self, key: str) -> dict[str, float]:
+        """One of LOST by split, where it is known."""
+        found = {split: middle.lost for split, middle in self.middle.items()}
+        return {split: its[key] for split, its in found.items() if key in its}
 
 
 @dataclass(frozen=True)
@@ -254,10 +275,10 @@ class Report(Measured):
                 row
                 | {
                     "curves": {split: _curve(curve) for split, curve in row["curves"].items()},
-                    "barriers": {split: _barrier(each) for split, each in row["barriers"].items()},
+                    "barriers": {split: each.figures for split, each in own.barriers.items()},
                     "middle": {split: _middle(each) for split, each in row["middle"].items()},
                 }
-                for row in fields["rows"]
+                for row, own in zip(fields["rows"], self.rows, strict=True)
             ],
             "differences": [_difference(each) for each in fields["differences"]],
         }
@@ -302,11 +323,6 @@ def _curve(curve: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _barrier(barrier: dict[str, Any]) -> dict[str, Any]:
-    metrics = {f"{key}_{what}": x for key, both in barrier["metrics"].items() for what, x in both.items()}
-    return {"midpoint": barrier["midpoint"], "chord": barrier["chord"], **metrics}
-
-
 def _middle(middle: dict[str, Any]) -> dict[str, Any]:
     """Without a calibration, classes and flips that were not measured."""
     unknown = [key for key in ("classes", "flips") if not middle[key]]
@@ -320,44 +336,6 @@ def _difference(one: dict[str, Any]) -> dict[str, Any]:
     figures, intervals = one.pop("figures"), one.pop("intervals")
     told: dict[str, Any] = one | figures
     return told | {f"{key}_interval": intervals.get(key, ()) for key in figures}
-
-
-def nested(content: dict[str, Any]) -> dict[str, Any]:
-    """What `to_dict` gave, the figures of metrics in a place of their own again; as far as it is that."""
-    told = content.get("metrics", [dataclasses.asdict(ACCURACY)])
-    names = [one.get("name") for one in told if isinstance(one, dict)] if isinstance(told, list) else []
-    keys = [Quantity(name).key for name in names if isinstance(name, str)]
-
-    def curve(one: Any) -> Any:
-        return (
-            one | {"metrics": {key: one[key] for key in keys if key in one}} if isinstance(one, dict) else one
-        )
-
-    def barrier(one: Any) -> Any:
-        if not isinstance(one, dict):
-            return one
-        parts = {key: {what: one.get(f"{key}_{what}") for what in ("midpoint", "chord")} for key in keys}
-        return one | {"metrics": {key: both for key, both in parts.items() if f"{key}_chord" in one}}
-
-    def difference(one: Any) -> Any:
-        if not isinstance(one, dict):
-            return one
-        known = [key for key in ("loss", *keys) if key in one]
-        intervals = {key: one[f"{key}_interval"] for key in known if one.get(f"{key}_interval")}
-        return one | {"figures": {key: one[key] for key in known}, "intervals": intervals}
-
-    def row(one: Any) -> Any:
-        if not isinstance(one, dict):
-            return one
-        parts = (("curves", curve), ("barriers", barrier))
-        held = ((key, turn) for key, turn in parts if isinstance(one.get(key), dict))
-        return one | {key: {s: turn(each) for s, each in one[key].items()} for key, turn in held}
-
-    found = dict(content)
-    for name, turn in (("rows", row), ("differences", difference)):
-        if isinstance(content.get(name), list):
-            found[name] = [turn(one) for one in content[name]]
-    return found
 
 
 def barrier_of(curve: Curve, metrics: Sequence[Quantity] = (ACCURACY,)) -> Barrier:
@@ -379,39 +357,4 @@ def barrier_of(curve: Curve, metrics: Sequence[Quantity] = (ACCURACY,)) -> Barri
     return Barrier(loss.midpoint, loss.chord, found)
 
 
-SAME = 1e-9  # what may part a barrier of a file from that of its curve, relative to 1
 TOLERANCE = 0.01  # in the unit of the loss: how much worse than its baseline a barrier is still as good
-
-
-def inconsistent(report: Report) -> list[str]:
-    """What a report says of its rows that cannot all be so, a sentence each: somebody changed it.
-
-    Names are different, one row at most is shipped, and barriers are those of the curves.
-    """
-    names = [row.name for row in report.rows]
-    found = [f"two rows are called {name!r}" for name in dict.fromkeys(names) if names.count(name) > 1]
-    shipped = [row.name for row in report.rows if row.shipped]
-    found += [f"{len(shipped)} rows would be shipped: {', '.join(shipped)}"] if len(shipped) > 1 else []
-    for row in report.rows:
-        for split, curve in row.curves.items():
-            if split in row.barriers and not _is_of(row.barriers[split], curve, report.metrics):
-                found.append(f"{row.name}, {split}: its barriers are not those of its curve")
-    return found
-
-
-def _is_of(barrier: Barrier, curve: Curve, metrics: Sequence[Quantity]) -> bool:
-    """Whether these are the barriers of this curve, as far as it has its ends and nothing but numbers."""
-    try:
-        one, two = (_numbers(each) for each in (barrier, barrier_of(curve, metrics)))
-    except ValueError:  # no ends, or another number of values
-        return False
-    return one.keys() == two.keys() and all(
-        one[key] == two[key]
-        or (math.isnan(one[key]) and math.isnan(two[key]))
-        or abs(one[key] - two[key]) <= SAME * (1 + abs(two[key]))
-        for key in one
-    )
-
-
-def _numbers(barrier: Barrier) -> dict[str, float]:
-    return _barrier(dataclasses.asdict(barrier))

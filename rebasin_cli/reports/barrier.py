@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from ..types import ACCURACY
-from . import Report, Row
+from . import Middle, Report, Row
 from . import format as f
 from .conclusion import conclude
 from .document import (
@@ -153,10 +153,15 @@ def _table(
     return Table(title, [Column(head, Kind.TEXT), *columns], rows, headed=True, **more)
 
 
+def _shipped(report: Report, split: str) -> tuple[str, Middle]:
+    """The name of what would be shipped, and its model at λ = ½; "" and nothing where there is none."""
+    row = next((row for row in report.rows if row.shipped), None)
+    return ("", Middle()) if row is None else (row.name, row.middle.get(split, Middle()))
+
+
 def _classes(report: Report, split: str) -> Table:
     """The classes that the shipped row loses most of, where there are more than two."""
-    row = next((row for row in report.rows if row.shipped), None)
-    found = row.middle[split].classes if row is not None and split in row.middle else ()
+    name, middle = _shipped(report, split)
     rows = [
         TableRow(
             [
@@ -168,10 +173,9 @@ def _classes(report: Report, split: str) -> Table:
                 str(one.samples),
             ]
         )
-        for one in found
+        for one in middle.classes
     ]
     columns = ("accuracy", "95 %", "endpoints", "drop", "samples")
-    name = row.name if row is not None else ""
     title, head = f"Classes that lose most, on {split} data", f"classes that lose most, {split}, {name}"
     return _table(title, head, columns, rows if len(rows) > 2 else [])
 
@@ -201,14 +205,13 @@ def _flips(report: Report, split: str) -> Table:
 
 def _flipped(report: Report, split: str) -> Table:
     """The classes of the shipped row that lose the largest share of what both models have right."""
-    row = next((row for row in report.rows if row.shipped), None)
-    its = row.middle[split].flips if row is not None and split in row.middle else None
+    name, middle = _shipped(report, split)
     rows = [
         TableRow([str(one.number), f.number(one.both), f.number(one.lost), f.within(one.interval)])
-        for one in (its.classes if its else ())
+        for one in (middle.flips.classes if middle.flips else ())
     ]
     columns = ("both right", "of these wrong", "95 % of this share")
-    return _table("", f"class, {row.name if row else ''}", columns, rows)
+    return _table("", f"class, {name}", columns, rows)
 
 
 def _differences(report: Report) -> Table:

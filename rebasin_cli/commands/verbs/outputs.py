@@ -26,7 +26,7 @@ from ...checkpoints.staging import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
 from ...errors import CheckpointError, OutputExists, RebasinError, UsageError
 from ...registry.operations import of_value
-from ...reports import Report, inconsistent, pictures
+from ...reports import Report, pictures
 from ...reports.document import Document
 from ...reports.formats import html, markdown
 from ...reports.formats import json as json_format
@@ -397,7 +397,7 @@ def stored_report(path: Path, option: str = "", *, error: type[RebasinError] = U
         raise error(f"{what}: not a JSON report: it is not UTF-8", hint=json_format.NEXT) from None
     except UsageError as wrong:
         raise error(f"{what}: {wrong.message}", problems=wrong.problems, hint=wrong.hint) from None
-    if problems := inconsistent(report):
+    if problems := json_format.inconsistent(report):
         hint = "It was changed after it was measured: measure it again"
         raise error(f"{what}: the report contradicts itself", problems=list(map(clean, problems)), hint=hint)
     return Stored(content, hashlib.sha256(content).hexdigest(), report)

@@ -8,17 +8,20 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import UsageError
 from ...registry.results import plain
 from ...runtime.text import clean, once
-from .. import SCHEMA, Report, nested
+from ...types import ACCURACY, Quantity
+from .. import SCHEMA, Barrier, Curve, Report, barrier_of
 from ..format import is_number
 
 FILENAME = "report.json"
 HELP = "Write the report as JSON."
+
+SAME = 1e-9  # what may part a barrier of a file from that of its curve, relative to 1
 
 # JSON has no word for these; they are written as strings, and read back as numbers.
 NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -69,7 +72,7 @@ def load(text: str) -> Report:
         raise UsageError(f"the report has schema {schema!r}; this version reads {SCHEMA!r}", hint=NEXT)
     problems: list[str] = []
     try:
-        report: Report = read_as(Report, nested(content), "", problems)
+        report: Report = read_as(Report, _nested(content), "", problems)
         if not problems:
             _show(report)
     except ODD as cause:
@@ -105,6 +108,44 @@ def _upgraded(content: dict[str, Any]) -> dict[str, Any]:
     inner = match.pop("seconds", None) if isinstance(match, dict) else None
     times = {"match": inner, "total": content.get("seconds")}
     return content | {"schema": SCHEMA, "times": {word: s for word, s in times.items() if s is not None}}
+
+
+def _nested(content: dict[str, Any]) -> dict[str, Any]:
+    """What `Report.to_dict` gave, figures of metrics in a place of their own again, as far as it is that."""
+    told = content.get("metrics", [dataclasses.asdict(ACCURACY)])
+    names = [one.get("name") for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+    keys = [Quantity(name).key for name in names if isinstance(name, str)]
+
+    def curve(one: Any) -> Any:
+        return (
+            one | {"metrics": {key: one[key] for key in keys if key in one}} if isinstance(one, dict) else one
+        )
+
+    def barrier(one: Any) -> Any:
+        if not isinstance(one, dict):
+            return one
+        parts = {key: {what: one.get(f"{key}_{what}") for what in ("midpoint", "chord")} for key in keys}
+        return one | {"metrics": {key: both for key, both in parts.items() if f"{key}_chord" in one}}
+
+    def difference(one: Any) -> Any:
+        if not isinstance(one, dict):
+            return one
+        known = [key for key in ("loss", *keys) if key in one]
+        intervals = {key: one[f"{key}_interval"] for key in known if one.get(f"{key}_interval")}
+        return one | {"figures": {key: one[key] for key in known}, "intervals": intervals}
+
+    def row(one: Any) -> Any:
+        if not isinstance(one, dict):
+            return one
+        parts = (("curves", curve), ("barriers", barrier))
+        held = ((key, turn) for key, turn in parts if isinstance(one.get(key), dict))
+        return one | {key: {s: turn(each) for s, each in one[key].items()} for key, turn in held}
+
+    found = dict(content)
+    for name, turn in (("rows", row), ("differences", difference)):
+        if isinstance(content.get(name), list):
+            found[name] = [turn(one) for one in content[name]]
+    return found
 
 
 NEXT = "Write one with: rebasin barrier A B --data NAME --report FOLDER (it is FOLDER/report.json)"
@@ -172,3 +213,33 @@ def _with_numbers(value: Any) -> Any:
     if isinstance(value, list):
         return [_with_numbers(item) for item in value]
     return NON_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+def inconsistent(report: Report) -> list[str]:
+    """What a report says of its rows that cannot all be so, a sentence each: somebody changed it.
+
+    Names are different, one row at most is shipped, and barriers are those of the curves.
+    """
+    names = [row.name for row in report.rows]
+    found = [f"two rows are called {name!r}" for name in dict.fromkeys(names) if names.count(name) > 1]
+    shipped = [row.name for row in report.rows if row.shipped]
+    found += [f"{len(shipped)} rows would be shipped: {', '.join(shipped)}"] if len(shipped) > 1 else []
+    for row in report.rows:
+        for split, curve in row.curves.items():
+            if split in row.barriers and not _is_of(row.barriers[split], curve, report.metrics):
+                found.append(f"{row.name}, {split}: its barriers are not those of its curve")
+    return found
+
+
+def _is_of(barrier: Barrier, curve: Curve, metrics: Sequence[Quantity]) -> bool:
+    """Whether these are the barriers of this curve, as far as it has its ends and nothing but numbers."""
+    try:
+        one, two = (each.figures for each in (barrier, barrier_of(curve, metrics)))
+    except ValueError:  # no ends, or another number of values
+        return False
+    return one.keys() == two.keys() and all(
+        one[key] == two[key]
+        or (math.isnan(one[key]) and math.isnan(two[key]))
+        or abs(one[key] - two[key]) <= SAME * (1 + abs(two[key]))
+        for key in one
+    )
