@@ -161,7 +161,7 @@ def _shipped(report: Report, split: str) -> tuple[str, Middle]:
 
 def _classes(report: Report, split: str) -> Table:
     """The classes that the shipped row loses most of, where there are more than two."""
-    name, middle = _shipped(report, split)
+    _, middle = _shipped(report, split)
     rows = [
         TableRow(
             [
@@ -176,8 +176,8 @@ def _classes(report: Report, split: str) -> Table:
         for one in middle.classes
     ]
     columns = ("accuracy", "95 %", "endpoints", "drop", "samples")
-    title, head = f"Classes that lose most, on {split} data", f"classes that lose most, {split}, {name}"
-    return _table(title, head, columns, rows if len(rows) > 2 else [])
+    title = f"Classes that lose most, on {split} data"
+    return _table(title, f"{split}, class", columns, rows if len(rows) > 2 else [], remark="lost most")
 
 
 def _flips(report: Report, split: str) -> Table:
