@@ -157,13 +157,11 @@ def measured(
     scores = scorer(module, samples, each=bool(others))
     for doubt in endpoints.below_record(model, scores, samples, session.asked.data):
         session.say(f"warning: {doubt}")
-    made = model.metadata.get("rebasin.command")
-    # what was merged was not trained, and may well be at chance
-    if split == "test" and made not in ("merge", "repair"):
-        endpoints.check(session)({"test": [scores]})
+    ends = [scorer(networks.load(module, other), samples, each=True) for other in others]
+    if split == "test":
+        endpoints.check(session, merges=True)({"test": [scores, *ends]})
     flips: Flips | None = None
     if others:
-        ends = [scorer(networks.load(module, other), samples, each=True) for other in others]
         if (flips := audit.flips(scores, ends)) is None:
             raise UsageError(
                 "--against: nothing tells which samples are right",

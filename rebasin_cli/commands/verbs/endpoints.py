@@ -15,22 +15,29 @@ from ...session.subjects import Data
 
 MOST = 16  # models that are held against the first
 ALIGNED = ("align", "apply", "merge", "repair")  # commands after which units stand as in another model
+MERGED = ("merge", "repair")
 MARGIN = 0.05  # an endpoint this far below its recorded accuracy is fed something else
 
 
-def check(session: Session) -> Callable[[Mapping[str, Sequence[Scores]]], None]:
+def check(session: Session, *, merges: bool = False) -> Callable[[Mapping[str, Sequence[Scores]]], None]:
     """As `check_of` of the session's models on its test samples."""
     test = session.splits["test"]
     better = [one.option for one in session.better or ()]
-    return check_of(session.models, test, session.asked.data, better=better)
+    return check_of(session.models, test, session.asked.data, better=better, merges=merges)
 
 
 def check_of(
-    models: Sequence[Checkpoint], test: Any, data: Data, *, better: Sequence[str] = ()
+    models: Sequence[Checkpoint],
+    test: Any,
+    data: Data,
+    *,
+    better: Sequence[str] = (),
+    merges: bool = False,
 ) -> Callable[[Mapping[str, Sequence[Scores]]], None]:
     """A look at the endpoints' test scores that stops a run fed the wrong inputs.
 
-    `better` are the normalisations by name that were found to suit them.
+    `better` are the normalisations by name that were found to suit them. With `merges` some of them may be
+    merged: these were not trained, and may well be at chance.
     Raises DataError for an endpoint at chance (within three standard errors of it), or more than 5 points
     below the accuracy that it records on this data set.
     """
@@ -40,6 +47,8 @@ def check_of(
             return
         problems = []
         for model, score in zip(models, scores["test"], strict=True):
+            if merges and model.metadata.get("rebasin.command") in MERGED:
+                continue
             recorded = _number(model.metadata.get("rebasin.test_accuracy"))
             classes, chance = test.classes, 1 / test.classes if test.classes else 0.0
             if classes and score.accuracy <= chance + 3 * math.sqrt(chance * (1 - chance) / score.samples):
