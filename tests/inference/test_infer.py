@@ -559,6 +559,7 @@ def test_values_may_decide_what_runs_and_what_is_looked_at_stays(flow):
 
 ENDS = {
     "at once": lambda p: (p > 0.2).all(),
+    "at once, but of strong weights": lambda p: (p > 1e-3).all(),
     "by a length": lambda p: len(p[p > 0.6]) > 1,
     "by places": lambda p: len((p.flatten() > 0.9).nonzero()) > 1,
     "never": lambda p: (p > 1).any(),

@@ -376,6 +376,16 @@ LOOKED_UP = {  # → the words that it has
         {"l": 6, "keys": 7, "values": 5},
         {"keys": stacked(6, 7), "values": stacked(7, 5), "h": nn.Linear(5, 2)},
     ),
+    "rows of one table by the nearest of another": (
+        lambda s, x: s.h(s.values.index_select(0, torch.cdist(s.l(x), s.centres).argmin(-1))),
+        {"l": 6, "centres": 7, "values": 5},
+        {"centres": stacked(7, 6), "values": stacked(7, 5), "h": nn.Linear(5, 2)},
+    ),
+    "rows put into nothing": (
+        lambda s, x: s.h(put(torch.zeros(len(x), 6), x[:, 0] > 0, s.l(x))),
+        {"l": 6},
+        {"h": nn.Linear(6, 2)},
+    ),
     "rows put where a mask is true": (
         lambda s, x: s.h(put(torch.zeros(len(x), 6), x[:, 0] > 0, s.l(x)) + s.l(x)),
         {"l": 6},

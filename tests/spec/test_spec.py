@@ -614,6 +614,15 @@ def test_a_size_may_be_looked_up_in_a_configuration_and_what_none_tells_stays():
     assert problems(lambda: fit(spec, shapes, {"n": 5}))[0].startswith("q.0  axis 0 has 12 entries")
     own = read("include: base\nsizes:\n  heads.{i}: 6\n", include={"base": spec}.get)
     assert fit(own, shapes).words["heads.0"] == 6
+    both = read(HEADS + "sizes:\n  heads.{i}: config.n\n  heads.0: 6\n")  # what is stated is not looked up
+    assert fit(both, shapes, {"n": 3}).words["heads.0"] == 6
+
+
+def test_what_no_configuration_tells_holds_all_that_its_axes_have():
+    spec = read("tensors:\n  w: '(h d) s'\n  v: '(d e)'\n  u: '(e f)'\nsizes:\n  h: config.n\n")
+    shapes = {"w": (12, 5), "v": (8,), "u": (6,)}
+    assert fit(spec, shapes).words == {"s": 5}
+    assert fit(spec, shapes, {"n": 3}).words == {"h": 3, "d": 4, "s": 5, "e": 2, "f": 3}
 
 
 def test_a_configuration_and_a_shape_that_disagree_are_an_error():
@@ -723,6 +732,9 @@ def test_specs_that_read_tensors_differently_are_refused_unless_a_configuration_
     assert library.find(shapes, {"architectures": ["Other"]}).spec.name == "other"
     with pytest.raises(SpecError, match="no built-in spec fits"):
         library.find(shapes, {"architectures": ["Third"]})
+    library_of(monkeypatch, any=one.replace("classes: [One]\n", ""), other=other)
+    assert library.find(shapes, {"architectures": ["Other"]}).spec.name == "other"
+    assert library.find(shapes, {"architectures": ["Third"]}).spec.name == "any"
 
 
 def test_tensors_that_no_spec_is_near_to_are_told_why_they_are_no_chain_either():

@@ -71,3 +71,14 @@ def test_a_kick_moves_units_and_stays_in_the_groups():
     moved = (after.permutations["h"] != element.permutations["h"]).sum()
     assert moved == round(starts.KICK * 40)
     assert sorted(after.maps["d"].flatten().tolist()) == sorted(element.maps["d"].flatten().tolist())
+
+
+def test_a_kick_leaves_units_that_are_turned_together_as_they_are():
+    fitted = fit(
+        parse('tensors: {a: "h .", b: "h", c: "g h", d: ". g"}\ngroups: {g: O}', name="test"), SHAPES
+    )
+    element = drawn(fitted, 3)
+    after = starts.jolted(element, fitted, torch.Generator().manual_seed(0))
+    acts.check(after, fitted)
+    assert torch.equal(after.maps["g"], element.maps["g"])
+    assert not torch.equal(after.permutations["h"], element.permutations["h"])
