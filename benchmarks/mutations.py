@@ -5,9 +5,9 @@
 Mutants: an axis loses its word, a tensor loses all of them, two axes of a tensor are exchanged, an axis gets
 another word of its size, or a new one of its own, two factors of an axis are exchanged. Whether a mutant is
 truly wrong is decided without the proof: weights of its own making at three scales, signs and all, other
-inputs, tensors permuted as files are, outputs compared in float64. Above 1e-9 relative in any of them it is
-wrong; one that is right is another valid spec, whose refusal would be a mistake, too. Some are valid since a
-tensor has no effect at all (a key's bias). Exits with 1 if a wrong mutant is accepted.
+inputs, tensors permuted as files are, some words or all, outputs compared in float64. Above 1e-9 relative in
+any of them it is wrong; one that is right is another valid spec, whose refusal would be a mistake, too. Some
+are valid since a tensor has no effect at all (a key's bias). Exits with 1 if a wrong mutant is accepted.
 
 Built-in networks, and small ones of the structures where proofs are hard; rows of timm and transformers run
 where these are installed (`--rows`).
@@ -46,6 +46,7 @@ from rebasin_cli.spec.spec import FittedSpec
 from rebasin_cli.symmetry import permutation
 
 GAINS = (0.3, 1.0, 3.0)  # of the weights by which truth is decided
+DRAWS = 8  # of weights, inputs and orders, at each of them
 WRONG = 1e-9
 HEADING = ("network", "tensors", "words", "mutants", "valid", "wrong", "accepted wrong", "refused valid")
 
@@ -246,6 +247,8 @@ def mutants(fitted: FittedSpec, rng: random.Random) -> Iterator[tuple[str, Fitte
         for name, found in fitted.tensors.items()
     }
     names = [name for name, places in moving.items() if places]
+    if not names:
+        return
     kinds = (_drop, _forget, _swap, _join, _tear, _turn)
     # all places of a list have one line, which begins with the word of its places
     lists = {name: fitted.places.get(name, (name, 0))[0] for name in axes}
@@ -330,12 +333,14 @@ def is_wrong(case: Case, mutant: FittedSpec, seed: int) -> bool:
     """Whether any weights at all tell the permuted network from the other, without the proof's means."""
     state = {key: tensor.clone() for key, tensor in case.network.state_dict().items()}
     try:
-        return any(_differs(case, mutant, state, gain, seed + k) for k, gain in enumerate(GAINS))
+        gains = enumerate(GAINS * DRAWS)
+        return any(_differs(case, mutant, state, gain, seed + k, some=k >= len(GAINS)) for k, gain in gains)
     finally:
         case.network.float().load_state_dict(state)
 
 
-def _differs(case: Case, mutant: FittedSpec, state: dict, gain: float, seed: int) -> bool:
+def _differs(case: Case, mutant: FittedSpec, state: dict, gain: float, seed: int, some: bool) -> bool:
+    """Whether outputs do; where `some`, half of the words stay, or pairs of two units each would move as one."""
     rng = torch.Generator().manual_seed(seed)
     drawn: dict[int, torch.Tensor] = {}
     tensors = {}
@@ -354,6 +359,9 @@ def _differs(case: Case, mutant: FittedSpec, state: dict, gain: float, seed: int
         else:
             tensors[name] = tensor
     words = permutation.random(mutant.words, rng, within=mutant.within)
+    for word, order in words.items():
+        if some and torch.rand((), generator=rng) < 0.5:
+            words[word] = torch.arange(len(order))
     moved = dict(permutation.permuted(tensors, mutant, permutation.carried(words, mutant.within)))
     homes: dict[int, torch.Tensor] = {}
     for name, tensor in case.network.state_dict().items():
