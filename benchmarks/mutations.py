@@ -340,7 +340,7 @@ def is_wrong(case: Case, mutant: FittedSpec, seed: int) -> bool:
 
 
 def _differs(case: Case, mutant: FittedSpec, state: dict, gain: float, seed: int, some: bool) -> bool:
-    """Whether outputs do; where `some`, half of the words stay, or pairs of two units each would move as one."""
+    """Whether outputs do; where `some`, half of the words stay: else pairs of two units move as one."""
     rng = torch.Generator().manual_seed(seed)
     drawn: dict[int, torch.Tensor] = {}
     tensors = {}
