@@ -26,6 +26,8 @@ from ..runtime.text import some
 from . import pieces, torch_writing
 from .around import Around, Slot, fitted
 from .checking import digest, validate
+from .distributed import DistributedFolder
+from .folder import DCP
 from .locate import kind_of_file, locate, read_index
 from .safetensors_format import COPY_AGAIN, SafetensorsFile
 from .torch_file import Shard, TorchFile
@@ -47,7 +49,7 @@ class Checkpoint(Mapping[str, Tensor]):
     """
 
     path: Path
-    format: str  # "safetensors", "sharded" or "torch"
+    format: str  # "safetensors", "sharded", "torch" or "dcp"
     shapes: dict[str, tuple[int, ...]]
     dtypes: dict[str, torch.dtype]
     read: Callable[[str], Tensor]
@@ -206,6 +208,8 @@ def open_checkpoint(
             kind, file = locate(path)
             if kind == "torch":
                 return _open_torch(path, file, key, unsafe_load)
+            if kind == DCP:
+                return _of_envelope(path, DCP, DistributedFolder(file, key))
             if key:
                 raise NoEnvelope(
                     f"{path} holds safetensors: there is nothing to choose with --key", hint="Drop --key."
@@ -293,25 +297,31 @@ def _plain(stored: Mapping[str, Any], path: Path) -> tuple[dict[str, str], tuple
 
 def _open_torch(path: Path, inside: Path, key: str | None, unsafe_load: bool) -> Checkpoint:
     file = TorchFile(inside, key, unsafe_load)
-    shapes = {name: entry.shape for name, entry in file.entries.items()}
-    pieces.check_values(inside, shapes)
     metadata, stale = torch_writing.read(inside)
+    return replace(
+        _of_envelope(path, "torch", file),
+        places=file.found.places,
+        tied=file.tied,
+        unread=file.unread,
+        around=file.around,
+        metadata=metadata,
+        stale=stale,
+    )
+
+
+def _of_envelope(path: Path, format: str, file: TorchFile | DistributedFolder) -> Checkpoint:
+    shapes = {name: entry.shape for name, entry in file.entries.items()}
+    pieces.check_values(path, shapes)
     return Checkpoint(
         path=path,
-        format="torch",
+        format=format,
         shapes=shapes,
         dtypes={name: entry.dtype for name, entry in file.entries.items()},
         read=file.tensor,
         read_rows=file.rows,
         envelope=file.found.envelope,
         parts=file.found.parts,
-        places=file.found.places,
         alternatives=file.found.alternatives,
         stripped=file.found.stripped,
         skipped=file.found.skipped,
-        tied=file.tied,
-        unread=file.unread,
-        around=file.around,
-        metadata=metadata,
-        stale=stale,
     )

@@ -19,6 +19,7 @@ from . import foreign, pieces
 from .safetensors_format import COPY_AGAIN, read_header
 from .torch_file import Shard
 
+DCP = "dcp"  # the format of a folder of torch.distributed.checkpoint
 INDEX = ".safetensors.index.json"
 PERMUTATION = ".perm.safetensors"
 OLD_SUFFIXES = tuple(f"{suffix}.tar" for suffix in TORCH_SUFFIXES)  # which are no archives; read where named
@@ -34,7 +35,8 @@ _PIPELINE, _MODULES = "model_index.json", "modules.json"
 def in_folder(folder: Path) -> tuple[str, Path]:
     """ "sharded" and the index, or the first of shards without one; else the format and the file.
 
-    Raises CheckpointError where the folder is not one model that can be read.
+    Of a folder of DCP that is its metadata. Raises CheckpointError where the folder is not one model that
+    can be read.
     """
     entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     names = [entry.name for entry in entries if entry.is_file()]
@@ -44,10 +46,14 @@ def in_folder(folder: Path) -> tuple[str, Path]:
     weights = [name for name in names if name.endswith(".safetensors") and not name.endswith(PERMUTATION)]
     if found := _one(folder, [name for name in names if name.endswith(INDEX)], weights, "safetensors"):
         return found
-    if wrong := _distributed(folder, names, folders):
-        raise wrong
+    if found := _distributed(folder, names, folders):
+        return found
     others = [name for name in names if name.endswith(TORCH_SUFFIXES)]
     if found := _one(folder, [name for name in names if _TORCH_INDEX.fullmatch(name)], others, "torch"):
+        return found
+    if pieces.METADATA in names:
+        return DCP, folder / pieces.METADATA
+    if found := _one_below(folder, [name for name in folders if not pieces.is_state(name)]):
         return found
     raise _nothing(folder, names, folders)
 
@@ -253,13 +259,32 @@ def _holds_weights(folder: Path) -> bool:
     return any(name.endswith(suffixes) and not pieces.is_state(name) for name in names)
 
 
-def _distributed(folder: Path, names: Sequence[str], folders: Sequence[str]) -> CheckpointError | None:
-    """What frameworks leave that train on many devices."""
-    if any(name.endswith(pieces.DCP) for name in names):
-        return pieces.distributed(folder, folder)
-    for name in folders:
-        if name.startswith("pytorch_model_fsdp_"):
-            return pieces.distributed(folder / name, folder / name)
+def _distributed(folder: Path, names: Sequence[str], folders: Sequence[str]) -> tuple[str, Path] | None:
+    """What frameworks leave that train on many devices: a folder of DCP, or an error of what is none."""
+    if any(name.endswith(".distcp") for name in names):
+        if pieces.METADATA not in names:
+            raise pieces.distributed(folder, folder)
+        return DCP, folder / pieces.METADATA
+    if found := _one_below(folder, [name for name in folders if name.startswith("pytorch_model_fsdp_")]):
+        return found
+    if wrong := _piece_of_run(folder, names, folders):
+        raise wrong
+    return None
+
+
+def _one_below(folder: Path, folders: Sequence[str]) -> tuple[str, Path] | None:
+    """The one folder of DCP among these; a run keeps its optimizer in another beside it."""
+    there = [folder / name for name in folders if (folder / name / pieces.METADATA).is_file()]
+    if len(there) > 1:
+        raise CheckpointError(
+            f"{folder} holds {len(there)} folders of torch.distributed.checkpoint (DCP)",
+            problems=[str(one) for one in there],
+            hint=f"Name one of them, such as {there[0]}.",
+        )
+    return (DCP, there[0] / pieces.METADATA) if there else None
+
+
+def _piece_of_run(folder: Path, names: Sequence[str], folders: Sequence[str]) -> CheckpointError | None:
     if "zero_to_fp32.py" in names or any(name.startswith("global_step") for name in folders):
         whole = [name for name in names if name.endswith(TORCH_SUFFIXES) and is_model(folder, name)]
         return None if whole else pieces.deepspeed(folder, folder)

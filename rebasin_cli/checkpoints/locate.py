@@ -12,19 +12,20 @@ import os
 import stat
 from collections.abc import Collection, Iterator, Set
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from ..errors import CheckpointError
 from ..runtime import files
 from ..runtime.files import TORCH_SUFFIXES
 from ..runtime.text import once
 from . import foreign, pieces, torch_file
-from .folder import INDEX, PERMUTATION, check_named, in_folder, is_model, names_in, shards_of
+from .folder import DCP, INDEX, PERMUTATION, check_named, in_folder, is_model, names_in, shards_of
 from .safetensors_format import COPY_AGAIN, MAX_HEADER
 
 __all__ = ["INDEX", "PERMUTATION", "TORCH_SUFFIXES", "ToCome", "locate", "read_index", "to_come"]
 
 
+SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
 BOM = b"\xef\xbb\xbf"
 
 
@@ -50,16 +51,17 @@ def to_come(places: Set[str]) -> Iterator[None]:
 
 
 def locate(path: Path) -> tuple[str, Path]:
-    """What is there ("safetensors", "sharded" or "torch"), and the file to read.
+    """What is there ("safetensors", "sharded", "torch" or "dcp"), and the file to read.
 
-    Where it is sharded that is the index, or the first of shards that have none: `read_index` knows both.
+    Of a folder of DCP that is its metadata. Where it is sharded it is the index, or the first of shards that
+    have none: `read_index` knows both.
     Raises CheckpointError where it is none of them or a piece of a model, OSError where it cannot be read.
     """
     if _to_come and os.path.realpath(path) in _to_come:
         raise ToCome(f"{path} is still to be made")
     if path.is_dir():
         kind, file = in_folder(path)
-        if kind != "sharded":
+        if kind not in ("sharded", DCP):
             kind = kind_of_file(file)
         return kind, file
     kind = kind_of_file(path)
@@ -137,7 +139,7 @@ def read_index(index: Path) -> dict[str, str]:
     shard_of = parsed.get("weight_map") if isinstance(parsed, dict) else None
     if not isinstance(shard_of, dict) or not shard_of:
         raise CheckpointError(f"{index} is no index of shards: it has no weight_map of tensor names to files")
-    if problems := sorted({repr(file) for file in shard_of.values() if _escapes(file)}):
+    if problems := sorted({repr(file) for file in shard_of.values() if pieces.escapes(file, SUFFIXES)}):
         raise CheckpointError(f"{index} names files that are no weights in its own folder", problems=problems)
     check_named(index, shard_of.values())
     return shard_of
@@ -158,11 +160,3 @@ def _of_headers(first: Path) -> dict[str, str]:
             hint="Save the whole model anew where it was made: these may be pieces cut within the tensors.",
         )
     return shard_of
-
-
-def _escapes(file: object) -> bool:
-    # By its words alone: a shard may well be a link to elsewhere, as in a Hugging Face cache.
-    if not isinstance(file, str) or "\\" in file or "\0" in file:
-        return True
-    parts = PurePosixPath(file)
-    return parts.is_absolute() or ".." in parts.parts or parts.suffix not in (".safetensors", *TORCH_SUFFIXES)

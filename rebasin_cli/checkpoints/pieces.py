@@ -10,7 +10,7 @@ import math
 import re
 import shlex
 from collections.abc import Collection, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..errors import CheckpointError
@@ -20,7 +20,8 @@ SHARD = re.compile(
     r"(?P<stem>.*?)[-_.]?(?P<number>[0-9]{1,6})[-_]of[-_](?P<count>[0-9]{1,6})"
     r"(?P<suffix>\.(safetensors|bin|pt|pth|ckpt))"
 )
-DCP = (".distcp", ".metadata")
+METADATA = ".metadata"
+DCP = (".distcp", METADATA)
 
 MOST_EMPTY = 100_000  # tensors without values: the largest models have as many with values, and few without
 
@@ -46,6 +47,17 @@ MEGATRON_RANK = re.compile(r"mp_rank_[0-9]+(_[0-9]+)*")
 
 
 _ALL = (SHARD, _RANK, _PART, _ZERO, _MP_RANK, _LAYER, _LLAMA, _VERL, _FSDP, _MEGATRON)
+
+
+def escapes(file: object, suffixes: Collection[str]) -> bool:
+    """Whether what should name a file of weights, in its own folder or below, does not, by its words alone.
+
+    A file may well be a link to elsewhere, as in a Hugging Face cache.
+    """
+    if not isinstance(file, str) or "\\" in file or "\0" in file:
+        return True
+    parts = PurePosixPath(file)
+    return parts.is_absolute() or ".." in parts.parts or parts.suffix not in suffixes
 
 
 def is_state(name: str) -> bool:
@@ -128,12 +140,15 @@ def _zero_to_fp32(folder: Path) -> str:
 
 
 def distributed(what: Path, folder: Path) -> CheckpointError:
-    """Of torch.distributed.checkpoint (DCP), as FSDP and Megatron write it."""
+    """Of torch.distributed.checkpoint (DCP), as FSDP and Megatron write it: a file, or not all of it."""
+    if (folder / METADATA).is_file():
+        return CheckpointError(
+            f"{what} is a part of a folder of torch.distributed.checkpoint (DCP)",
+            hint=f"Give the folder: {folder}",
+        )
     return CheckpointError(
-        f"{what} is of torch.distributed.checkpoint (DCP), which keeps a model in pieces, one or more a rank",
-        hint="Make one file of it, and give that: python -m torch.distributed.checkpoint.format_utils "
-        f"dcp_to_torch {_quoted(folder)} whole.pt (which unpickles .metadata: only from a source you trust); "
-        f"of Accelerate's FSDP: accelerate merge-weights {_quoted(folder)} whole/",
+        f"{what} is of torch.distributed.checkpoint (DCP), and its {METADATA} is missing",
+        hint="It is written last: the run may have ended before, or one rank's files alone were copied.",
     )
 
 

@@ -5,6 +5,7 @@ A pickle refers to storages by names; `stored` gives them, and `read` the pickle
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import struct
@@ -13,7 +14,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -27,14 +28,52 @@ PROTOCOL = 1001  # of the old format; pickled second
 MAX_LINE = 1 << 16  # bytes of a name in a pickle
 
 
-def check_zip(path: Path) -> tuple[tuple[int, int], dict[str, tuple[int, int]], bool]:
+Records = tuple[tuple[int, int], dict[str, tuple[int, int]], bool]
+
+
+def check_zip(path: Path, part: tuple[int, int] | None = None) -> Records:
     """Where its pickle and its values lie, as (first byte, bytes); whether bytes are in this machine's order.
 
-    Refuses by name what torch.save did not write.
+    `part`: the first byte and the number of bytes where the zip file is only a part of the file. Refuses by
+    name what torch.save did not write.
     """
-    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        start, size = part or (0, os.path.getsize(path))
+        pickled, found, same = _checked(path, io.BufferedReader(Part(file, start, size), 1 << 12), size)
+    moved = {name: (start + first, count) for name, (first, count) in found.items()}
+    return (start + pickled[0], pickled[1]), moved, same
+
+
+class Part(io.RawIOBase):
+    """A part of a file as a file of its own, for zipfile."""
+
+    def __init__(self, file: BinaryIO, start: int, size: int):
+        self._file, self._start, self._size, self._at = file, start, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        at = offset + (0, self._at, self._size)[whence]
+        if at < 0:
+            raise OSError(errno.EINVAL, "before the beginning")
+        self._at = at
+        return at
+
+    def readinto(self, memory: Any) -> int:
+        count = max(0, min(len(memory), self._size - self._at))
+        self._file.seek(self._start + self._at)
+        got = self._file.readinto(memoryview(memory)[:count])  # type: ignore[attr-defined]
+        self._at += got
+        return int(got)
+
+
+def _checked(path: Path, file: Any, size: int) -> Records:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(file) as archive:
             records = archive.infolist()
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as cause:
         raise CheckpointError(
@@ -63,36 +102,31 @@ def check_zip(path: Path) -> tuple[tuple[int, int], dict[str, tuple[int, int]], 
         )
     if any(record.header_offset + record.file_size > size for record in records):
         raise CheckpointError(f"{path} is damaged: its records are longer than the file", hint=COPY_AGAIN)
-    return _records(path, records)
+    return _records(path, records, file, size)
 
 
-def _records(
-    path: Path, records: Sequence[zipfile.ZipInfo]
-) -> tuple[tuple[int, int], dict[str, tuple[int, int]], bool]:
+def _records(path: Path, records: Sequence[zipfile.ZipInfo], file: Any, size: int) -> Records:
     first = next(record.filename for record in records if record.filename.rpartition("/")[2] == "data.pkl")
     folder, values = first.removesuffix("data.pkl"), f"{first.removesuffix('data.pkl')}data/"
     found: dict[str, tuple[int, int]] = {}
     pickled, order = (0, 0), "little"
-    with open(path, "rb") as file:
-        for record in records:
-            name = record.filename
-            if not name.startswith(values) and name not in (first, f"{folder}byteorder"):
-                continue
-            file.seek(record.header_offset)
-            local = file.read(30)
-            # The local header's own lengths: torch.save pads there, so that values are aligned.
-            start = record.header_offset + 30 + sum(struct.unpack("<HH", local[26:30].ljust(4, b"\0")))
-            if start + record.file_size > os.path.getsize(path):
-                raise CheckpointError(
-                    f"{path} is damaged: its records are longer than the file", hint=COPY_AGAIN
-                )
-            if name == first:
-                pickled = start, record.file_size
-            elif name.startswith(values):
-                found[name.removeprefix(values)] = start, record.file_size
-            else:
-                file.seek(start)
-                order = file.read(min(record.file_size, 16)).decode("latin-1")
+    for record in records:
+        name = record.filename
+        if not name.startswith(values) and name not in (first, f"{folder}byteorder"):
+            continue
+        file.seek(record.header_offset)
+        local = file.read(30)
+        # The local header's own lengths: torch.save pads there, so that values are aligned.
+        start = record.header_offset + 30 + sum(struct.unpack("<HH", local[26:30].ljust(4, b"\0")))
+        if start + record.file_size > size:
+            raise CheckpointError(f"{path} is damaged: its records are longer than the file", hint=COPY_AGAIN)
+        if name == first:
+            pickled = start, record.file_size
+        elif name.startswith(values):
+            found[name.removeprefix(values)] = start, record.file_size
+        else:
+            file.seek(start)
+            order = file.read(min(record.file_size, 16)).decode("latin-1")
     if order not in ("little", "big"):
         raise CheckpointError(f"{path} is damaged or cut off: an unknown order of bytes", hint=COPY_AGAIN)
     return pickled, found, order == sys.byteorder

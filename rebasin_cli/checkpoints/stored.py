@@ -63,8 +63,13 @@ class StoredFile:
         if not reach:
             return torch.empty(shape, dtype=dtype)
         values = torch.empty(reach, dtype=dtype)
-        self._fill(values.view(torch.uint8).numpy().data, start)
+        self.fill(values, start)
         return values.view(shape) if stride is None else values.as_strided(shape, stride)
+
+    def fill(self, values: Tensor, start: int) -> None:
+        """Read what lies from byte `start` on into a tensor that lies row by row in memory."""
+        if values.numel():
+            self._fill(values.view(-1).view(torch.uint8).numpy().data, start)
 
     def _fill(self, memory: memoryview, start: int) -> None:
         """Fill `memory` with the file's bytes from `start` on."""

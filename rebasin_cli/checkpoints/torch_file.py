@@ -234,7 +234,7 @@ def load(path: Path) -> Loaded:
                 f"{path} was not read: {cause}",
                 hint="Save plain weights where it was made: torch.save(model.state_dict(), 'weights.pt')",
             ) from cause
-        except _DAMAGED as cause:
+        except DAMAGED as cause:
             what = "is damaged or cut off" if storages else "is no checkpoint, or a damaged one"
             raise CheckpointError(f"{path} {what}: {_first_line(cause)}", hint=COPY_AGAIN) from cause
     loaded = Loaded(saved, storages.places if storages else None, unread, tuple(sorted(reader.unknown)))
@@ -248,7 +248,7 @@ def load(path: Path) -> Loaded:
 
 
 # What a damaged file brings Python and PyTorch to say. MemoryError and OSError are none of it.
-_DAMAGED = (
+DAMAGED = (
     *(UnpicklingError, ValueError, TypeError, LookupError, AttributeError, RuntimeError, OverflowError),
     *(EOFError, struct.error),
 )

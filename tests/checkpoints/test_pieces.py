@@ -140,14 +140,14 @@ EMPTY = {"module": {"l.weight": torch.empty(0), "n": torch.ones(3)}, "param_shap
 ZERO3 = {"mp_rank_00_model_states.pt": EMPTY, "zero_pp_rank_0_mp_rank_00_optim_states.pt": {"x": 1}}
 MEGATRON = {f"run/iter_0000010/mp_rank_0{n}/model_optim_rng.pt": {"model": NET} for n in (0, 1)}
 PIECES = {
-    "DCP": (DCP, "m", "torch.distributed.checkpoint", "dcp_to_torch"),
-    "a file of DCP": (DCP, "m/__0_0.distcp", "torch.distributed.checkpoint", "dcp_to_torch"),
-    "its metadata": (DCP, "m/.metadata", "torch.distributed.checkpoint", "dcp_to_torch"),
-    "Accelerate's FSDP": (
-        {"m/pytorch_model_fsdp_0/.metadata": b"x", "m/optimizer.bin": {"a": W}},
+    "DCP without metadata": ({"m/__0_0.distcp": b"PK"}, "m", "its .metadata is missing", "written last"),
+    "a file of DCP": (DCP, "m/__0_0.distcp", "a part of a folder of torch.distributed", "Give the folder"),
+    "its metadata": (DCP, "m/.metadata", "a part of a folder of torch.distributed", "Give the folder"),
+    "two of Accelerate's FSDP": (
+        {f"m/pytorch_model_fsdp_{n}/.metadata": b"x" for n in (0, 1)},
         "m",
+        "2 folders of torch.distributed",
         "pytorch_model_fsdp_0",
-        "accelerate merge-weights",
     ),
     "flat parameters": ({"a.pt": {"l._flat_param": W[0], "flat_param": W[0]}}, "a.pt", "FSDP", "FULL_STATE"),
     "a rank of FSDP": ({"pytorch_model_fsdp_rank0.bin": NET}, "pytorch_model_fsdp_rank0.bin", "FSDP", "FULL"),
