@@ -423,7 +423,7 @@ def _of_torch(path: Path, item: _Item) -> Piece | Tensor | None:
     storages = Mapped(path, pickled, records, same)
     reader = Reader(KNOWN, storages.stored, size=pickled[1])
     try:
-        with open(path, "rb") as file:
+        with files.opened(path) as file:
             made = storages.read(Bounded(file, item.length), reader)
     except (*DAMAGED, UnpicklingError) as cause:
         raise CheckpointError(
