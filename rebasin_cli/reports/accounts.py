@@ -13,7 +13,7 @@ from .format import clean, fixed
 
 if TYPE_CHECKING:  # they bring torch, and what a run says of itself has to be told without it
     from ..matchers import MatchResult
-    from ..matchers.accounts import Certificate, Chosen, Mixed
+    from ..matchers.accounts import Certificate, Chosen, Mixed, Setting
     from ..matchers.portfolio.align import Alignment
     from ..proof.prove import Proof
     from ..repair import Repaired
@@ -73,13 +73,14 @@ def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[
     if isinstance(own, Constrained):
         found["constrained"] = [one.plain() for one in own.certificates]
     if isinstance(own, Learned) and own.history:  # it ended with its last step, whatever was left to gain
-        return found | {"history": [dict(row) for row in own.history]}
+        published = {"as_published": [one.plain() for one in own.published]} if own.published else {}
+        return found | published | {"history": [dict(row) for row in own.history]}
     return found | {"converged": result.converged}
 
 
 def search_in_words(result: MatchResult) -> Iterator[str]:
     """What a search decided by itself, in sentences."""
-    from ..matchers.accounts import Constrained, Mixed, Relaxed
+    from ..matchers.accounts import Constrained, Learned, Mixed, Relaxed
 
     own, chosen = result.account, result.chosen
     if chosen is not None:
@@ -89,6 +90,8 @@ def search_in_words(result: MatchResult) -> Iterator[str]:
         yield f"polish: {polished_in_words(result.polished.plain())}"
     if isinstance(own, Relaxed) and own.rounding is not None:
         yield f"rounding: {rounded_in_words(own.rounding.plain())}"
+    if isinstance(own, Learned) and own.published:
+        yield f"as published: {published_in_words(own.published)}"
     if isinstance(own, Mixed):
         yield f"mix: {mixed_in_words(own)}"
     if isinstance(own, Constrained):
@@ -160,6 +163,12 @@ def rounded_in_words(done: Mapping[str, Any]) -> str:
 def _whose(done: Mapping[str, Any]) -> str:
     drawn = done["chosen"].startswith("draw ")
     return f"{done['chosen']} of {done['draws']}" if drawn else f"{done['chosen']} ({done['draws']} draws)"
+
+
+def published_in_words(settings: Sequence[Setting]) -> str:
+    """Every setting with its place in the paper, and what the figures beside them are of."""
+    told = "; ".join(f"{one.name.replace('_', ' ')} {one.value} ({one.place})" for one in settings)
+    return f"{told}. Held-out figures are of training samples, and chose nothing"
 
 
 def mixed_in_words(done: Mixed) -> str:

@@ -238,13 +238,14 @@ def test_moving_the_midpoint_is_moving_the_model_by_longer_steps():
     check(task, kept, plain(task, lambda _: (0.5, 0.5), twice, 2))
 
 
-def test_a_random_mixture_is_another_one_in_each_step():
+@pytest.mark.parametrize(("mixture", "least", "width"), [("uniform", 0.0, 1.0), ("near", 0.4, 0.2)])
+def test_a_random_mixture_is_another_one_in_each_step(mixture, least, width):
     task = problem()
-    options = ste.Options(epochs=2, optimizer="sgd", learning_rate=0.3, share=1.0, mixture="uniform")
+    options = ste.Options(epochs=2, optimizer="sgd", learning_rate=0.3, share=1.0, mixture=mixture)
     kept, _ = states_of(ste, task, options)
 
     def mixtures(done):
-        share = torch.rand((), generator=generator(3, f"mixture {done}")).item()
+        share = least + width * torch.rand((), generator=generator(3, f"mixture {done}")).item()
         return 1 - share, share
 
     assert len({mixtures(k) for k in range(4)}) == 4
@@ -811,30 +812,84 @@ def test_another_network_than_the_models_is_refused():
         )
 
 
-def test_the_published_algorithm_takes_the_last_permutations_and_fixes_its_settings(monkeypatch):
-    """Every step begins at the identity; ours goes on from where it was."""
+def test_the_published_algorithm_is_a_plain_account_of_it():
+    """STE-MM, Algorithm 1, B.2; with one hidden layer matching to convergence is one solve."""
+    task = _of_digits()
+    found = ste_mm.match(task, ste_mm.Options(as_published=True))
+    reference, *others = ({n: t.clone() for n, t in model.items()} for model in task.models)
+    dummies = [{n: t.clone() for n, t in reference.items()} for _ in others]
+    adams = [torch.optim.Adam(dummy.values(), lr=1e-3) for dummy in dummies]
+    steps = 0
+    for epoch in range(10):
+        rng = generator(task.seed, f"order of epoch {epoch}")
+        for inputs, targets in task.data.with_batch_size(256).shuffled(rng):
+            drawn = torch.rand(3, generator=generator(task.seed, f"mixture {steps}"), dtype=torch.float64)
+            shares = (drawn / drawn.sum()).tolist()
+            orders = [_plainly_matched(*pair) for pair in zip(dummies, others, strict=True)]
+            stand = [_reordered(model, order) for model, order in zip(others, orders, strict=True)]
+            mixed = {
+                name: sum(
+                    share * model[name] for share, model in zip(shares, [reference, *stand], strict=True)
+                )
+                for name in reference
+            }
+            point = {name: tensor.float().requires_grad_() for name, tensor in mixed.items()}
+            outputs = torch.func.functional_call(task.network, point, (inputs,))
+            gradients = torch.autograd.grad(F.cross_entropy(outputs, targets), list(point.values()))
+            for dummy, adam, share in zip(dummies, adams, shares[1:], strict=True):
+                for tensor, gradient in zip(dummy.values(), gradients, strict=True):
+                    tensor.grad = share * gradient
+                adam.step()
+            steps += 1
+    assert steps == found.sweeps == 10 * 2  # all 300 samples, 256 a batch
+    last = [_plainly_matched(*pair) for pair in zip(dummies, others, strict=True)]
+    for perms, order, model in zip(found.permutations, last, task.models[1:], strict=True):
+        assert torch.equal(perms["h0"], order) and not torch.equal(order, torch.arange(len(order)))
+        assert not torch.equal(order, _plainly_matched(reference, model)), "the search moved nothing"
+    told = {it.name: (it.value, it.place) for it in found.account.published}
+    assert told["batch_size"] == (256, "B.2") and told["epochs"] == (10, "B.2")
+    assert told["training_samples"] == ("all", "Algorithm 1")
+    assert found.objective_after == pytest.approx(-found.account.history[-1]["held_out_loss"])
+
+
+def _plainly_matched(dummy, model):
+    one, two = (
+        torch.cat([its["layers.0.weight"], its["layers.0.bias"][:, None], its["head.weight"].T], 1).double()
+        for its in (dummy, model)
+    )
+    return torch.as_tensor(linear_sum_assignment((one.detach() @ two.T).numpy(), maximize=True)[1])
+
+
+def _reordered(model, order):
+    moved = {name: tensor[order] for name, tensor in model.items() if name.startswith("layers.")}
+    return moved | {"head.weight": model["head.weight"][:, order], "head.bias": model["head.bias"]}
+
+
+def test_the_published_algorithm_fixes_its_settings():
+    for changed in ({"epochs": 3}, {"share": 0.5}, {"init": "wm"}, {"optimizer": "sgd"}, {"limit": 9}):
+        with pytest.raises(UsageError, match="--as-published fixes"):
+            ste_mm.Options(as_published=True, **changed)
+    with pytest.raises(UsageError, match="batches of 256 samples, and the first of this loader has 16"):
+        ste_mm.match(problem(count=3), ste_mm.Options(as_published=True))
+
+
+def test_the_published_algorithm_matches_from_the_identity_in_every_step(monkeypatch):
     placed = []
     place = Followers.place
     monkeypatch.setattr(Followers, "place", lambda self, found: placed.append(found) or place(self, found))
     found = ste_mm.match(_of_digits(), ste_mm.Options(as_published=True))
-    steps = found.sweeps
-    assert steps == 10 * 3  # epochs, batches of each
     same = [
         torch.equal(perm, torch.arange(len(perm))) for sets in placed for s in sets for perm in s.values()
     ]
-    assert len(placed) == steps + 1 and all(same)
-    assert found.objective_after == pytest.approx(-found.account.history[-1]["held_out_loss"])
+    assert len(placed) == found.sweeps + 2 and all(same)  # and where it begins
     assert found.account.init == "identity"
-    for changed in ({"epochs": 3}, {"share": 0.5}, {"init": "wm"}, {"optimizer": "sgd"}):
-        with pytest.raises(UsageError, match="--as-published fixes"):
-            ste_mm.Options(as_published=True, **changed)
 
 
 def _of_digits():
     networks = []
-    for seed in (0, 1):
+    for seed in (0, 1, 2):
         torch.manual_seed(seed)
-        networks.append(MLP([64, 6, 10]))
+        networks.append(MLP([64, 24, 10]))
     models = tuple(network.state_dict() for network in networks)
     fitted = fit(library.load("mlp"), {name: tuple(tensor.shape) for name, tensor in models[0].items()})
     data = open_data("digits", "train", limit=300).with_batch_size(100)

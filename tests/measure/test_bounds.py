@@ -51,6 +51,21 @@ def test_losses_keep_the_bound_and_alignment_lowers_it_at_every_t(seed):
     assert plain.bound[0] == pytest.approx(plain.loss[0]) and plain.bound[-1] == pytest.approx(plain.loss[-1])
 
 
+def test_the_recursion_over_two_hidden_layers_by_hand():
+    """One unit a layer, one sample x = 1, so all norms are plain numbers; t = ¼."""
+
+    one = torch.ones(1, 1, dtype=torch.float64)
+    a = [(weight * one, torch.zeros(1).double()) for weight in (1, 2, 3)]  # values 1, 2; output 6
+    b = [(weight * one, torch.zeros(1).double()) for weight in (2, 5, 7)]  # 2, 10; 70
+    found = theorem.bounds(a, b, one, one * 0, points=5)
+    # D = 1, 8; b_1 = (¼, ¾); base = ¾·2·¼ + ¼·5·¾ = 1.3125; b_2 = (1.3125 + ¼·8, 1.3125 + ¾·8)
+    # bound = ¾·3·3.3125 + ¼·7·7.3125 + ¾·6 + ¼·70
+    assert found.bound[1] == pytest.approx(0.75 * 3 * 3.3125 + 0.25 * 7 * 7.3125 + 0.75 * 6 + 0.25 * 70)
+    # at t = ½: b_1 = ½, ½; base = ½·2·½ + ½·5·½ = 1.75
+    assert [row["bound"] for row in found.layers] == pytest.approx([0.5, 1.75 + 0.5 * 8])
+    assert [row["distance"] for row in found.layers] == [1, 8]
+
+
 def tight(last):
     """Units that all rise by the same from A to B and stay above 0, read by rows of opposite signs."""
     row = torch.tensor([1.0, -1, 2], dtype=torch.float64)

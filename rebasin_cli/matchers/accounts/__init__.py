@@ -32,14 +32,25 @@ class Begun:
 
 
 @dataclass(frozen=True)
+class Setting(Plain):
+    """What a search was fixed to, and the place in its paper that says so."""
+
+    name: str
+    value: Any
+    place: str
+
+
+@dataclass(frozen=True)
 class Learned(Begun):
     """Of a search that learns: a row of figures for every time that it looked at held-out samples.
 
     "step", "loss", "held_out_loss", "held_out_accuracy", "held_out_calibrated" (the loss at the best
-    temperature), without what is no number; "model" where models were matched one after the other.
+    temperature), without what is no number; "model" where models were matched one after the other. One that
+    ran as `published`, with these settings, learns from those samples, too, and chooses nothing by them.
     """
 
     history: tuple[Mapping[str, float], ...] = ()
+    published: tuple[Setting, ...] = ()
 
 
 @dataclass(frozen=True)

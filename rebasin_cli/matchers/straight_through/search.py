@@ -31,7 +31,7 @@ from ...symmetry.lists import without_lists
 from ...symmetry.permutation import permuted
 from ...types import Permutations
 from .. import MatchResult, Problem, State, kept
-from ..accounts import Learned
+from ..accounts import Learned, Setting
 from .history import LOOKED, packed, unpacked
 from .mixture import Mixture
 from .ordered import Ordered
@@ -50,16 +50,22 @@ Weights = Callable[[torch.Generator, int], torch.Tensor]  # of the models (n,), 
 
 
 def search(
-    problem: Problem, options: Training, weights: Weights, *, scale: float = 1.0, literal: bool = False
+    problem: Problem,
+    options: Training,
+    weights: Weights,
+    *,
+    scale: float = 1.0,
+    literal: Sequence[Setting] = (),
 ) -> MatchResult:
     """The best permutations by the held-out loss at the models' mean, at its best temperature.
 
     That is looked at twice an epoch, once where a loader does not say how long an epoch is. The objective is
     the loss as it is, in nats, negative; before, where the search started. `weights` draws each step's
-    mixture, reference first; `scale` multiplies what the optimizer does. With `literal` models are matched to
-    their dummies from the identity to convergence in each step, and the last permutations are the result,
-    whatever their loss. Raises UsageError without a network or data and for a state that lacks something,
-    SpecError for lists, DataError and NetworkError for what is wrong with network and data.
+    mixture, reference first; `scale` multiplies what the optimizer does. With `literal`, the settings of a
+    published program, models are matched to their dummies from the identity to convergence in each step, no
+    training samples are held out, and the last permutations are the result, whatever their loss. Raises
+    UsageError without a network or data and for a state that lacks something, SpecError for lists, DataError
+    and NetworkError for what is wrong with network and data.
     """
     if problem.network is None or problem.data is None:
         raise UsageError(
@@ -83,9 +89,15 @@ class Run(Learner):
     """
 
     def __init__(
-        self, problem: Problem, options: Training, weights: Weights, scale: float, *, literal: bool = False
+        self,
+        problem: Problem,
+        options: Training,
+        weights: Weights,
+        scale: float,
+        *,
+        literal: Sequence[Setting] = (),
     ):
-        self.literal = literal
+        self.literal = tuple(literal)
         self.problem, self.options, self.weights, self.seed = problem, options, weights, problem.seed
         self.mixture = Mixture(problem, options.precision)
         reference, *rows = self.mixture.rows
@@ -105,7 +117,7 @@ class Run(Learner):
         flat = self.mixture.flat
         ordered = [follower for follower in made if isinstance(follower, Ordered)]
         self.turning = Turning(problem, options, flat, rows, ordered) if problem.groups else None
-        self.train, self.held = _parts(problem, options)
+        self.train, self.held = _parts(problem, options, whole=bool(literal))
         least = self.mixture.normed + 1
         self.passes = Passes(self.train, self.seed, options.epochs, options.limit, least)
         self.rate = options.learning_rate or RATES[options.optimizer]
@@ -141,6 +153,8 @@ class Run(Learner):
         self.followers.place(found)
         if start is not None and len(self.dummies) > 1:
             self._draw_in(found)
+        if self.literal:
+            self._matched()
         self.look()
 
     def _resume(self, start: State) -> None:
@@ -204,14 +218,18 @@ class Run(Learner):
         if self.turning is not None:
             total = self.passes.notes.get("steps")
             self.turning.step(gradient, self.share, 1 - self.done / total if total else 1.0)
-        if self.literal:
-            words = self.problem.fitted.words
-            self.followers.place([permutation.identity(words)] * len(self.dummies))
-        moved, units = self.followers.solve(self.quota)
-        for _ in range(CONVERGED if self.literal and moved else 0):
-            if not self.followers.solve(self.quota)[0]:
-                break
+        moved, units = self._matched() if self.literal else self.followers.solve(self.quota)
         self.changed = moved / max(1, units)
+
+    def _matched(self) -> tuple[int, int]:
+        """Every model near to its dummy, from the identity to convergence; as `solve`, of the first sweep."""
+        words = self.problem.fitted.words
+        self.followers.place([permutation.identity(words)] * len(self.dummies))
+        moved, units = self.followers.solve(math.inf)
+        for _ in range(CONVERGED if moved else 0):
+            if not self.followers.solve(math.inf)[0]:
+                break
+        return moved, units
 
     def tell(self, loss: float) -> None:
         self.notes = {"loss": loss, "changed": self.changed}
@@ -289,19 +307,20 @@ class Run(Learner):
             self.done,
             solves,
             True,
-            account=Learned(self.init, looks),
+            account=Learned(self.init, looks, self.literal),
         )
 
     def close(self) -> None:
         self.followers.close()
 
 
-def _parts(problem: Problem, options: Training) -> tuple[Any, Any]:
-    """The samples to train on, and those that are held out."""
+def _parts(problem: Problem, options: Training, *, whole: bool = False) -> tuple[Any, Any]:
+    """The samples to train on, and those that are held out; `whole`: only looked at, as others are, too."""
     data = problem.given_data
     if options.limit is not None and isinstance(data, Data):
         data = data.subset(options.limit, problem.seed)
-    return held_out(data, derive(problem.seed, "held out"), HELD_OUT)
+    train, held = held_out(data, derive(problem.seed, "held out"), HELD_OUT)
+    return (data if whole else train), held
 
 
 def initial(problem: Problem, options: Training) -> Sequence[Permutations]:
