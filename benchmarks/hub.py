@@ -1,6 +1,6 @@
 """Folders as hubs hold them, each by its own name: aligned, merged, and read back by the package of each.
 
-    python benchmarks/hub.py [--rows NAME;…] [--kept FILE] [--again]
+    python benchmarks/hub.py [--rows NAME;…] [--kept FILE] [--again] [--before TREE]
 
 Folders are made with the real packages, of small configurations of full structure with random weights, two
 seeds each, and `rebasin align A/ B/ -o OUT/` and `rebasin merge A/ B/ -o OUT/` run on the folders alone.
@@ -9,7 +9,10 @@ imported the packages (which takes the seconds that the last line tells): proces
 the largest resident size. "words" and "digits" are the words of the spec and the decimal logarithm of the
 number of its symmetries. "aligned": how far the outputs of the aligned folder, loaded by `from_pretrained`,
 are from those of the folder that it was made of, relative to the largest of them; "merged": how far the
-weights of the merged folder, loaded so, are from the mean of A and the aligned B.
+weights of the merged folder, loaded so, are from the mean of A and the aligned B. Outputs are those that are
+the network's function, without caches and other records of its inside; of a weight that a network makes of
+several tensors, as weight norm does, the mean is that of the weight. "before" is how the same `align` ends in
+the program of another tree.
 
 Rows with "as large as it is" take the configuration of a network that people use, and shapes without
 values: the spec of its twins is fitted to them, and nothing is written.
@@ -28,6 +31,7 @@ import json
 import multiprocessing
 import os
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -43,10 +47,13 @@ from packages import torchvision
 from rebasin_cli.__main__ import main as run
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.networks import hub
+from rebasin_cli.networks.returned import Kept
 from rebasin_cli.session.twins import spec_of
 from rebasin_cli.spec.fitting import fit
 
-HEADING = ("date", "folder", "seconds", "memory, MB", "words", "digits", "proven", "aligned", "merged")
+HEADING = (
+    *("date", "folder", "before", "seconds", "memory, MB", "words", "digits", "proven", "aligned", "merged"),
+)
 
 TEXT = {
     "vocab_size": 50, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -210,15 +217,24 @@ def load(folder: Path, row: str, kind: type) -> torch.nn.Module:
 
 
 def outputs(network: torch.nn.Module, folder: Path) -> list[torch.Tensor]:
-    """All tensors of numbers that it returns for a batch by its own configuration."""
+    """What of all that it returns for a batch by its own configuration is its function."""
     name = hub.of_folder(folder)
     assert name is not None
     batch = hub.build(name).example_batch(torch.Generator().manual_seed(0))
     with torch.no_grad():
         found = network(**batch) if isinstance(batch, dict) else network(batch)
-    found = found.to_tuple() if hasattr(found, "to_tuple") else found
-    many = found if isinstance(found, (tuple, list)) else [found]
-    return [one for one in many if isinstance(one, torch.Tensor) and one.is_floating_point()]
+    return [one for one in Kept().of(found).tensors if one.is_floating_point()]
+
+
+def weights(network: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Its tensors; in place of those that a weight is made of, the weight."""
+    found = dict(network.state_dict())
+    for name, module in network.named_modules():
+        for own in getattr(module, "parametrizations", {}):
+            parts = f"{name}.parametrizations.{own}."
+            found = {key: tensor for key, tensor in found.items() if not key.startswith(parts)}
+            found[f"{name}.{own}"] = getattr(module, own).detach()
+    return found
 
 
 # ------------------------------------------------------------------------------------------------ figures
@@ -234,13 +250,14 @@ def command(*words: object) -> dict[str, Any]:
     return {"code": code, "out": out.getvalue(), "err": err.getvalue()}
 
 
-def small(row: str, work: Path) -> dict[str, Any]:
+def small(row: str, work: Path, before: Path | None) -> dict[str, Any]:
     networks = [made(row, seed) for seed in range(2)]
     a, b, aligned, merged = (work / name for name in ("a", "b", "aligned", "merged"))
     for network, folder in zip(networks, (a, b), strict=True):
         folder.mkdir()
         save(network, folder, row)
-    found = apart(align, work)
+    ended = {"before": earlier(before, work)} if before else {}
+    found = apart(align, work) | ended
     if "why" in found:
         return found
     loaded = load(aligned, row, type(networks[1]))
@@ -251,8 +268,8 @@ def small(row: str, work: Path) -> dict[str, Any]:
     plain = command("merge", a, b, "--copy-files", "--repair", "none", "-o", f"{merged}/")
     if plain["code"]:
         return found | {"why": f"merge: {plain['err'].strip()}"}
-    mean = load(merged, row, type(networks[1])).state_dict()
-    ends = networks[0].state_dict(), loaded.state_dict()
+    mean = weights(load(merged, row, type(networks[1])))
+    ends = weights(networks[0]), weights(loaded)
     found["merged"] = max(
         float((tensor - (ends[0][name] + ends[1][name]) / 2).abs().max())
         for name, tensor in mean.items()
@@ -269,6 +286,15 @@ def align(work: Path) -> dict[str, Any]:
     name = hub.of_folder(work / "a")
     assert name is not None
     return found | spec(name, dict(open_checkpoint(work / "a").shapes))
+
+
+def earlier(tree: Path, work: Path) -> str:
+    """How the same command ends in the program of another tree."""
+    words = [sys.executable, "-m", "rebasin_cli", "align", "a", "b", "-o", "before.safetensors"]
+    done = subprocess.run(
+        words, cwd=work, env=os.environ | {"PYTHONPATH": str(tree)}, capture_output=True, check=False
+    )
+    return f"exit {done.returncode}"
 
 
 def used() -> dict[str, float]:
@@ -335,19 +361,19 @@ def apart(work: Callable[..., dict[str, Any]], *given: Any) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------------- rows
 
 
-def figures(row: str) -> dict[str, Any]:
+def figures(row: str, before: Path | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as work, tempfile.TemporaryDirectory() as cache:
         os.environ["XDG_CACHE_HOME"] = cache  # nothing of an earlier row is kept
-        return (large if row in LARGE else small)(row, Path(work))
+        return large(row, Path(work)) if row in LARGE else small(row, Path(work), before)
 
 
 def line(row: str, told: dict[str, Any]) -> str:
     name = f"{row}, as large as it is" if row in LARGE else row
     if "why" in told:
-        return f"| {told['date']} | {name} | {' '.join(told['why'].split())} |"
+        return f"| {told['date']} | {name} | {told.get('before', '')} | {' '.join(told['why'].split())} |"
     cells = (
-        told["date"], name, f"{told['seconds']:.1f}", told["memory"], told["words"], f"{told['log10']:.1f}",
-        told["on"].partition(" of ")[0],
+        told["date"], name, told.get("before", ""), f"{told['seconds']:.1f}", told["memory"],
+        told["words"], f"{told['log10']:.1f}", told["on"].partition(" of ")[0],
         "" if row in LARGE else f"{told['aligned']:.0e}", "" if row in LARGE else f"{told['merged']:.0e}",
     )  # fmt: skip
     return f"| {' | '.join(map(str, cells))} |"
@@ -360,6 +386,7 @@ def main() -> None:
     parser.add_argument("--rows", metavar="NAME;…", default=";".join(ROWS))
     parser.add_argument("--kept", metavar="FILE", type=Path, default=Path("hub.json"))
     parser.add_argument("--again", action="store_true", help="rows that are kept, too")
+    parser.add_argument("--before", metavar="TREE", type=Path, help="sources of the program to compare with")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -376,7 +403,7 @@ def main() -> None:
     print(f"| {' | '.join(HEADING)} |\n|{'---|' * len(HEADING)}", flush=True)
     for row in options.rows.split(";"):
         if row not in kept or options.again:
-            kept[row] = apart(figures, row) | {"date": str(date.today())}
+            kept[row] = apart(figures, row, options.before) | {"date": str(date.today())}
             options.kept.write_text(json.dumps(kept, indent=1))
         print(line(row, kept[row]), flush=True)
     print(f"\nThe imports took {imports:.1f} s.")
