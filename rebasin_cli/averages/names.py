@@ -70,7 +70,7 @@ def agreed(models: Sequence[Tensors], called: Sequence[str] = ()) -> tuple[list[
     for k, name in enumerate(called[1:], start=1):
         made[k], lines = _retied(made, k, name, called[0])
         told += lines
-    return made, told
+    return made, told + [*_torn(made, called)]
 
 
 def _prefixed(first: Tensors, model: Tensors, name: str, as_in: str) -> tuple[Tensors, list[str]]:
@@ -231,6 +231,32 @@ def _ties(having: Tensors, lacking: Tensors, models: Sequence[Tensors]) -> Itera
             if all(_are_one(model, copy, kept) for model in both):
                 yield copy, kept
                 break
+
+
+def _torn(models: Sequence[Tensors], called: Sequence[str]) -> Iterator[str]:
+    """A line for each two tensors that are one in some models, and two in others.
+
+    Looked at are ties in memory, and embeddings with layers of their shape that give logits.
+    """
+    groups = {group for model in models for group in getattr(model, "tied", ())}
+    pairs = {(group[0], other): True for group in sorted(groups) for other in group[1:]}
+    for plan in map(plan_of, models):
+        by_plan: dict[object, list[str]] = {}
+        for name in (name for name in plan if EMBEDDING.search(name) and len(plan[name][1]) > 1):
+            by_plan.setdefault(plan[name], []).append(name)
+        heads = (name for name in plan if LOGITS.search(name) and not EMBEDDING.search(name))
+        pairs |= {(one, head): True for head in heads for one in by_plan.get(plan[head], ())}
+    for one, other in [*pairs][:MOST] if len({*map(id, models)}) > 1 else ():
+        both = [k for k, model in enumerate(models) if one in model and other in model]
+        tied = [k for k in both if _are_one(models[k], one, other)]
+        apart = [k for k in both if k not in tied and not equal_values(models[k], one, other)]
+        alone = [k for k, model in enumerate(models) if k not in both and (one in model or other in model)]
+        first, two, third = (" and ".join(called[k] for k in some) for some in (tied, apart, alone))
+        if tied and apart:
+            yield f"{one} and {other} are one tensor in {first}, and two in {two}: they are taken as two"
+        elif apart and alone:
+            may = f"{third} has one of them, and may use it for both (saved under both names it has two)"
+            yield f"{one} and {other} are two tensors in {two}; {may}"
 
 
 def _are_one(model: Tensors, one: str, other: str) -> bool:

@@ -203,7 +203,26 @@ def test_a_tie_is_one_in_all_models_that_have_both_tensors():
     assert "lm_head.weight" in agreed([twice, once, more])[0][1]
     more["lm_head.weight"] = more["lm_head.weight"] * 2
     for models in ([twice, once, more], [once, twice, more], [twice, more, once]):
-        assert agreed(models)[1] == []
+        called = ["it" if model is more else "another" for model in models]
+        (line,) = agreed(models, called)[1]
+        assert line.startswith("embed.weight and lm_head.weight are ") and "in it" in line
+
+
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+def test_one_tensor_here_and_two_there_is_told(tmp_path, suffix):
+    write = write_safetensors if suffix == "safetensors" else lambda path, tensors: torch.save(tensors, path)
+    for name, seed, apart in (("a", 0, 0), ("b", 1, 1), ("c", 2, 0)):
+        body, _ = tied(seed)
+        write(tmp_path / f"{name}.{suffix}", body | {"lm_head.weight": body["embed.weight"] + apart})
+    if suffix == "pt":
+        for name, seed in (("a", 0), ("c", 2)):
+            body, _ = tied(seed)
+            torch.save(body | {"lm_head.weight": body["embed.weight"]}, tmp_path / f"{name}.pt")
+    a, b, c = (open_checkpoint(tmp_path / f"{name}.{suffix}") for name in "abc")
+    line = "embed.weight and lm_head.weight are one tensor in {}, and two in {}: they are taken as two"
+    assert agreed([a, b, c], "ABC")[1] == [line.format("A and C", "B")]
+    assert agreed([b, a], "BA")[1] == [line.format("A", "B")]
+    assert agreed([a, c])[1] == agreed([b, b])[1] == []
 
 
 def test_a_tie_of_another_vocabulary_stays_one():

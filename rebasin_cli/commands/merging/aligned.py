@@ -66,6 +66,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         options |= {"heads": aside.how} if aside else {}
         meta = provenance.of_session(session, options=options, proof=proof.account, like=session.models)
         if aside is None:
+            output = configs.fitted(output, session.models, session.models[0].shapes, session.say)
             added = done.repaired.added if done.repaired else ()
             written = write(output, tensors, session.models[0], meta, added=added, say=session.say)
         else:

@@ -17,6 +17,7 @@ from ...session.subjects import Search
 from ..verbs import provenance, repairs
 from ..verbs.outputs import Output, write
 from ..verbs.repairs import RepairPlan
+from . import configs
 from .average import Average
 
 ABLE = ("auto", "none", "reset")
@@ -92,5 +93,6 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     tensors, options, account = repairs.finish(session, repair, replaced(merged, done.tensors), done)
     options |= {"curve": kept.digest, "at": at}
     meta = provenance.of_session(session, method="curve", options=options, like=session.models)
+    output = configs.fitted(output, [a, b], a.shapes, session.say)
     written = write(output, tensors, a, meta, say=session.say)
     return {"written": written, "curve": kept.kind, "at": at} | account

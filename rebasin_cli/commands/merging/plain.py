@@ -14,7 +14,6 @@ import torch
 from ...averages.combining import combined
 from ...averages.kinship import alike
 from ...averages.mixing import BLOCK
-from ...averages.names import equal_values
 from ...averages.parts import Parts, parts_of
 from ...checkpoints import destination
 from ...checkpoints.checkpoint import Checkpoint
@@ -194,18 +193,8 @@ def _tell(
         say(f"these differ among the models: {some(others, SHOWN)}")
     if mean.heads and not parts.heads:
         say(f"--heads {mean.heads} changes nothing: no head differs")
-    for group in dict.fromkeys(group for model in models for group in model.tied):
-        if not all(_tied(model, group) for model in models):
-            say(f"not tied in all models, so their averages differ: {' and '.join(group)}")
     if len({tuple(sorted(map(str, {*model.dtypes.values()}))) for model in models}) > 1:
         say(f"the models have different dtypes: those of {models[0].path} are written")
-
-
-def _tied(model: Checkpoint, group: Sequence[str]) -> bool:
-    """Whether those of these tensors that the model has are one, in memory or by their values."""
-    first, *others = [name for name in group if name in model] or group[:1]
-    stored = any({first, *others} <= {*tied} for tied in model.tied)
-    return stored or all(equal_values(model, first, other) for other in others)
 
 
 def _digests(models: Sequence[Checkpoint]) -> None:

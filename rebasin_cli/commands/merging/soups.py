@@ -23,6 +23,7 @@ from ...session.session import Session
 from ..verbs import endpoints, provenance, repairs, search
 from ..verbs.outputs import Output, write_as_planned
 from ..verbs.search import prove
+from . import configs
 from .average import Average
 
 
@@ -100,6 +101,9 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     )
     looked = tensors.keys() - {*parts.statistics}
     around = session.models[0]
+    output = configs.fitted(
+        output, [models[k] for k in soup.kept], tensors.shapes, session.say, source=source
+    )
     written = write_as_planned(output, tensors, meta, around=around, looked=looked, say=session.say)
     return {"written": written} | account
 

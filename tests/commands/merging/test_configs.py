@@ -6,11 +6,13 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.commands.merging.configs import fitted, labels_of
 from rebasin_cli.commands.verbs.outputs import Output
+from tests.cli.conftest import rebasin
 
 NAMED = {"id2label": {"0": "cat", "1": "dog"}, "label2id": {"cat": 0, "dog": 1}}
 OTHER = {"id2label": {"0": "x", "1": "y", "2": "z"}, "label2id": {"x": 0, "y": 1, "z": 2}}
@@ -128,3 +130,17 @@ def test_odd_configurations_end_nothing(tmp_path, text):
     output = Output(tmp_path / "o.safetensors", copies={"config.json": text.encode()})
     done = fitted(output, [one, one], {"embed.weight": (8, 4)}, lambda line: None, heads="concat")
     assert done.copies == output.copies
+
+
+def test_a_merge_in_one_order_unties_the_configuration_where_one_model_has_two(tmp_path):
+    (tmp_path / "net.yaml").write_text('tensors:\n  embed.weight: ". h"\n  lm_head.weight: ". h"\n')
+    for name, rows in (("a", {"embed": 6, "lm_head": 6}), ("bb", {"embed": 6, "lm_head": 6})):
+        model(tmp_path / name, {"tie_word_embeddings": name == "a"}, **rows)
+    tied = load_file(tmp_path / "a" / "model.safetensors")
+    write_safetensors(tmp_path / "a" / "model.safetensors", tied | {"lm_head.weight": tied["embed.weight"]})
+    found = rebasin(
+        *("merge", tmp_path / "a", tmp_path / "bb", "--spec", tmp_path / "net.yaml", "--method", "wm"),
+        *("--copy-files", "-o", f"{tmp_path / 'o'}/"),
+    )
+    assert found.code == 0 and "are one tensor in" in found.err, found.err
+    assert json.loads((tmp_path / "o" / "config.json").read_text()) == {"tie_word_embeddings": False}
