@@ -238,6 +238,33 @@ def test_moving_the_midpoint_is_moving_the_model_by_longer_steps():
     check(task, kept, plain(task, lambda _: (0.5, 0.5), twice, 2))
 
 
+@pytest.mark.parametrize(("optimizer", "rate"), [("adam", 1), ("sgd", 2)])
+def test_the_midpoint_projected_by_inner_products_is_the_search_that_there_is(optimizer, rate):
+    """Git Re-Basin, appendix G, footnote 2: M̃ starts at A, B is matched to M̃ itself, and M̃ takes the step.
+
+    It moves by the midpoint's gradient, twice that of B̃: Adam does not mind, SGD goes twice as far.
+    """
+    task = problem()
+    options = ste.Options(epochs=2, optimizer=optimizer, learning_rate=0.02 * rate, share=1.0, init="wm")
+    kept, _ = states_of(ste, task, options)
+    reference, other = task.models
+    middle = {name: tensor.clone().requires_grad_() for name, tensor in reference.items()}
+    made = {"adam": torch.optim.Adam, "sgd": lambda *given: torch.optim.SGD(*given, momentum=0.9)}
+    moves, account = made[optimizer](middle.values(), 0.02), []
+    for inputs, targets in [*held_out(task.data, 0)[0]] * 2:
+        similar = slices(middle, task.fitted, "h0") @ slices(other, task.fitted, "h0").T
+        best = torch.from_numpy(linear_sum_assignment(similar.numpy(), maximize=True)[1])
+        mean = {n: (reference[n] + t) / 2 for n, t in permuted(other, task.fitted, {"h0": best}).items()}
+        point = {n: m + (mean[n] - m).detach() for n, m in middle.items()}
+        loss = F.cross_entropy(torch.func.functional_call(task.network, point, (inputs,)), targets)
+        moves.zero_grad()
+        loss.backward()
+        moves.step()
+        account.append((loss.item(), [{n: m.detach().clone() for n, m in middle.items()}]))
+    assert len({tuple(state.tensors["at.0.h0"].tolist()) for state in kept}) > 1  # units did move
+    check(task, kept, account)
+
+
 @pytest.mark.parametrize(("mixture", "least", "width"), [("uniform", 0.0, 1.0), ("near", 0.4, 0.2)])
 def test_a_random_mixture_is_another_one_in_each_step(mixture, least, width):
     task = problem()
