@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..datasets.rotation import check_rotation
 from ..errors import UsageError
 from ..learning.curves import stored, training
 from ..learning.curves.curve import check_families
@@ -40,6 +41,7 @@ from .verbs.outputs import check_outputs
 from .verbs.search import prove, shown
 
 PANEL = "Align and merge"
+UNSAID = ("attack", "rotate")  # of a training that has none
 TRAINED = "Training"  # the panel of what is said of the training
 
 
@@ -71,6 +73,7 @@ class Curve(Loading, Network, DataSet, Screen):
     )
     batch_size: int = again(Training.batch_size, 128)
     augment: bool | None = Training.augment
+    rotate: float | None = Training.rotate
     limit: int | None = Training.limit
     attack: str | None = Training.attack
     method: str | None = again(Method.method, None, help="How B is aligned: {methods}, or none (wm).")
@@ -124,10 +127,13 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
     data = session.open_splits("match", match=None)["match"]
     if how.augment:
         check_augmentation(data)
+    if how.rotate:
+        check_rotation(data)
+        data = replace(data, rotate=how.rotate)
     if output.dry_run:
         return Plan(plans.of_search(session) | _plan(session, data, how))
     inputs, proof = search.inputs(session), prove(session)
-    options = {k: v for k, v in dataclasses.asdict(how).items() if k != "attack" or v}
+    options = {k: v for k, v in dataclasses.asdict(how).items() if k not in UNSAID or v}
     options |= {"batch_size": session.asked.data.batch_size}
     with search.resumable(session, output, options) as state:
         start, found = state.start, None
@@ -178,5 +184,5 @@ def _plan(session: Session, data: Any, how: training.Training) -> dict[str, Any]
         1 + (Attack.parse(how.attack).passes / 3 if how.attack else 0)
     )  # backward is two forward ones
     seconds = None if each is None else passes * each * samples * how.epochs
-    told = {name: value for name, value in dataclasses.asdict(how).items() if name != "attack" or value}
+    told = {name: value for name, value in dataclasses.asdict(how).items() if name not in UNSAID or value}
     return {"curve": told, "samples": samples, "times": plans.estimated(seconds)}

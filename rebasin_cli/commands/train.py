@@ -71,6 +71,7 @@ class Train:
     nesterov: bool | None = option(None, "Which momentum SGD has.", role=PLAIN)
     weight_decay: float | None = Training.weight_decay
     augment: bool | None = Training.augment
+    rotate: float | None = Training.rotate
     precision: str | None = option(None, "float32 or bfloat16; the faster one of this machine.", role=PLAIN)
     init: str | None = option(
         None,

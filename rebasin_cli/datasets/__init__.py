@@ -30,6 +30,7 @@ from ..runtime.seeds import generator
 from .batches import Keyed, Once
 from .loaders import LoaderData, open_loader
 from .normalization import UNIT, USUAL, Normalization, measured
+from .rotation import rotated
 from .samples import MOST_CLASSES, SPLITS, Samples, check
 from .windows import spelled
 
@@ -61,7 +62,7 @@ class Data:
 
     Yields (float32 inputs, int64 targets); of text both are int64, and a window is one sample. The last
     batch may be smaller; a single sample left over joins the batch before it, since BatchNorm cannot be
-    trained or reset on one.
+    trained or reset on one. `rotate`: degrees by which images are turned where they come `shuffled`.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Data:
     augmentation: Callable[[Tensor, torch.Generator], Tensor] | None = None
     mixing: int | None = None
     vocabulary: str | None = None
+    rotate: float | None = None
 
     @property
     def samples(self) -> int:
@@ -131,6 +133,8 @@ class Data:
             inputs = some.inputs
             if augment and self.augmentation is not None:
                 inputs = self.augmentation(inputs, rng)
+            if self.rotate:
+                inputs = rotated(inputs, self.rotate, rng)
             yield self._given(inputs), some.targets
 
     def example(self, size: int = 2) -> Tensor:

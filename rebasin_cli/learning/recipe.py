@@ -32,7 +32,7 @@ class Recipe:
     SGD alone. `weight_decay` is added to the gradient ("adam", "sgd"), or taken from the weights themselves,
     times the learning rate ("adamw"). `precision` is that of the products in training; weights are float32
     throughout. `attack`: train on images that are attacked so (`Attack.parse`). `init`: first weights by a
-    rule (`initial`).
+    rule (`initial`). `rotate`: images are turned by up to so many degrees.
     """
 
     epochs: int
@@ -48,6 +48,7 @@ class Recipe:
     momentum: float | None = None
     nesterov: bool | None = None
     init: str | None = None
+    rotate: float | None = None
 
 
 def default_recipe(
@@ -138,6 +139,7 @@ def check(recipe: Recipe, given: Mapping[str, Any]) -> None:
             ("batch_size", 1 <= recipe.batch_size <= MOST, f"1 to {MOST}"),
             ("learning_rate", 0 < recipe.learning_rate <= STEEPEST, "a positive number"),
             ("weight_decay", 0 <= recipe.weight_decay <= STEEPEST, "0 or more"),
+            ("rotate", 0 <= (recipe.rotate or 0) <= 180, "0 to 180 degrees"),
             ("momentum", 0 <= momentum < 1, "0 or more, and below 1"),
             ("warmup", 0 <= recipe.warmup <= 1, "0 to 1"),
         )

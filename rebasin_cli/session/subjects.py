@@ -272,6 +272,13 @@ class Training:
         "As the data set does it; by default where it does (of curves: with convolutions).",
         role=PLAIN,
     )
+    rotate: float | None = option(
+        None,
+        "Also turn every training image by a random angle, up to so many degrees.",
+        metavar="DEGREES",
+        min=0.0,
+        max=180.0,
+    )
     attack: str | None = option(
         None,
         "Train on attacked images (PGD): ε of pixels, such as 8/255, or eps=0.1,step=0.025,steps=5.",

@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import tarfile
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +17,7 @@ from PIL import Image
 from rebasin_cli import datasets
 from rebasin_cli.datasets import Data, Normalization, Samples, downloads, once, open_data
 from rebasin_cli.datasets.loaders import open_loader
+from rebasin_cli.datasets.rotation import check_rotation, rotated
 from rebasin_cli.datasets.sets import _cifar, cifar10
 from rebasin_cli.errors import DataError, ResourceError, UsageError
 from rebasin_cli.registry import references
@@ -522,6 +524,36 @@ def test_augmentation_crops_within_the_padding_and_mirrors_half():
     assert 150 < mirrored < 250
 
 
+def test_images_are_turned_about_their_middle_each_by_an_angle_of_its_own():
+    image = torch.zeros(1, 1, 8, 12)
+    image[..., 2:6, 4:8] = 200.0
+    images = image.repeat(50, 1, 1, 1)
+    out = rotated(images, 30, torch.Generator().manual_seed(0))
+    again = rotated(images, 30, torch.Generator().manual_seed(0))
+    assert torch.equal(out, again) and len({tuple(it.flatten().tolist()) for it in out}) == 50
+    torch.testing.assert_close(rotated(images, 0, torch.Generator()), images, atol=1e-3, rtol=0)
+    ys, xs = torch.meshgrid(torch.arange(8.0) - 3.5, torch.arange(12.0) - 5.5, indexing="ij")
+    corner = torch.zeros(1, 1, 8, 12)
+    corner[..., 1, 6] = 200.0  # 2½ above the middle, ½ right of it
+    seen = rotated(corner.repeat(200, 1, 1, 1), 90, torch.Generator().manual_seed(1))
+    whole = seen.sum(dim=(1, 2, 3)).clamp_min(1e-9)
+    x, y = ((seen[:, 0] * at).sum(dim=(1, 2)) / whole for at in (xs, ys))
+    angles = torch.atan2(x, -y).rad2deg() - 11.3
+    assert angles.min() < -70 and angles.max() > 70 and angles.abs().max() < 95
+    assert (x.hypot(y) - 6.5**0.5).abs().max() < 0.3  # no farther from the middle, although it is not square
+
+
+def test_only_images_are_turned_and_only_for_training():
+    data = open_data("digits", "train", limit=20)
+    turned = replace(data, rotate=15.0)
+    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(data, turned, strict=True))
+    rngs = [torch.Generator().manual_seed(0) for _ in range(2)]
+    (one, _), (other, _) = next(data.shuffled(rngs[0])), next(turned.shuffled(rngs[1]))
+    assert one.shape == other.shape and not torch.equal(one, other)
+    with pytest.raises(UsageError, match="has no images that could be turned"):
+        check_rotation(open_data("alice", "train"))
+
+
 # --- npz and image folders ------------------------------------------------------------------------------
 
 
@@ -595,6 +627,41 @@ def test_an_image_folder_has_a_class_for_each_folder_and_one_size(tmp_path):
     assert test.source.inputs.shape == (1, 3, 4, 6)
     assert test.source.targets.tolist() == [1]
     assert open_data(f"imagefolder:{tmp_path}?size=5x7", "test").source.inputs.shape == (1, 3, 5, 7)
+
+
+def tiny_imagenet(folder):
+    """Two classes, as the archive lays them out."""
+    write_images(folder / "train", {"n2/images/n2_0.JPEG": (4, 4), "n1/images/n1_0.JPEG": (4, 4)})
+    write_images(folder / "val/images", {"val_0.JPEG": (4, 4), "val_10.JPEG": (4, 4), "val_2.JPEG": (4, 4)})
+    (folder / "wnids.txt").write_text("n2\nn1\n")
+    lines = [f"val_{k}.JPEG\t{name}\t0\t0\t3\t3\n" for k, name in ((0, "n2"), (2, "n1"), (10, "n1"))]
+    (folder / "val/val_annotations.txt").write_text("".join(lines))
+
+
+def test_tiny_imagenet_is_read_as_it_is_published(tmp_path):
+    tiny_imagenet(tmp_path)
+    train, test = (open_data(f"imagefolder:{tmp_path}", split) for split in ("train", "test"))
+    assert train.source.inputs.shape == (2, 3, 4, 4) and train.source.targets.tolist() == [0, 1]
+    assert test.source.targets.tolist() == [1, 0, 0] and train.classes == 2  # by name: 0, 10, 2
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda at: (at / "wnids.txt").write_text("n1\nn3\n"), "other classes than"),
+        (lambda at: (at / "val/images/val_2.JPEG").unlink(), "line 2  val_2.JPEG  no image of that name"),
+        (lambda at: write_images(at / "val/images", {"new.JPEG": (4, 4)}), "new.JPEG  has no line"),
+        (lambda at: (at / "val/val_annotations.txt").write_text("val_0.JPEG\n"), "no class: train has no"),
+        (lambda at: (at / "val/val_annotations.txt").write_text("val_0.JPEG\tn1\n" * 2), "named twice"),
+        (lambda at: (at / "val/val_annotations.txt").write_text("../wnids.txt\tn1\n"), "no image of that"),
+        (lambda at: (at / "val/val_annotations.txt").write_bytes(b"\xff\xfe"), "is no text"),
+    ],
+)
+def test_a_tiny_imagenet_that_is_damaged_is_refused(tmp_path, change, says):
+    tiny_imagenet(tmp_path)
+    change(tmp_path)
+    with pytest.raises(DataError, match=says):
+        open_data(f"imagefolder:{tmp_path}", "test")
 
 
 def test_grey_images_have_one_channel(tmp_path):

@@ -3,6 +3,9 @@
 `val` may stand for `test`. Classes are the folders of `train` in alphabetical order. All images get the size
 of the first training image (bilinear), or that of `imagefolder:DIR?size=32` (or `?size=HEIGHTxWIDTH`); grey
 if that image is grey, else colour. A split is held in memory.
+
+Tiny ImageNet is read as it is published: DIR/train/CLASS/images/*, DIR/val/images/* with their classes in
+DIR/val/val_annotations.txt, DIR/wnids.txt with all classes; in colour.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ NORMALIZATION = UNIT
 CLASSES = None
 
 FOLDERS = {"train": ("train",), "test": ("test", "val", "valid", "validation")}
+ANNOTATIONS = "val_annotations.txt"
 SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"))
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")  # others may start programs (EPS)
 LARGEST = 1 << 14  # pixels on a side
@@ -35,6 +39,9 @@ LARGEST = 1 << 14  # pixels on a side
 
 def load_from(argument: str, split: str) -> Samples:
     folder, size = _parse(argument)
+    if (folder / "val" / ANNOTATIONS).is_file():
+        first, labelled = _tiny(folder, split)
+        return _held(first, labelled, size, "RGB", folder / split)
     train, wanted = _split_folder(folder, "train"), _split_folder(folder, split)
     classes = _folders(train)
     unknown = [name for name in _folders(wanted) if name not in classes]
@@ -45,20 +52,91 @@ def load_from(argument: str, split: str) -> Samples:
             hint=f"Expected {folder}/train/CLASS/*.png and {folder}/test/CLASS/*.png.",
         )
     first = next((path for name in classes for path in _images(train / name)), None)
-    files = [(path, i) for i, name in enumerate(classes) for path in _images(wanted / name)]
-    if first is None or not files:
-        hint = f"Read are {', '.join(sorted(SUFFIXES))}."
-        raise DataError(f"{wanted if first else train} has no images", hint=hint)
+    labelled = [(path, i) for i, name in enumerate(classes) for path in _images(wanted / name)]
+    return _held(first, labelled, size, None, wanted if first else train)
+
+
+def _held(
+    first: Path | None,
+    labelled: Sequence[tuple[Path, int]],
+    size: tuple[int, int] | None,
+    mode: str | None,
+    where: Path,
+) -> Samples:
+    """These images with their classes, of the size of the first, and grey as that is, where nobody says."""
+    if first is None or not labelled:
+        raise DataError(f"{where} has no images", hint=f"Read are {', '.join(sorted(SUFFIXES))}.")
     with _opened(first) as image:
-        mode = "L" if image.mode in ("1", "L", "LA", "I", "I;16") else "RGB"
+        mode = mode or ("L" if image.mode in ("1", "L", "LA", "I", "I;16") else "RGB")
         size = size or (image.height, image.width)
-    shape = (len(files), *size, 1 if mode == "L" else 3)
-    check_memory(f"{wanted}: {len(files)} images of {size[0]}×{size[1]} take", 2 * math.prod(shape))
+    shape = (len(labelled), *size, 1 if mode == "L" else 3)
+    check_memory(f"{where}: {len(labelled)} images of {size[0]}×{size[1]} take", 2 * math.prod(shape))
     pixels = np.empty(shape, np.uint8)
-    for k, (path, _) in enumerate(files):
+    for k, (path, _) in enumerate(labelled):
         pixels[k] = _read(path, mode, size).reshape(shape[1:])
     inputs = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
-    return Samples(inputs, torch.tensor([label for _, label in files]))
+    return Samples(inputs, torch.tensor([label for _, label in labelled]))
+
+
+def _tiny(folder: Path, split: str) -> tuple[Path | None, list[tuple[Path, int]]]:
+    """Tiny ImageNet: its first training image, and the images of a split with their classes.
+
+    Raises DataError with every line of the annotations that is none, or whose image is not there.
+    """
+    train, val = folder / "train", folder / "val"
+    classes = _folders(train) if train.is_dir() else []
+    if (listed := folder / "wnids.txt").is_file():
+        named = {name for line in _lines(listed) if (name := line.strip())}
+        if wrong := sorted(named.symmetric_difference(classes)):
+            raise DataError(
+                f"{train} has other classes than {listed}",
+                problems=[f"{name}  only in {listed.name if name in named else 'train'}" for name in wrong],
+                hint="Unpack the whole archive again.",
+            )
+    if not classes:
+        raise DataError(f"{train} has no class folders", hint=f"Expected {train}/CLASS/images/*.JPEG.")
+    first = next((path for name in classes for path in _images(train / name / "images")), None)
+    if split == "train":
+        return first, [
+            (path, i) for i, name in enumerate(classes) for path in _images(train / name / "images")
+        ]
+    there = {path.name: path for path in _images(val / "images")}
+    labels = {name: i for i, name in enumerate(classes)}
+    found: dict[str, int] = {}
+    problems = []
+    for number, line in enumerate(_lines(val / ANNOTATIONS), start=1):
+        if not line.strip():
+            continue
+        name, label = (*line.rstrip("\r").split("\t"), "")[:2]
+        wrong = (
+            "no image of that name"
+            if name not in there
+            else f"{label or 'no class'}: train has no such class"
+            if label not in labels
+            else "named twice"
+            if name in found
+            else ""
+        )
+        if wrong:
+            problems.append(f"line {number}  {name}  {wrong}")
+        else:
+            found[name] = labels[label]
+    problems += [f"{name}  has no line" for name in there if name not in found and not problems]
+    if problems:
+        raise DataError(
+            f"{val / ANNOTATIONS} does not fit the images",
+            problems=problems,
+            hint="Unpack the archive again.",
+        )
+    return first, [(there[name], label) for name, label in sorted(found.items())]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        with files.opened(path) as file:
+            return file.read().decode().split("\n")
+    except ValueError as cause:
+        raise DataError(f"{path} is no text: {cause}") from cause
 
 
 def _parse(argument: str) -> tuple[Path, tuple[int, int] | None]:

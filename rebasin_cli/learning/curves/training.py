@@ -41,8 +41,8 @@ class Training:
 
     `learning_rate` None: 0.01 for networks with convolutions (the paper's for CIFAR-10), else 0.05. "halving"
     halves it twelve times over all epochs. `augment` None: for networks with convolutions, where the data set
-    says how. `limit`: samples an epoch. `attack`: the images of every batch are attacked at the point that is
-    trained (`networks.attacks`).
+    says how. `rotate`: the degrees of the data, which turns its images. `limit`: samples an epoch. `attack`:
+    the images of every batch are attacked at the point that is trained (`networks.attacks`).
     """
 
     kind: str = "bezier"
@@ -52,6 +52,7 @@ class Training:
     weight_decay: float = 0.0
     schedule: str = "halving"
     augment: bool | None = None
+    rotate: float | None = None
     limit: int | None = None
     attack: str | None = None
 
@@ -66,6 +67,7 @@ class Training:
             ("epochs", self.epochs >= 1),
             ("learning_rate", self.learning_rate is None or 0 < self.learning_rate < math.inf),
             ("weight_decay", 0 <= self.weight_decay < math.inf),
+            ("rotate", 0 <= (self.rotate or 0) <= 180),
         ):
             if not good:
                 raise UsageError(f"{name} is {getattr(self, name)}: that trains no curve")
