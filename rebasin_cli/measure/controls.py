@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -27,37 +28,34 @@ from ..types import Batches, Tensors
 
 
 class Ensemble(Wrapper):
-    """The mean of both models' logits: an upper reference, at twice the cost of one network.
+    """The mean of several models' logits: an upper reference, at the cost of as many networks.
 
     Logits are averaged, not probabilities: that is what a merged network can be hoped to compute. `network`
-    is run with the tensors of `a`, then of `b`, and keeps its own; not on batches that both have `answered`.
+    is run with the tensors of each of `models`, and keeps its own; not on batches that all have `answered`.
     """
-
-    details = {"cost": 2}
 
     def __init__(
         self,
         network: nn.Module,
-        a: Tensors,
-        b: Tensors,
+        models: Iterable[Tensors],
         output: str | int | None,
         answered: Sequence[Recording] = (),
     ):
         super().__init__()
         self.answered = answered
         self.network, self.output = network, output
-        self.states = [state_of(network, model) for model in (a, b)]
+        self.states = [state_of(network, model) for model in models]
+        self.details = {"cost": len(self.states)}
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         answers = [answers.known(args[0]) for answers in self.answered if len(args) == 1]
         known = [each for each in answers if each is not None]
-        if len(known) == len(answers) == 2:
-            middle: Tensor = (known[0] + known[1]) / 2
-            return middle
-        one, other = (
-            select(functional_call(self.network, state, args, kwargs), self.output) for state in self.states
-        )
-        return (one + other) / 2
+        if not known or len(known) < len(answers):
+            known = [
+                select(functional_call(self.network, state, args, kwargs), self.output)
+                for state in self.states
+            ]
+        return reduce(torch.add, known) / len(known)
 
 
 RATE, STEP = 1e-4, 50  # of Adam; samples a step

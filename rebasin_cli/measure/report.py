@@ -33,7 +33,9 @@ from .rows import Measuring
 from .samples import kept
 from .settings import (
     ENSEMBLE,
+    OF_POINTS,
     STRAIGHT,
+    TOGETHER,
     Planned,
     Rows,
     Samples,
@@ -191,6 +193,12 @@ def _notes(
         f"rows with {label} are attacked (l∞, {attack}) by the network that is measured, on pixels in 0–1"
         for label, attack in {row.attack.label: row.attack for row in plan if row.attack}.items()
     ]
+    if any(row.ensemble for row in plan):
+        points = ", ".join(f"{t:g}" for t in TOGETHER)
+        found.append(
+            f"{OF_POINTS}: the mean of the logits at t = {points} of a curve, at {len(TOGETHER)} times the "
+            f"cost; the {ENSEMBLE} is that of its ends"
+        )
     if rows.controls and not any(row.base == ENSEMBLE for row in plan):
         found.append(
             "no ensemble and no temperatures: outputs are not logits (N, classes) under cross-entropy"

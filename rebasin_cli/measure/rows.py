@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from ..types import Permutations, Tensors
 from . import paths
 from .controls import Control, Ensemble, fine_tuned
 from .ready import Ready
-from .settings import DRAWN, ENSEMBLE, FINE_TUNED, PERMUTED, RANDOM, Planned, Rows
+from .settings import DRAWN, ENSEMBLE, FINE_TUNED, PERMUTED, RANDOM, TOGETHER, Planned, Rows
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Measuring:
             wrap=self._wrapping(row),
             record=functools.partial(self._recorded, hot) if hot and not row.temperature else None,
             details=self.scaled[row.name][1] if row.name in self.scaled else details,
-            curve=self.rows.curves.get(row.base),
+            curve=None if row.ensemble else self.rows.curves.get(row.base),
             join=interpolate if row.straight else self.join,
             ends=row.ends,
             repaired=ready.repaired if row.base == "aligned" and row.repaired and not turning else None,
@@ -160,6 +160,14 @@ class Measuring:
             at_middle=lambda here: self.middles.update({row.name: here["test"]}),
         )
 
+    def _points(self, base: str, network: nn.Module) -> Iterator[Tensors]:
+        """The models of a curve that its ensemble asks, inner ones with statistics of their own."""
+        for t in TOGETHER:
+            networks.load(network, self.rows.curves[base].at(t))
+            if base in self.repairs and 0 < t < 1:
+                self.repairs[base].apply(network, [1 - t, t])
+            yield {name: tensor.clone() for name, tensor in network.state_dict().items()}
+
     def _under(self, attack: Attack) -> dict[str, Any]:
         """The samples of every split, or some of them, attacked."""
         ready, few = self.ready, self.rows.attacked
@@ -181,7 +189,9 @@ class Measuring:
         """What is measured in the network's place."""
         ready, k = self.ready, self.ready.better
         if row.base == ENSEMBLE:
-            return lambda network: Ensemble(network, *ready.models, ready.output, ready.answers)
+            return lambda network: Ensemble(network, ready.models, ready.output, ready.answers)
+        if row.ensemble:
+            return lambda network: Ensemble(network, self._points(row.base, network), ready.output)
         if row.temperature:
             return lambda network: Scaled(network, ready.judged_by, ready.output, ready.device)
         if row.base == FINE_TUNED:

@@ -20,6 +20,7 @@ DISTILLED_POINTS = 5  # of these where every point is trained
 FULL_POINTS, FULL_REPAIRED_POINTS = 65, 25  # of the same, where nothing shall be spared
 MIDDLE = 3  # points of a row that is measured at λ = ½ alone: there, and at both ends as given
 RANDOM, ENSEMBLE, TEMPERATURE = "random permutation", "logit ensemble", "temperature"
+OF_POINTS, TOGETHER = "ensemble of points", (0.0, 0.25, 0.5, 0.75, 1.0)  # of a curve
 FINE_TUNED = "endpoint fine-tuned"
 PERMUTED, DRAWN = "aligned (permutations)", "random group element"  # beside an alignment by groups
 ATTACKED = 1_000  # samples of a split that are attacked
@@ -128,6 +129,7 @@ class Planned:
     straight: bool = False  # whatever the interpolation of the report
     attack: Attack | None = None
     ends: bool = False  # repaired, too
+    ensemble: bool = False  # of the points `TOGETHER` of a curve
 
     @property
     def inner(self) -> int:
@@ -171,7 +173,8 @@ def plan(
     found = plan_rows(aligned=aligned, word=word, ship=ship, auto=auto, **shared)
     if aligned and groups:
         found += plan_groups(word, beside=beside)
-    found += plan_curves(rows.curves, resets=statistics, points=rows.points)
+    together = rows.controls and logits
+    found += plan_curves(rows.curves, resets=statistics, points=rows.points, together=together)
     return found + plan_attacks(found, rows.attacks, statistics=statistics)
 
 
@@ -249,10 +252,13 @@ def plan_groups(word: str = "", *, beside: bool = True) -> list[Planned]:
     return [*rows, Planned(DRAWN, DRAWN, MIDDLE, control=True)]
 
 
-def plan_curves(names: Iterable[str], *, resets: bool, points: int = POINTS) -> list[Planned]:
+def plan_curves(
+    names: Iterable[str], *, resets: bool, points: int = POINTS, together: bool = False
+) -> list[Planned]:
     """A row for every curve; at its points running statistics are estimated anew.
 
     The ends are the models with their own. What that is worth says a control with the ends estimated anew.
+    `together`: also the ensemble of some of its points, beside which that of its ends stands.
     """
     rows = []
     for name in names:
@@ -261,6 +267,8 @@ def plan_curves(names: Iterable[str], *, resets: bool, points: int = POINTS) -> 
             rows.append(
                 Planned(f"{name} + reset, ends too", name, MIDDLE, repaired=True, control=True, ends=True)
             )
+        if together:
+            rows.append(Planned(f"{name} {OF_POINTS}", name, MIDDLE, control=True, ensemble=True))
     return rows
 
 

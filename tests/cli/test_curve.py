@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.datasets import open_data
 
 from .conftest import contents, fresh, same, tensors
 
@@ -101,7 +102,10 @@ def test_a_report_has_rows_of_curves(trained, curve, done, refused, tmp_path):
     report = done(*line, *both, "--json", "--gate", "curve (aligned):test:loss<=9").json()
     rows = {row["name"]: row for row in report["rows"]}
     plain = {row["name"]: row for row in done(*line, "--json").json()["rows"]}
-    assert [name for name in rows if name not in plain] == ["curve (unaligned)", "curve (aligned)"]
+    assert [name for name in rows if name not in plain] == [
+        *("curve (unaligned)", "curve (unaligned) ensemble of points"),
+        *("curve (aligned)", "curve (aligned) ensemble of points"),
+    ]
     assert all(rows[name] == plain[name] for name in plain)
     row = rows["curve (aligned)"]
     assert len(row["curves"]["test"]["lambdas"]) == 25 and report["gates"][0]["met"]
@@ -114,9 +118,27 @@ def test_a_report_has_rows_of_curves(trained, curve, done, refused, tmp_path):
     half = done("eval", "half.safetensors", "--limit", 128, "--skip-checks", "--json").json()["loss"]
     assert row["curves"]["test"]["loss"][12] == pytest.approx(half, abs=1e-6)
     assert any(note.startswith("along curve (aligned) test accuracy is") for note in report["notes"])
+    beside = rows["curve (aligned) ensemble of points"]
+    assert (
+        beside["control"] and beside["details"] == {"cost": 5} and len(beside["curves"]["test"]["loss"]) == 3
+    )
+    assert beside["curves"]["test"]["loss"][1] == pytest.approx(ensemble(done, trained, curve), abs=1e-6)
+    assert rows["logit ensemble"]["details"] == {"cost": 2}
+    assert any(note.startswith("ensemble of points: the mean of the logits") for note in report["notes"])
     pair = ("--pair", f"{trained[0]},{trained[1]}")
     refused(2, *line, *both, *pair, says="a curve is between two models")
     refused(2, *line[:1], *trained[::-1], *line[3:], *both, says="a curve between other models")
+
+
+def ensemble(done, trained, curve):
+    """The loss of the mean of the logits at t = 0, ¼ … 1, from the files of these points."""
+    test, logits = open_data("digits", "test").subset(128), 0.0
+    for t in (0, 0.25, 0.5, 0.75, 1):
+        done("merge", *trained, "--curve", curve, "--at", t, "-o", "point.safetensors", "--force")
+        its = tensors("point.safetensors")
+        hidden = torch.relu(test.example(128).flatten(1) @ its["layers.0.weight"].T + its["layers.0.bias"])
+        logits = logits + hidden @ its["head.weight"].T + its["head.bias"]
+    return torch.nn.functional.cross_entropy(logits / 5, test.source.targets).item()
 
 
 @pytest.mark.sweep
@@ -136,7 +158,8 @@ def test_points_of_a_curve_have_statistics_of_their_own(resnets, done):
         "r.curve.safetensors",
     )
     report = done("barrier", *resnets, *data, "--curve", "r.curve.safetensors", "--json").json()
-    row, ends = [row for row in report["rows"] if row["name"].startswith("curve")]
+    row, ends, together = [row for row in report["rows"] if row["name"].startswith("curve")]
+    assert together["name"] == "curve (unaligned) ensemble of points"
     assert row["name"] == "curve (unaligned) + reset" and ends["name"] == row["name"] + ", ends too"
     own, again = (its["curves"]["test"]["loss"] for its in (row, ends))
     assert len(own) == 25 and len(again) == 3 and ends["control"] and not row["control"]

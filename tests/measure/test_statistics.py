@@ -64,7 +64,7 @@ class Line(nn.Module):
 
 def test_an_ensemble_averages_logits_and_leaves_the_network_as_it_was():
     network = Line(9.0)
-    ensemble = Ensemble(network, {"factor": torch.tensor(1.0)}, {"factor": torch.tensor(4.0)}, "logits")
+    ensemble = Ensemble(network, [{"factor": torch.tensor(1.0)}, {"factor": torch.tensor(4.0)}], "logits")
     x = torch.randn(3, 2)
     assert torch.allclose(ensemble(x), 2.5 * x)
     assert network.factor.item() == 9.0 and ensemble.details == {"cost": 2}
@@ -349,4 +349,4 @@ def test_an_ensemble_of_networks_with_a_tied_tensor_takes_any_of_its_names(there
     values = torch.eye(3), 3 * torch.eye(3)
     a, b = ({name: value.clone() for name in there} for value in values)
     x = torch.ones(2, 3)
-    assert torch.equal(Ensemble(network, a, b, None)(x), 5 * x)  # (1² + 3²) / 2
+    assert torch.equal(Ensemble(network, [a, b], None)(x), 5 * x)  # (1² + 3²) / 2
