@@ -23,7 +23,7 @@ from torch import Tensor
 from ..errors import CheckpointError, NoEnvelope
 from ..runtime.memory import uncollected
 from ..runtime.text import some
-from . import pieces, torch_writing
+from . import distributed, pieces, torch_writing
 from .around import Around, Slot, fitted
 from .checking import digest, validate
 from .distributed import DistributedFolder
@@ -209,7 +209,9 @@ def open_checkpoint(
             if kind == "torch":
                 return _open_torch(path, file, key, unsafe_load)
             if kind == DCP:
-                return _of_envelope(path, DCP, DistributedFolder(file, key))
+                metadata, stale = torch_writing.read(file, distributed.listing)
+                found = _of_envelope(path, DCP, DistributedFolder(file, key))
+                return replace(found, metadata=metadata, stale=stale)
             if key:
                 raise NoEnvelope(
                     f"{path} holds safetensors: there is nothing to choose with --key", hint="Drop --key."

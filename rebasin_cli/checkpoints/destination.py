@@ -13,7 +13,9 @@ from ..errors import OutputExists, ResourceError, UsageError
 from ..runtime import files
 from ..runtime.files import NOTHING, Inputs
 from .disk import disk, probe, recover
+from .folder import PERMUTATION
 from .locate import TORCH_SUFFIXES
+from .pieces import DISTCP
 
 SUFFIX = ".safetensors"
 
@@ -88,6 +90,29 @@ def earlier(path: Path, layout: Mapping[str, str] | None = None) -> list[Path]:
     shards = {*path.parent.glob(f"{glob.escape(path.stem)}-?????-of-?????{SUFFIX}")}
     shards |= {path.with_name(name) for name in (layout or {}).values()}
     return [there for there in (path, index_of(path), *sorted(shards - {path})) if there.is_file()]
+
+
+def check_distributed(path: Path, *, force: bool, inputs: Inputs) -> None:
+    """Whether a folder of DCP can be written, whose `.metadata` this path is. Raises as `check_output`."""
+    files.check_output(path, inputs, weights=True)
+    check_output(path, force=force, text=True, inputs=inputs)
+    there = earlier_distributed(path)
+    for file in there:
+        files.check_output(file, inputs, weights=True)
+    if there and not force:
+        raise OutputExists(f"{there[0]} exists", hint="Overwrite it with --force, or choose another name.")
+    others = [name for name in sorted(os.listdir(path.parent)) if name.endswith((SUFFIX, *TORCH_SUFFIXES))]
+    if others := [name for name in others if not name.endswith(PERMUTATION)]:
+        raise UsageError(
+            f"{path.parent} holds weights in another form, which would be read instead",
+            problems=others,
+            hint="Name another folder.",
+        )
+
+
+def earlier_distributed(path: Path) -> list[Path]:
+    """What an earlier run left in the folder of this `.metadata`: also files of ranks that are no more."""
+    return [there for there in (path, *sorted(path.parent.glob(f"*{DISTCP}"))) if os.path.lexists(there)]
 
 
 def _check_folder(folder: Path) -> None:

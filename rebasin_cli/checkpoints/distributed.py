@@ -10,6 +10,7 @@ as data (`inert.py`). The weights among all that is saved are found as in a torc
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 import os
@@ -29,6 +30,7 @@ from ..runtime import files
 from . import envelopes, pieces
 from .inert import Inert, Known, Reader, TooMuch
 from .opening import attributes
+from .pieces import DISTCP
 from .rebuilding import DTYPES, KNOWN, MAX_AXES
 from .safetensors_format import COPY_AGAIN, Entry, read_header
 from .saved import MAX_DEPTH, words
@@ -37,7 +39,6 @@ from .storages import Bounded, Mapped, check_zip
 from .stored import Piece, StoredFile
 from .torch_file import DAMAGED, ZIP, Loaded, TorchEntry
 
-METADATA, SUFFIX = ".metadata", ".distcp"
 MAX_METADATA = 256_000_000  # bytes
 MAX_PICKLE = 1 << 20  # bytes of an item that say what its tensor is
 MAX_CELLS = 1 << 22  # of the grid that the bounds of a tensor's chunks make
@@ -218,6 +219,19 @@ class DistributedFolder:
             )
 
 
+def listing(metadata: Path, places: Mapping[str, Path] | None = None) -> str:
+    """A digest of `.metadata`, and of the names and sizes of the files beside it.
+
+    What this program writes names its content in `.metadata`. `places` says where files lie that have no
+    names yet. Raises OSError.
+    """
+    found = places or {path.name: path for path in metadata.parent.glob(f"*{DISTCP}")}
+    whole = hashlib.sha256(files.content((places or {}).get(metadata.name, metadata), MAX_METADATA))
+    for name in sorted(name for name in found if name.endswith(DISTCP)):
+        whole.update(f"{name} {os.path.getsize(found[name])}\n".encode("utf-8", "surrogateescape"))
+    return whole.hexdigest()
+
+
 def leads_out(folder: Path, path: Path) -> bool:
     """Whether a link leads elsewhere: not within the folder, nor within the cache of a hub that it is in."""
     real, root = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
@@ -335,7 +349,7 @@ def _items(storage: Mapping[Any, Any]) -> dict[str, dict[Any, tuple[str, int, in
         if type(name) is not str or not (offset is None or _counts(offset)):
             raise _Damaged("an item is of nothing that has a name")
         file, start, length = (where.get(key) for key in ("relative_path", "offset", "length"))
-        if pieces.escapes(file, (SUFFIX,)):
+        if pieces.escapes(file, (DISTCP,)):
             raise _Damaged(f"{name} lies in {str(file)[:100]!r}, which is no file of this folder")
         if not _counts((start, length)):
             raise _Damaged(f"{name} lies at {start!r:.40}, {length!r:.40} bytes long")

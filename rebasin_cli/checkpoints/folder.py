@@ -261,7 +261,7 @@ def _holds_weights(folder: Path) -> bool:
 
 def _distributed(folder: Path, names: Sequence[str], folders: Sequence[str]) -> tuple[str, Path] | None:
     """What frameworks leave that train on many devices: a folder of DCP, or an error of what is none."""
-    if any(name.endswith(".distcp") for name in names):
+    if any(name.endswith(pieces.DISTCP) for name in names):
         if pieces.METADATA not in names:
             raise pieces.distributed(folder, folder)
         return DCP, folder / pieces.METADATA

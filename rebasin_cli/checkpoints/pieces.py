@@ -20,8 +20,8 @@ SHARD = re.compile(
     r"(?P<stem>.*?)[-_.]?(?P<number>[0-9]{1,6})[-_]of[-_](?P<count>[0-9]{1,6})"
     r"(?P<suffix>\.(safetensors|bin|pt|pth|ckpt))"
 )
-METADATA = ".metadata"
-DCP = (".distcp", METADATA)
+METADATA, DISTCP = ".metadata", ".distcp"
+DCP = (DISTCP, METADATA)
 
 MOST_EMPTY = 100_000  # tensors without values: the largest models have as many with values, and few without
 

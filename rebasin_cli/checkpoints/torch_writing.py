@@ -139,14 +139,17 @@ def encoded(records: str, metadata: Mapping[str, str]) -> bytes:
     return (json.dumps(content, indent=2, sort_keys=True) + "\n").encode()
 
 
-def read(path: Path) -> tuple[dict[str, str], str]:
-    """The metadata of a torch file, and why that which is there is not used; neither where none is."""
+def read(path: Path, listed: Callable[[Path], str] = listing) -> tuple[dict[str, str], str]:
+    """The metadata of a torch file, and why that which is there is not used; neither where none is.
+
+    `listed` is how such files are listed.
+    """
     try:
         content = json.loads(files.text(of(path), str(of(path))))
         records, metadata = content["records"], content["metadata"]
         if not all(isinstance(text, str) for pair in metadata.items() for text in pair):
             return {}, ""
-        same = records == listing(path)
+        same = records == listed(path)
     except (RebasinError, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return {}, ""
     except (zipfile.BadZipFile, NotImplementedError):

@@ -7,6 +7,7 @@ a time, so memory stays bounded by the largest. The same tensors and metadata gi
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -20,9 +21,9 @@ from torch import Tensor
 from ..errors import OutputExists, UsageError, unknown
 from ..runtime.files import TORCH_SUFFIXES
 from ..types import Tensors
-from . import torch_writing
+from . import distributed, distributed_writing, torch_writing
 from .checking import WritingDigest, Wrong, digest, hashing, refused
-from .destination import SUFFIX, check_output, check_space, earlier, index_of
+from .destination import SUFFIX, check_output, check_space, earlier, earlier_distributed, index_of
 from .disk import disk, resource_error
 from .safetensors_format import CODES, SafetensorsFile, encode_header, is_text, nbytes
 from .staging import Staging, staged
@@ -143,6 +144,65 @@ def write_torch(
     if whole and tell is not None:
         tell(total.hexdigest())
     return [path, about]
+
+
+def write_distributed(
+    path: str | os.PathLike[str],
+    tensors: Tensors,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    force: bool = False,
+    out_dtype: torch.dtype | None = None,
+    finite: Collection[str] = (),
+    stage: Staging | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> list[Path]:
+    """The same as a folder of torch.distributed.checkpoint; `path` is its `.metadata`, as `locate` has it.
+
+    What an earlier run left there, of as many ranks as it had, gives way. Raises what `write_safetensors`
+    does.
+    """
+    path = check_output(path, force=force, text=True)
+    about = check_output(torch_writing.of(path), force=force, text=True)
+    plan = _output_plan(tensors, out_dtype, as_torch=True)
+    check_space(path.parent, sum(nbytes(*planned) for planned in plan.values()))
+    with _in(stage, path) as stage:
+        stage.replaces(lambda: _giving_way([*earlier_distributed(path), *([about] * about.exists())], force))
+        total = hashlib.sha256()  # known before the metadata is written: on no thread of its own
+        written = WritingDigest(plan, total.update)
+
+        def made(name: str) -> Tensor:
+            dtype, shape = plan[name]
+            values = torch.empty(shape, dtype=dtype)
+            into = _Memory(values)
+            _write_tensor(into, path, tensors, name, dtype, shape, written.begin(name), look=name in finite)
+            return values
+
+        with disk(path):
+            files = distributed_writing.write(path.parent, stage, plan, made, total.hexdigest)
+        listed = distributed.listing(path, {file.name: stage.staged(file) for file in files})
+        with stage.open(about) as file, disk(about):
+            file.write(torch_writing.encoded(listed, _texts(metadata)))
+        whole = written.whole()
+    if whole and tell is not None:
+        tell(total.hexdigest())
+    return [*files, about]
+
+
+class _Memory:
+    """The memory of a tensor as a file that is written from its beginning to its end."""
+
+    def __init__(self, values: Tensor):
+        self._memory = (
+            values.reshape(-1).view(torch.uint8).numpy().data if values.numel() else memoryview(bytearray())
+        )
+        self._at = 0
+
+    def write(self, data: Any) -> int:
+        part = memoryview(data).cast("B")
+        self._memory[self._at : self._at + len(part)] = part
+        self._at += len(part)
+        return len(part)
 
 
 def write_text_atomic(
@@ -279,7 +339,7 @@ def _write_file(
 
 
 def _write_tensor(
-    file: IO[bytes],
+    file: IO[bytes] | _Memory,
     path: Path,
     tensors: Tensors,
     name: str,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..checkpoints.folder import DCP
 from ..registry.options import PLAIN, TRUSTS, WRITES, gathered, option
 from ..reports import TOLERANCE
 from .subjects import OUT
@@ -60,6 +61,13 @@ class Weights:
     )
     out_shard_size: str | None = option(
         None, "Split the output into shards, such as 2GB.", metavar="SIZE", kind="bytes", role=PLAIN
+    )
+    out_format: str | None = option(
+        None,
+        "Write a folder of torch.distributed.checkpoint (dcp); else by the output's name.",
+        choices=(DCP,),
+        role=PLAIN,
+        shown=False,
     )
     attest: Path | None = option(
         None,

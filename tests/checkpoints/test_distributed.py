@@ -14,7 +14,8 @@ from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint import metadata as md
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.errors import CheckpointError, RebasinError, UnsafeCheckpoint
+from rebasin_cli.checkpoints.writing import write_distributed
+from rebasin_cli.errors import CheckpointError, OutputExists, RebasinError, UnsafeCheckpoint
 from tests import processes
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore:torch.distributed is disabled")
@@ -184,6 +185,44 @@ def test_a_file_that_changes_is_not_read_on(tmp_path):
     os.utime(tmp_path / "run" / "__0_0.distcp", ns=(1, 1))
     with pytest.raises(CheckpointError, match="changed while it was read"):
         found["l.weight"]
+
+
+def test_what_is_written_is_read_back_by_torch(tmp_path):
+    state = {name: tensor.contiguous() for name, tensor in tensors().items()}
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        told = []
+        files = write_distributed(
+            tmp_path / name / ".metadata",
+            dict(reversed(state.items())),
+            metadata={"a": "b"},
+            tell=told.append,
+        )
+    assert {path.name for path in files} == {"__0_0.distcp", ".metadata", ".metadata.rebasin.json"}
+    for path in files:
+        assert path.read_bytes() == (tmp_path / "one" / path.name).read_bytes()
+    found = open_checkpoint(tmp_path / "two")
+    assert found.metadata == {"a": "b"} and told == [found.digest()]
+    same(found, state)
+    empty = {name: torch.empty_like(tensor) for name, tensor in state.items()}
+    dcp.load(empty, checkpoint_id=tmp_path / "two", no_dist=True)
+    same(found, empty)
+
+
+def test_an_earlier_folder_gives_way_whole(tmp_path):
+    folder = tmp_path / "run"
+    cut(folder, NET, {"l.weight": [([0, 0], [1, 3]), ([1, 0], [1, 3])]}, files=3)
+    with pytest.raises(OutputExists):
+        write_distributed(folder / ".metadata", MORE)
+    same(open_checkpoint(folder), NET)
+    with pytest.raises(CheckpointError, match="NaN"):
+        write_distributed(
+            folder / ".metadata", {"l.weight": torch.tensor([float("nan")])}, force=True, finite=["l.weight"]
+        )
+    same(open_checkpoint(folder), NET)
+    write_distributed(folder / ".metadata", MORE, force=True)
+    same(open_checkpoint(folder), MORE)
+    assert sorted(os.listdir(folder)) == [".metadata", ".metadata.rebasin.json", "__0_0.distcp"]
 
 
 # Folders that somebody made to harm

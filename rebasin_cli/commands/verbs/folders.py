@@ -61,6 +61,8 @@ def inside(output: Output, model: Path, *, copy_from: Path | None = None) -> Out
     elif kind == "safetensors" and model.is_dir():
         name = file.name
     copies = {} if copy_from is None else _beside(copy_from, output.dtype)
+    if output.distributed:
+        return replace(output, copies=copies)
     return replace(output, path=folder / name, layout=layout, folder=folder, copies=copies)
 
 

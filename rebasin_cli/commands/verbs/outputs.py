@@ -22,6 +22,7 @@ from ...checkpoints import destination, writing
 from ...checkpoints import torch_writing as provenance_beside
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.locate import TORCH_SUFFIXES
+from ...checkpoints.pieces import METADATA
 from ...checkpoints.staging import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
 from ...errors import CheckpointError, OutputExists, RebasinError, UsageError
@@ -47,7 +48,8 @@ class Output:
 
     `layout` says of tensors which file of several they go to; `folder` is one that may have to be made, and
     `copies` are files that belong beside the weights in it: their names and contents (`folders.inside`).
-    `attest` is a file for the statement on where the weights come from.
+    `attest` is a file for the statement on where the weights come from. `distributed`: it is a folder of DCP,
+    and `path` its metadata.
     """
 
     path: Path
@@ -60,15 +62,20 @@ class Output:
     folder: Path | None = None
     copies: Mapping[str, bytes] = field(default_factory=dict)
     attest: Path | None = None
+    distributed: bool = False
 
 
 def output_of(asked: Any, otherwise: Path | None = None) -> Output:
     """The output that an operation asks for, in a folder where a text names one; `otherwise` for none."""
     named: str | Path = asked.out or otherwise or ""
     path, size, dtype = Path(named), asked.out_shard_size, asked.out_dtype
+    if distributed := asked.out_format is not None:
+        path, named = _as_folder(path, given=asked.out is not None), f"{path}/"
+        if size is not None:
+            raise UsageError("--out-shard-size: a folder of DCP has no such shards", hint="Drop it")
     inside = isinstance(named, str) and path.name not in ("", "..")  # nobody means a model by "." or "/"
     return Output(
-        path,
+        path / METADATA if distributed else path,
         asked.force,
         writing.parse_size(size) if size else None,
         writing.parse_dtype(dtype) if dtype else None,
@@ -76,7 +83,17 @@ def output_of(asked: Any, otherwise: Path | None = None) -> Output:
         getattr(asked, "dry_run", False),
         folder=path if inside and (str(named).endswith("/") or path.is_dir()) else None,
         attest=asked.attest,
+        distributed=distributed,
     )
+
+
+def _as_folder(path: Path, *, given: bool) -> Path:
+    """The folder that is written: where a command would write a file, that without its suffix."""
+    if path.name.endswith(files.WEIGHTS):
+        if given:
+            raise UsageError(f"{path}: --out-format dcp writes a folder", hint=f"Use {path.with_suffix('')}/")
+        return path.with_suffix("")
+    return path
 
 
 @dataclass(frozen=True)
@@ -151,6 +168,11 @@ def check_outputs(
     check_files(attest, inputs, force=output.force)
     if output.folder is not None and not output.folder.exists():
         destination.check_report_folder(output.folder)
+        return
+    if output.distributed:
+        destination.check_distributed(output.path, force=output.force, inputs=inputs)
+        for path in map(output.path.with_name, output.copies):
+            destination.check_output(path, force=output.force, text=True, inputs=inputs)
         return
     suffixes = (destination.SUFFIX, *TORCH_SUFFIXES) if as_torch else (destination.SUFFIX,)
     destination.check_output(
@@ -264,7 +286,9 @@ def write_as_planned(
             "finite": tensors.keys() - {*looked},
             "tell": tell,
         }
-        if output.path.suffix in TORCH_SUFFIXES:
+        if output.distributed:
+            written = writing.write_distributed(output.path, tensors, **how)
+        elif output.path.suffix in TORCH_SUFFIXES:
             envelope, homeless = around.envelope_of(tensors)
             if homeless:
                 say(
