@@ -67,6 +67,7 @@ class Weights:
         "Write a folder of torch.distributed.checkpoint (dcp); else by the output's name.",
         choices=(DCP,),
         role=PLAIN,
+        everywhere=True,
         shown=False,
     )
     attest: Path | None = option(

@@ -15,6 +15,7 @@ from typing import Any
 from torch import nn
 
 from ...averages.kinship import equal, kinship, same_values
+from ...checkpoints.tensors import held
 from ...errors import NetworkError, SpecError
 from ...spec.library import resolve_spec
 from ...spec.spec import FittedSpec, Spec
@@ -59,12 +60,13 @@ def doctor(
 ) -> Diagnosis:
     """Look at two models and say what merging them would need. Advice: nothing is written or merged.
 
-    Two quick weight matchings, and where `network` and `data` are given one pass of four networks over
+    Every tensor is read once. A quick weight matching, none of equal models, and of strangers another one
+    with the values of one shuffled; where `network` and `data` are given, one pass of four networks over
     `limit` samples. What the network does not show is named in `unseen`. `begin_alike` are tensors that two
-    fresh networks have equal, which tell nothing. Raises SpecError, CheckpointError,
-    DataError.
+    fresh networks have equal, which tell nothing. Raises SpecError, CheckpointError, DataError.
     """
     fitted = resolve_spec(spec, [a, b])
+    a, b = held(a), held(b)  # read once, also where networks are run
     weights = weigh(a, b, fitted, seed=seed, begin_alike=begin_alike)
     rows: tuple[dict[str, Any], ...] | None = None
     unseen: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from ...runtime.text import many
 from ...spec.notation import words_of
 from ...spec.spec import FittedSpec
 from ...types import Tensors
-from .weights import Weights, ratio
+from .weights import COPY, RELATED, Weights, ratio
 
 VERDICTS = {
     "identical": "There is nothing to merge.",
@@ -34,13 +34,13 @@ BY_TENSORS = {  # where no spec tells what is a unit
 }
 
 # The thresholds lie between cases that were tried: MLPs with three hidden layers on MNIST and on digits.
-# Cosine of the weight matrices of A and B as they are. Two seeds: −0.01 … 0.04 (0.07 for 16 units a layer).
-# Fine-tuned copies: 0.97 and more; copies with noise as large as the weights: 0.71. Trained apart from one
-# initialisation: 0.98 (gently) … 0.48, and where it is lower the midpoint is no longer as good as the ends.
-RELATED, TOGETHER = 0.2, 0.7
+# Cosine of the weight matrices of A and B as they are (also RELATED, in weights.py). Two seeds: −0.01 … 0.04
+# (0.07 for 16 units a layer). Fine-tuned copies: 0.97 and more; copies with noise as large as the weights:
+# 0.71. Trained apart from one initialisation: 0.98 (gently) … 0.48, and where it is lower the midpoint is no
+# longer as good as the ends.
+TOGETHER = 0.7
 IN_PLACE = 0.95  # of units: fine-tunes keep all, at 0.93 an alignment gained a point, two seeds keep 0–0.06
 SURE = 0.001  # p of where units stand (`kin.orders`)
-COPY = 0.9  # cosine once matched: 0.995 for a shuffled copy with 10 % noise, 0.33–0.48 for two seeds
 EXACT = 1e-6  # distance once matched, of ‖A‖: the rounding of float32
 # Cosine once matched, over the same for shuffled values. Random initialisations, and some steps of training:
 # 0.99–1.02. Trained on digits: 1.48 and more, on MNIST: 3.3.

@@ -22,14 +22,16 @@ from ...repair.moments import Moments as Spread
 from ...runtime.seeds import generator
 from ...spec.notation import Axis, words_of
 from ...spec.spec import FittedSpec
-from ...symmetry.permutation import permuted
+from ...symmetry.permutation import identity, permuted
 from ...types import Permutations, Tensors
 from .. import signatures
 from ..kin import orders, sampled
 from ..kin.orders import InPlace
 
 Products = tuple[float, float, float, float]  # ⟨x, y⟩, ‖x‖², ‖y‖², ‖x − y‖²
-WAYS = ("naive", "aligned", "chance")  # B as it is, matched, and shuffled and matched
+WAYS = ("naive", "aligned")  # B as it is, and matched
+RELATED = 0.2  # cosine
+COPY = 0.9  # cosine once matched: 0.995 for a shuffled copy with 10 % noise, 0.33–0.48 for two seeds
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class _Compared:
 def weigh(
     a: Tensors, b: Tensors, fitted: FittedSpec, *, seed: int = 0, begin_alike: Collection[str] = ()
 ) -> Weights:
-    """Compare weights as they are, matched, and with B's values shuffled within each tensor: by chance.
+    """Compare weights as they are and matched; those of strangers, also with B's values shuffled: by chance.
 
     `begin_alike` are tensors that any two networks begin with alike, where that is known.
     """
@@ -82,11 +84,12 @@ def weigh(
     ]
     # Vectors lie: norms' scales are all near 1, and biases near 0, in networks that have nothing in common
     names = [name for name in evidence if len(plan[name][1]) > 1] or evidence
+    identical = all(torch.equal(a[name], b[name]) for name in fitted.shapes if fitted.shapes[name])
     options = wm.Options(effort="fast")
-    found = wm.match(Problem(fitted, (a, b), seed), options).permutations[0]
-    shuffled = _shuffled(b, seed)
-    by_chance = wm.match(Problem(fitted, (a, shuffled), seed), options).permutations[0]
-    models = b, permuted(b, fitted, found), permuted(shuffled, fitted, by_chance)  # as WAYS says
+    found: Permutations = identity(fitted.words)  # of what is equal, nothing is better
+    if not identical:
+        found = wm.match(Problem(fitted, (a, b), seed), options).permutations[0]
+    models = b, permuted(b, fitted, found)  # as WAYS says
     compared = {name: _compared(a[name], (m[name] for m in models), fitted.tensors[name]) for name in names}
     telling = _telling(compared, begin_alike)
     rows = tuple(_row(name, its, name in telling) for name, its in compared.items())
@@ -95,19 +98,35 @@ def weigh(
     cosines = {which: _cosine(products) for which, products in own.items()}
     units = sum(fitted.words.values())
     stay = sum(int((perm == torch.arange(len(perm))).sum()) for perm in found.values())
+    strangers = cosines["naive"] < RELATED and cosines["aligned"] < COPY and not identical
     return Weights(
         rows,
         cosines["naive"],
         ratio(totals["naive"][3] ** 0.5, totals["naive"][1] ** 0.5),
         cosines["aligned"],
         ratio(totals["aligned"][3] ** 0.5, totals["aligned"][1] ** 0.5),
-        cosines["chance"],
+        _by_chance(a, b, fitted, telling, options, seed) if strangers else math.nan,
         stay / units if units else 1.0,
-        all(torch.equal(a[name], b[name]) for name in fitted.shapes if fitted.shapes[name]),
+        identical,
         found,
         tuple(name for name in names if name not in telling),
         _standing(a, b, fitted, begin_alike, seed),
     )
+
+
+def _by_chance(
+    a: Tensors,
+    b: Tensors,
+    fitted: FittedSpec,
+    names: Collection[str],
+    options: wm.Options,
+    seed: int,
+) -> float:
+    """The cosine that matching finds in values that have nothing in common: B's, shuffled."""
+    shuffled = _shuffled(b, seed)
+    found = wm.match(Problem(fitted, (a, shuffled), seed), options).permutations[0]
+    made = permuted(shuffled, fitted, found)
+    return _cosine(_sum([_compared(a[name], [made[name]], fitted.tensors[name]).own[0] for name in names]))
 
 
 def _standing(
@@ -188,7 +207,7 @@ def _sum(each: Sequence[Products]) -> Products:
 
 
 def _row(name: str, its: _Compared, telling: bool) -> dict[str, Any]:
-    naive, aligned, _ = map(_cosine, its.own if telling else its.whole)
+    naive, aligned = map(_cosine, its.own if telling else its.whole)
     _, ours, theirs, _ = its.whole[0]
     return {
         "tensor": name,
