@@ -22,7 +22,6 @@ import argparse
 import json
 import time
 from datetime import date
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +31,13 @@ from repair import Pair, interval, score
 
 import rebasin_cli
 from rebasin_cli import networks
-from rebasin_cli.datasets import UNIT, Data, form
+from rebasin_cli.datasets import UNIT, Data, Samples, form
 from rebasin_cli.inference.inferring import infer
 from rebasin_cli.matchers.portfolio.align import align
 from rebasin_cli.networks import dreaming
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.symmetry import elements as acts
+from rebasin_cli.symmetry.folds import NONE
 from rebasin_cli.symmetry.form import canonical
 
 SEARCHES = {  # row: method, options, whether with groups
@@ -52,15 +52,24 @@ SEARCHES = {  # row: method, options, whether with groups
     "dual, permutations (dreams)": ("dual", {}, False),
     "am, groups (dreams)": ("am", {}, True),
     "dual, groups (dreams)": ("dual", {}, True),
+    **{
+        f"wm, {how} ({seen})": ("wm", {}, how == "groups")
+        for seen in ("dreams", "noise", "white noise")
+        for how in ("permutations", "groups")
+    },
     "ste, permutations": ("ste", {}, False),
     "ste, groups": ("ste", {}, True),
 }
-DREAMS = " (dreams)"  # how rows end that see no data
+IMAGINED = {
+    " (dreams)": dreaming.STEPS,
+    " (noise)": 0,
+    " (white noise)": None,
+}  # rows that see no data: steps
 LOOK = ("am", "dual")  # methods that see --images without labels
 LEARN = ("ste",)  # methods that see all training samples and their labels
 
 
-ROWS = ("naive", "naive (dreams)", "canonical forms", "random group element", *SEARCHES)
+ROWS = ("naive", *(f"naive{seen}" for seen in IMAGINED), "canonical forms", "random group element", *SEARCHES)
 
 
 class Grouped(Pair):
@@ -69,30 +78,39 @@ class Grouped(Pair):
     def __init__(self, files: str, data: str, images: int, batch: int = 128, epochs: int = 1):
         super().__init__(files, data, "cpu")
         self.batch, self.epochs = batch, epochs
+        self.known: dict[int | None, tuple[Data, float]] = {}  # images without data, by steps
         self.samples = self.train.subset(images, 0)
         example = next(iter(self.samples))[0][:2]
         self.found = infer(self.network, example, prove=False, groups=True)
         self.forms = [canonical(model, self.found.fitted, self.found.folds) for model in self.models]
 
-    @cached_property
-    def dreamt(self) -> tuple[Data, float]:
-        """What both models imagine, and the seconds that it took."""
+    def imagined(self, steps: int | None) -> tuple[Data, float]:
+        """What both models imagine in so many steps, None for white noise, and the seconds that it took."""
         began = time.process_time()
         own = [networks.load(networks.duplicate(self.network), dict(model)) for model in self.models]
         shape, pixels = form(self.train.name, str(self.train.normalization))
-        found = dreaming.dream(own, shape, pixels=pixels)
+        found = dreaming.dream(own, shape, pixels=pixels, steps=steps or 0)
+        if steps is None:
+            mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (pixels.mean, pixels.std))
+            drawn = torch.randn(found.inputs.shape, generator=generator(0, "white noise"))
+            found = Samples(mean + std * drawn, found.targets)
         data = Data("dreams", "train", found, UNIT, self.train.classes)
         return data, time.process_time() - began
 
     def looked_at(self, row: str) -> tuple[Data, float]:
         """Unlabelled samples for a row, and the seconds that they cost."""
-        return self.dreamt if row.endswith(DREAMS) else (self.samples, 0.0)
+        seen = next((steps for end, steps in IMAGINED.items() if row.endswith(end)), -1)
+        if seen == -1:
+            return self.samples, 0.0
+        if seen not in self.known:
+            self.known[seen] = self.imagined(seen)
+        return self.known[seen]
 
     def ready(self, row: str) -> tuple[list[Any], float, float]:
         """Both models as a row has them, seconds, and the second one's function error."""
         samples, imagining = self.looked_at(row)
         began = time.process_time() - imagining
-        if row.removesuffix(DREAMS) == "naive":
+        if row.startswith("naive"):
             return self.models, imagining, 0.0
         forms = [each.tensors for each in self.forms]
         if row == "canonical forms":
@@ -103,15 +121,16 @@ class Grouped(Pair):
         method, options, groups = SEARCHES[row]
         learns = method in LEARN
         options = options | ({"epochs": self.epochs} if learns else {})
+        fitted = self.found.fitted
         found = align(
             self.models,
-            self.found.fitted,
+            fitted if groups else fitted.ordered,
             method=method,
             options=options | ({"limit": samples.samples} if method in LOOK else {}),
             network=self.network,
             data=self.train.with_batch_size(self.batch) if learns else samples,
             prove=False,
-            folds=self.found.folds if groups else None,
+            folds=self.found.folds if groups else NONE,
         )
         return list(found.models), time.process_time() - began, self.error(found.models[1])
 
@@ -138,7 +157,10 @@ def measure(pair: Grouped, rows: list[str], done: dict[str, Any], save: Any) -> 
         if row in done and f"{row} + refit" in done:
             continue
         models, seconds, error = pair.ready(row)
-        middle = {name: (models[0][name] + models[1][name]) / 2 for name in models[0]}
+        middle = {
+            name: (own + models[1][name]) / 2 if own.is_floating_point() else own
+            for name, own in models[0].items()
+        }
         plain, tempered = pair.tempered(middle)
         done[row] = [*plain, seconds, error]
         done[f"{row} + temperature"] = [*tempered, None, None]

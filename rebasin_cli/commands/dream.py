@@ -58,7 +58,11 @@ class Dream(Loading, Running, Screen):
         Path("dreams.npz"), "The images.", also=("-o",), metavar="FILE", role=WRITES, ending=SUFFIX
     )
     images: int = option(SAMPLES, "A tenth as many more are for testing.", min=1)
-    steps: int = option(STEPS, "Of each image towards its class.", min=1)
+    steps: int = option(
+        STEPS,
+        "Of each image towards its class; with 0 it is noise with the spectrum of photographs.",
+        min=0,
+    )
     pixels: str | None = option(
         None,
         "Of the inputs as the models get them, one each or one a channel; else those of the data "
@@ -74,7 +78,8 @@ class Dream(Loading, Running, Screen):
 class DreamResult(Result):
     """The file that was `written`, its images for training and for testing, and of how many `classes`.
 
-    `seen_as_their_class` is the share of images (0–1) that all models see so, `use` the option to read them.
+    `seen_as_their_class` is the share of images (0–1) that all models see so, by chance alone where they are
+    noise; `use` the option to read them.
     """
 
     written: list[str]
@@ -90,9 +95,9 @@ def run(asked: Dream, listener: Listener = SILENT) -> DreamResult:
     images, as an .npz file that `--data npz:FILE` reads; what was done, with shares in 0–1.
 
     `pixels` (MEAN/STD) are those of what the models get; else, and so is the shape, what the data set that
-    they record has, which is not read. Raises UsageError where no network is named, and for one that does
-    not read images, OutputExists, ResourceError for more images than memory holds, and what
-    `dreaming.dream` does.
+    they record has, which is not read. With 0 steps the images are noise, and their classes mean nothing.
+    Raises UsageError where no network is named, and for one that does not read images, OutputExists,
+    ResourceError for more images than memory holds, and what `dreaming.dream` does.
     """
     out, count = asked.out, asked.images
     if out.suffix != SUFFIX:
@@ -107,7 +112,7 @@ def run(asked: Dream, listener: Listener = SILENT) -> DreamResult:
     check_memory("so many images take", COPIES * 4 * (count + tested) * math.prod(shape))
 
     def progress(done: int, loss: float) -> None:
-        listener.step("dreaming", done, count + tested, f"loss {loss:.3f}")
+        listener.step("dreaming", done, count + tested, f"loss {loss:.3f}" if asked.steps else "")
 
     found = dreaming.dream(
         own,
@@ -120,7 +125,9 @@ def run(asked: Dream, listener: Listener = SILENT) -> DreamResult:
         progress=progress,
     )
     share, classes = _agreed(own, found, session.output)
-    if share < FEW:
+    if not asked.steps:
+        session.say("the images are noise with the spectrum of photographs: their classes mean nothing")
+    elif share < FEW:
         session.say(
             f"warning: only {share:.0%} of the images are seen as their class by all: try more --steps"
         )

@@ -49,6 +49,8 @@ def dream(
 ) -> Samples:
     """`samples` images of `shape` (C, H, W), or vectors of (features,), with the classes drawn for them.
 
+    With 0 `steps` they are noise with the spectrum of photographs, whatever the class.
+
     `pixels` is the mean and the deviation, per channel, of what the networks get. They agree on the number of
     classes, and stay as they are. `progress` is told, after each batch, how many samples there are and their
     mean loss (nats), of a network. Raises UsageError for a shape of other ranks and for pixels of other

@@ -50,6 +50,17 @@ def test_few_steps_are_warned_of(trained, done):
     assert "of the images are seen as their class by all" in told.err and "try more --steps" in told.err
 
 
+def test_without_steps_the_images_are_noise_whatever_the_models(trained, done, tmp_path):
+    told = done("dream", *trained, "--images", 60, "--steps", 0)
+    assert "noise with the spectrum of photographs" in told.err and "try more --steps" not in told.err
+    assert "nan" not in told.err
+    done("dream", trained[0], "--images", 60, "--steps", 0, "-o", "alone.npz")
+    with np.load(tmp_path / "dreams.npz") as both, np.load(tmp_path / "alone.npz") as alone:
+        assert np.array_equal(both["x_train"], alone["x_train"])
+        steps = np.square(np.diff(both["x_train"], axis=-1)).mean() / both["x_train"].var()
+    assert steps < 1  # of white noise it is 2
+
+
 def test_what_is_there_is_not_overwritten(trained, done, refused, tmp_path):
     (tmp_path / "dreams.npz").write_bytes(b"mine")
     refused(2, "dream", *trained, "--images", 1, says="dreams.npz exists")
