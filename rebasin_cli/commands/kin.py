@@ -33,7 +33,8 @@ from .verbs import outputs
 PANEL = "Measure"
 FIGURES = True
 ON = {"derived": DERIVED, "no-evidence": (NO_EVIDENCE,)}  # what --fail-on may say, and the verdicts
-MOVED = ("align", "apply")  # commands that give units an order by looking at another model
+# Commands whose outputs hold units in an order that was chosen by looking at another model, or may do
+MOVED = ("align", "apply", "merge", "repair", "canon")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +188,7 @@ def _recorded(models: Sequence[Checkpoint]) -> str:
             f"{model.path} was written by rebasin {made}"
             for model in models
             if (made := model.metadata.get("rebasin.command")) in MOVED
+            and model.metadata.get("rebasin.method") != "none"
         ),
         "",
     )

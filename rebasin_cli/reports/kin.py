@@ -84,7 +84,8 @@ def _most(left: Mapping[str, str]) -> str:
     for why in left.values():
         counts[why] = counts.get(why, 0) + 1
     why, count = max(counts.items(), key=lambda item: item[1])
-    return f", {count} of them: {why}" if len(left) > 1 else f": {why}"
+    most = "all" if count == len(left) else f"{count} of them"
+    return f"; {most}: {why}" if len(left) > 1 else f": {why}"
 
 
 def _tensors(place: Mapping[str, Any] | None) -> Table:

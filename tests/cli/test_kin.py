@@ -31,11 +31,15 @@ def test_a_verdict_may_fail_a_run(pair, run):
     assert run("kin", pair[0], pair[0], "--fail-on", "no-evidence").code == 0
 
 
-def test_what_align_wrote_is_not_called_derived(pair, done):
+def test_what_has_an_order_by_another_model_is_not_called_derived(pair, done):
     done("align", *pair, "-o", "aligned.safetensors")
-    told = done("kin", pair[0], "aligned.safetensors", "--json").json()
-    assert told["verdict"] == "undecided" or told["in_place"]["p"] > 0.001
-    assert "derived" not in told["verdict"]
+    done("merge", *pair, "--method", "wm", "--repair", "none", "-o", "merged.safetensors")
+    for moved in ("aligned.safetensors", "merged.safetensors"):
+        told = done("kin", pair[0], moved, "--json").json()
+        assert told["verdict"] == "undecided" or told["in_place"]["p"] > 0.001
+        assert "derived" not in told["verdict"]
+    done("merge", *pair, "--method", "none", "--repair", "none", "-o", "mean.safetensors")
+    assert done("kin", pair[0], "mean.safetensors", "--json").json()["verdict"] == "derived in place"
 
 
 def test_a_page_and_references(pair, relabelled, done):

@@ -111,8 +111,8 @@ def kin(
     standing = bool(place.tensors) and place.p <= alpha
     if standing and not aligned:
         rho, share = _effect(found, match=False, seed=seed), math.nan
-        if rho < effect.COPIES and found.whole:
-            share = _share(found, place, seed)
+        if rho < effect.COPIES:
+            share = _share(a, b, fitted, found, seed)
     else:
         rho = _matched_effect(a, b, fitted, found, seed)
         share = math.nan
@@ -126,8 +126,8 @@ def kin(
     )
     verdict, why = _judged(place, again, rho, share, aligned, alpha)
     if math.isnan(rho):
-        large = "the models are too large to be matched for it"
-        notes.append(f"ρ is not measured: {large if place.tensors else 'no tensor is left to compare'}.")
+        none = "no tensor of it can be matched" if place.tensors else "no tensor is left to compare"
+        notes.append(f"ρ is not measured: {none}.")
     if place.held:
         some = [f"{word}: {reason}" for word, reason in place.held.items()]
         notes.append(f"{len(some)} words are held in place, {'; '.join(some[:3])}{' …' * (len(some) > 3)}.")
@@ -188,6 +188,11 @@ def _judged(
             f"finds little more, and beyond the directions that strangers share ρ is {rho:.2f}. Either one "
             f"was aligned to the other, or B is a faint copy. {_next(again)}"
         )
+    if stand and math.isnan(share) and rho < effect.COPIES:
+        return UNDECIDED, (
+            f"Units that stand at one place belong together ({at}), but the models are too large to tell a "
+            f"faint copy from strangers that were aligned: ρ is {rho:.2f}. {_next(again)}"
+        )
     if stand:
         return DERIVED_IN_PLACE, f"Units that stand at one place belong together ({at})."
     if place.tensors and place.z <= OPPOSITE:
@@ -219,26 +224,32 @@ def _effect(found: Sample, *, match: bool, seed: int) -> float:
 
 
 def _matched_effect(a: Tensors, b: Tensors, fitted: FittedSpec, found: Sample, seed: int) -> float:
-    """ρ with units matched; of models that are too large for it NaN."""
+    """ρ with units matched, of large models of what can be matched; NaN where that is nothing."""
     whole = _whole(a, b, fitted, found)
     return math.nan if whole is None else _effect(whole, match=True, seed=seed)
 
 
-def _whole(a: Tensors, b: Tensors, fitted: FittedSpec, found: Sample) -> Sample | None:
-    """All units of both; None where that is too much to be matched."""
+def _whole(
+    a: Tensors, b: Tensors, fitted: FittedSpec, found: Sample, still: Sequence[columns.Still] = ()
+) -> Sample | None:
+    """All units of both, as far as they can be matched, and what is `still`."""
     if found.whole:
         return found
-    if sum(math.prod(fitted.shapes[name]) for name in found.matrices) > effect.LARGEST:
-        return None
-    return sampled.sample(a, b, fitted, most=sampled.ALL)
+    return sampled.matchable(a, b, fitted, {(its.tensor, its.dim): its.positions for its in still})
 
 
-def _share(found: Sample, place: InPlace, seed: int) -> float:
-    """What units share where they stand, of what they share once all weights are matched, begun anew."""
-    perms = effect.matched(found.a, found.b, found.fitted, seed=seed)
-    moved = dict(permuted(found.b, found.fitted, perms))
-    again = orders.in_place(replace(found, b=moved), draws=1, seed=seed)
-    return place.statistic / again.statistic if again.statistic > 0 else math.inf
+def _share(a: Tensors, b: Tensors, fitted: FittedSpec, found: Sample, seed: int) -> float:
+    """What units share where they stand, of what they share once all weights are matched, begun anew.
+
+    NaN of models that are too large to be matched whole.
+    """
+    whole = _whole(a, b, fitted, found)
+    if whole is None or not whole.whole:
+        return math.nan
+    perms = effect.matched(whole.a, whole.b, whole.fitted, seed=seed)
+    moved = dict(permuted(whole.b, whole.fitted, perms))
+    stand, again = (orders.in_place(one, draws=1, seed=seed) for one in (whole, replace(whole, b=moved)))
+    return stand.statistic / again.statistic if again.statistic > 0 else math.inf
 
 
 def _relabelled(
@@ -250,12 +261,13 @@ def _relabelled(
     draws: int,
     seed: int,
 ) -> Relabelled:
-    whole = _whole(a, b, fitted, found)
-    if whole is None:
-        return Relabelled(why="the models are too large for their units to be matched")
-    still = columns.still(data, whole.a, whole.fitted)
-    count = sum(len(its.positions) for its in still)
-    if count < columns.LEAST:
+    still = columns.still(data, a, sampled.plain_of(fitted))
+    whole = _whole(a, b, fitted, found, still)
+    there = columns.within(still, {} if whole is None else whole.indices)
+    if still and not there:
+        return Relabelled(why="what reads the data is too large to be matched, or is in one of both alone")
+    still, count = there, sum(len(its.positions) for its in there)
+    if whole is None or count < columns.LEAST:
         return Relabelled(columns=count, why=columns.too_few(still, count))
     one, other = (overlaid(model, columns.without(model, still)) for model in (whole.a, whole.b))
     perms = effect.matched(one, other, whole.fitted, seed=seed)

@@ -9,8 +9,8 @@ another. Copies keep them, whatever order their units are written in.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -61,19 +61,27 @@ class Relabelled:
 def still(data: Iterable[tuple[Any, Any]], model: Tensors, fitted: FittedSpec) -> list[Still]:
     """What the inputs never move, tensor by tensor: of those with a column a value of a sample, or a token.
 
-    Nothing where tables of several lengths may be those of the tokens. Reads all batches once. Raises
-    DataError for inputs that are no one tensor.
+    The first axis of a matrix has what it writes: of as many values as the inputs have these may be of
+    something else, and training moves them. Tokens that are targets are moved as well. Nothing where tables
+    of several lengths may be those of the tokens. Reads all batches once. Raises DataError for inputs that
+    are no one tensor.
     """
     low: Tensor | None = None
     high: Tensor | None = None
     seen: set[int] = set()
     tokens = False
-    for batch, _ in data:
+    for batch, targets in data:
         if not isinstance(batch, Tensor):
             raise DataError("which columns never move is seen of inputs that are one tensor")
         tokens = not batch.is_floating_point()
         if tokens:
             seen |= {*batch.unique().tolist()}
+            if (
+                isinstance(targets, Tensor)
+                and targets.shape == batch.shape
+                and not targets.is_floating_point()
+            ):
+                seen |= {*targets.unique().tolist()}
             continue
         flat = batch.flatten(1)
         least, most = flat.amin(0), flat.amax(0)
@@ -91,11 +99,20 @@ def still(data: Iterable[tuple[Any, Any]], model: Tensors, fitted: FittedSpec) -
             if tokens and seen and shape[dim] > max(seen):
                 rest = torch.tensor(sorted({*range(shape[dim])} - seen), dtype=torch.int64)
                 found.append(Still(name, dim, rest, torch.zeros(len(rest))))
-            elif low is not None and high is not None and shape[dim] == len(low):
+            elif dim and low is not None and high is not None and shape[dim] == len(low):
                 rest = (low == high).nonzero().flatten()
                 found.append(Still(name, dim, rest, low[rest]))
     # Another table, of positions or classes, has a number a row, too, and training moved these
     return found if not tokens or len({len(its.positions) for its in found}) == 1 else []
+
+
+def within(columns: Sequence[Still], taken: Mapping[str, Sequence[Tensor]]) -> list[Still]:
+    """The same in tensors of which some positions of every axis are `taken`."""
+    return [
+        replace(its, positions=torch.searchsorted(taken[its.tensor][its.dim], its.positions))
+        for its in columns
+        if its.tensor in taken
+    ]
 
 
 def without(model: Tensors, columns: Sequence[Still]) -> dict[str, Tensor]:

@@ -22,7 +22,6 @@ from ...types import Permutations, Tensors
 TOP = 0.25  # of the singular directions
 # Copies that are tuned, rounded, half of a merge have 0.5–1; strangers 0.04–0.25, aligned ones up to 0.28
 COPIES, STRANGERS = 0.4, 0.1  # benchmarks/results.md
-LARGEST = 30_000_000  # values of a model that is matched for it
 
 
 def correlation(

@@ -25,6 +25,19 @@ VALUES = 1 << 21  # of one model that are compared
 LEAST = 16  # positions that are taken along an axis, however large the model
 EXTREME = 40  # the exponent of values whose products leave the range of float32
 WIDEST, ALL = 1 << 14, 1 << 40
+MATCHED, BESIDE = 30_000_000, 512  # values of a model that is matched; positions that stay, of a larger one
+
+
+@dataclasses.dataclass(frozen=True)
+class Extent:
+    """How many positions of an axis are taken: of `units`, and of `others`, which stay.
+
+    `kept` are positions that are taken of axes of a length that stay, in any case.
+    """
+
+    units: int
+    others: int
+    kept: Mapping[int, Tensor] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +46,7 @@ class Sample:
 
     `matrices` are what the test compares, `vectors` show whether units lie sorted. `left_out` says of every
     other tensor why. `whole`: all units are there. `read` are the bytes of both models that were read.
+    `indices` are the positions that were taken, of every axis of a tensor.
     """
 
     a: Mapping[str, Tensor]
@@ -43,6 +57,7 @@ class Sample:
     left_out: Mapping[str, str]
     whole: bool
     read: int
+    indices: Mapping[str, tuple[Tensor, ...]]
 
 
 def comparable(
@@ -99,22 +114,73 @@ def check_plain(*models: Tensors) -> None:
         )
 
 
-def sample(a: Tensors, b: Tensors, fitted: FittedSpec, *, most: int | None = None) -> Sample:
+def sample(a: Tensors, b: Tensors, fitted: FittedSpec) -> Sample:
     """What is compared of two models: all of small ones, of large ones at most `VALUES` values of each.
 
-    `most` positions along an axis are taken, where that is said. Tensors are read one at a time, and of
-    those that begin with units only the rows that are wanted. Raises as `comparable`, and CheckpointError
-    for numbers that are none.
+    Tensors are read one at a time, and of those that begin with units only the rows that are wanted. Raises
+    as `comparable`, and CheckpointError for numbers that are none.
     """
     matrices, vectors, left = comparable(a, b, fitted)
+    plain = plain_of(fitted)
+    extents = (Extent(most, most) for most in _widths())
+    extent = next((e for e in extents if _values(plain, matrices, e) <= VALUES), Extent(LEAST, LEAST))
+    return _taken(a, b, plain, matrices, vectors, left, extent)
+
+
+def matchable(
+    a: Tensors, b: Tensors, fitted: FittedSpec, kept: Mapping[tuple[str, int], Tensor]
+) -> Sample | None:
+    """All units of both models, whose order may differ; of large models not those of every word.
+
+    Of models of more than `MATCHED` values the smallest matrices are taken that are no more in all, with
+    `BESIDE` positions of every axis that stays. Before them come tensors with positions that are `kept`, by
+    their axis. None where one alone is more.
+    """
+    matrices, vectors, left = comparable(a, b, fitted)
+    plain, extent = plain_of(fitted), Extent(ALL, ALL)
+    large = _values(plain, matrices, extent) > MATCHED
+    if large:
+        extent = Extent(ALL, BESIDE, {plain.shapes[name][dim]: its for (name, dim), its in kept.items()})
+        first = {name for name, _ in kept}
+        room, chosen = MATCHED, []
+        order = sorted((name not in first, _values(plain, [name], extent), name) for name in matrices)
+        for _, size, name in order:
+            if size <= room:
+                room -= size
+                chosen.append(name)
+        left |= {name: "too large to be matched" for name in matrices if name not in chosen}
+        matrices, vectors = chosen, []
+        used = {word for name in chosen for axis in plain.tensors[name] for word in words_of(axis)}
+        used |= {plain.within[word].word for word in used if word in plain.within} - {None}
+        words = {word: size for word, size in plain.words.items() if word in used}
+        within = {word: block for word, block in plain.within.items() if word in used}
+        plain = dataclasses.replace(plain, words=words, within=within)
+    if not matrices and not vectors:
+        return None
+    found = _taken(a, b, plain, matrices, vectors, left, extent)
+    return dataclasses.replace(found, whole=found.whole and not large)
+
+
+def plain_of(fitted: FittedSpec) -> FittedSpec:
+    """By orders alone."""
     plain = fitted.ordered.unlisted
     if plain is None:
         raise SpecError("units that several lists of tensors share cannot be compared")
-    if most is None:
-        most = next((m for m in _widths() if _values(plain, matrices, m) <= VALUES), LEAST)
+    return plain
+
+
+def _taken(
+    a: Tensors,
+    b: Tensors,
+    plain: FittedSpec,
+    matrices: Collection[str],
+    vectors: Collection[str],
+    left: Mapping[str, str],
+    extent: Extent,
+) -> Sample:
     names = (*matrices, *vectors)
-    indices = {axis: index_of(axis, plain, most) for name in names for axis in plain.tensors[name]}
-    small = _smaller(plain, indices, {*names}, most)
+    indices = {axis: index_of(axis, plain, extent) for name in names for axis in plain.tensors[name]}
+    small = _smaller(plain, indices, {*names}, extent)
     taken: list[dict[str, Tensor]] = []
     size = 0
     for k, model in enumerate((a, b), start=1):
@@ -129,7 +195,8 @@ def sample(a: Tensors, b: Tensors, fitted: FittedSpec, *, most: int | None = Non
         taken.append(kept)
     whole = all(len(index) == fitted_length(axis, plain.sizes) for axis, index in indices.items())
     one, other = taken
-    return Sample(one, other, small, tuple(matrices), tuple(vectors), left, whole, size)
+    positions = {name: tuple(indices[axis] for axis in plain.tensors[name]) for name in names}
+    return Sample(one, other, small, tuple(matrices), tuple(vectors), left, whole, size, positions)
 
 
 def _moderate(tensor: Tensor) -> Tensor:
@@ -142,8 +209,8 @@ def _widths() -> list[int]:
     return [WIDEST >> k for k in range(20) if WIDEST >> k >= LEAST]
 
 
-def _values(fitted: FittedSpec, names: Collection[str], most: int) -> int:
-    sizes = {axis: len(index_of(axis, fitted, most)) for n in names for axis in fitted.tensors[n]}
+def _values(fitted: FittedSpec, names: Collection[str], extent: Extent) -> int:
+    sizes = {axis: len(index_of(axis, fitted, extent)) for n in names for axis in fitted.tensors[n]}
     return sum(math.prod(sizes[axis] for axis in fitted.tensors[name]) for name in names)
 
 
@@ -154,27 +221,32 @@ def spread(length: int, most: int) -> Tensor:
     return torch.arange(most) * (length - 1) // max(1, most - 1)
 
 
-def index_of(axis: Axis, fitted: FittedSpec, most: int) -> Tensor:
+def index_of(axis: Axis, fitted: FittedSpec, extent: Extent) -> Tensor:
     """The positions along an axis that are taken, ascending."""
     if isinstance(axis, Word):
-        return spread(fitted.sizes[axis.name], most)
+        return spread(fitted.sizes[axis.name], extent.units)
     if isinstance(axis, Fixed):
-        return spread(axis.size or 1, most)
+        size = axis.size or 1
+        some = spread(size, extent.others)
+        return torch.cat([some, extent.kept[size]]).unique() if size in extent.kept else some
     if isinstance(axis, Sum):
         parts, offset = [], 0
         for term in axis.terms:
-            parts.append(index_of(term, fitted, most) + offset)
+            parts.append(index_of(term, fitted, extent) + offset)
             offset += fitted_length(term, fitted.sizes)
         return torch.cat(parts)
     found = torch.zeros(1, dtype=torch.int64)
     for factor in factors_of(axis):
-        inner = index_of(factor, fitted, most)
+        inner = index_of(factor, fitted, extent)
         found = (found[:, None] * fitted_length(factor, fitted.sizes) + inner).flatten()
     return found
 
 
-def _smaller(fitted: FittedSpec, indices: Mapping[Axis, Tensor], names: set[str], most: int) -> FittedSpec:
+def _smaller(
+    fitted: FittedSpec, indices: Mapping[Axis, Tensor], names: set[str], extent: Extent
+) -> FittedSpec:
     """The spec of what is taken."""
+    most = extent.units
     within = {
         word: dataclasses.replace(block, count=min(block.count, most), size=min(block.size, most))
         for word, block in fitted.within.items()
@@ -186,7 +258,7 @@ def _smaller(fitted: FittedSpec, indices: Mapping[Axis, Tensor], names: set[str]
 
     def axis_of(axis: Axis) -> Axis:
         if isinstance(axis, Fixed):
-            return Fixed(min(axis.size or 1, most))
+            return Fixed(len(index_of(axis, fitted, extent)))
         if isinstance(axis, Product):
             return Product(tuple(axis_of(factor) for factor in axis.factors))
         return Sum(tuple(axis_of(term) for term in axis.terms)) if isinstance(axis, Sum) else axis

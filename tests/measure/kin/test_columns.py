@@ -30,6 +30,16 @@ def test_tokens_that_are_never_there():
     fitted = fitted_of({"embed": ". s", "out": ". s"}, {"embed": (30, 6), "out": (4, 6)})
     (found,) = columns.still([(torch.tensor([[3, 7], [9, 3]]), None)], model, fitted)
     assert found.tensor == "embed" and len(found.positions) == 27 and 7 not in found.positions
+    (found,) = columns.still([(torch.tensor([[3, 7]]), torch.tensor([[7, 5]]))], model, fitted)
+    assert len(found.positions) == 27 and 5 not in found.positions
+
+
+def test_outputs_as_many_as_the_inputs_are_none_of_these():
+    """What a network writes is moved by its targets, which may change where an input never does."""
+    shapes = {"in": (12, 20), "out": (20, 12)}
+    fitted = fitted_of({"in": "h .", "out": ". h"}, shapes)
+    found = columns.still(images(), {name: torch.randn(shape) for name, shape in shapes.items()}, fitted)
+    assert [(its.tensor, its.dim) for its in found] == [("in", 1)]
 
 
 def test_a_table_of_another_length_may_be_that_of_the_tokens_as_well():

@@ -9,7 +9,7 @@ import torch
 
 import rebasin_cli
 from rebasin_cli.errors import CheckpointError, SpecError, UsageError
-from rebasin_cli.measure.kin import kin
+from rebasin_cli.measure.kin import kin, sampled
 from rebasin_cli.symmetry import permutation
 
 from .test_columns import images
@@ -76,6 +76,31 @@ def test_a_faint_copy_is_told_from_aligned_strangers(pair):
     tenth = {name: 0.1 * a[name] + 0.9 * other[name] for name in a}
     found = kin(a, tenth)
     assert found.verdict == "derived in place" and found.effect < 0.25
+
+
+def test_large_models_are_judged_by_a_part_of_them(pair, monkeypatch):
+    """What is compared in place is a part, and what is matched another one."""
+    a, other = pair
+    monkeypatch.setattr(sampled, "VALUES", 2_000)
+    monkeypatch.setattr(sampled, "MATCHED", 6_000)
+    monkeypatch.setattr(sampled, "BESIDE", 30)
+    data = images(values=40)
+    copy = near(a, other, 0.3)
+    aligned = dict(rebasin_cli.align(a, other).tensors)
+    found = {
+        name: kin(a, b, data=data)
+        for name, b in {"other": other, "aligned": aligned, "copy": copy, "moved": shuffled(copy)}.items()
+    }
+    assert {name: one.verdict for name, one in found.items()} == {
+        "other": "no evidence",
+        "aligned": "undecided",
+        "copy": "derived in place",
+        "moved": "derived relabelled",
+    }
+    assert all(math.isfinite(one.effect) and not one.relabelled.why for one in found.values())
+    assert found["moved"].effect > 0.4
+    faint = kin(a, {name: 0.2 * a[name] + 0.8 * other[name] for name in a})
+    assert faint.verdict == "undecided" and "too large to tell" in faint.why
 
 
 def test_a_rank_among_models_that_are_known_to_be_apart(pair):
