@@ -41,6 +41,8 @@ class Operation:
     `space`         of a layer or of what looks at neighbours: how many axes of space come last
     `transposed`    of a convolution: its weight is (inputs, outputs, …)
     `whole`         tracing does not take it apart, though PyTorch could
+    `steps`         what it gives is in steps, though floating: a count, a number that was rounded
+    `distance`      it holds one value against another: only what lies between them decides
     """
 
     kind: Kind
@@ -51,6 +53,8 @@ class Operation:
     space: int | None = None
     transposed: bool = False
     whole: bool = False
+    steps: bool = False
+    distance: bool = False
 
     @property
     def layer(self) -> bool:
@@ -121,6 +125,10 @@ OPERATIONS = _table(
      Operation("activation")),
     ("add sub rsub", Operation("adding")),
     ("mul div", Operation("scaling")),
+    ("round floor ceil trunc sign sgn heaviside floor_divide", Operation("activation", steps=True)),
+    ("gt ge lt le eq ne equal", Operation("activation", distance=True)),
+    ("isclose allclose", Operation("other", distance=True)),
+    ("histc histogram _histogramdd_from_bin_cts", Operation("other", steps=True)),
     ("neg positive", Operation("plain", linear=True)),
     ("where masked_fill nan_to_num", Operation("plain")),
     ("copy", Operation("plain", linear=True)),

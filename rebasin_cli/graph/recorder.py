@@ -14,6 +14,7 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .float64 import Uncompiled
 from .operations import operation_of
@@ -24,7 +25,9 @@ LEFT = frozenset(
 LENGTHS = ("_pack_padded_sequence", "_pad_packed_sequence")  # what they give second is made of lengths alone
 DENIED = ("mkldnn_", *LENGTHS)  # by what operations' names begin with
 ATTENTION = "scaled_dot_product_attention"
-UNSEEN = ("__set__", "data_ptr", "untyped_storage", "storage", "numpy", "__array__", "tolist")
+# What hands numbers on where nothing is dispatched; the first three as plain values:
+VALUES = ("tolist", "numpy", "__array__")
+LEAVING = frozenset({*VALUES, "__dlpack__", "data_ptr", "untyped_storage", "storage"})
 PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
 
 
@@ -115,6 +118,14 @@ class Recorder(Uncompiled):
         seen: Seen = Seen(value, node, self, exact)
         self.sharing.setdefault(_memory(value), []).append(weakref.ref(seen))
         return seen
+
+    def looked_at(self, seen: Seen) -> bool:
+        """Whether the network may have all its numbers, which then decide."""
+        if not (self.numbers and seen.exact):
+            return False
+        self.decided.append(seen.node)
+        self.general = False
+        return True
 
     def fail(self, why: str) -> NoReturn:
         """Give up, also where the network goes on after an error."""
@@ -274,11 +285,12 @@ def _known(func: Any, args: tuple[Any, ...]) -> bool:
 
 
 def _counted(func: Any, args: tuple[Any, ...]) -> list[fx.Node]:
-    """What says how much there is of its result: masks, whole numbers."""
+    """What says how much there is of its result: masks, whole numbers, and where these are found."""
     if torch.Tag.dynamic_output_shape not in func.tags or func._opname in LENGTHS:
         return []
+    taken = func._opname in ("index", "masked_select")  # floating numbers that a mask picks from say nothing
     read = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, Seen)]
-    return [seen.node for seen in read if not seen.dtype.is_floating_point]
+    return [seen.node for seen in read if not (taken and seen.dtype.is_floating_point)]
 
 
 def _place(outside: FrameType | None) -> tuple[str, int] | None:
@@ -293,11 +305,6 @@ def _place(outside: FrameType | None) -> tuple[str, int] | None:
             inner = file, frame.f_lineno
         frame = frame.f_back
     return inner
-
-
-def _listed(tensor: torch.Tensor) -> Any:
-    """What `tolist` gives, number by number."""
-    return [_listed(row) for row in tensor.unbind()] if tensor.ndim else tensor.item()
 
 
 class Assigned(TorchFunctionMode):
@@ -316,8 +323,9 @@ class Assigned(TorchFunctionMode):
         name, own = getattr(func, "__name__", ""), args[0] if args else None
         learns = name == "__get__" and getattr(func, "__self__", None) is torch.Tensor.requires_grad
         made = isinstance(own, Seen) and own.node.op != "placeholder"
-        if name == "tolist" and self.recorder.numbers and isinstance(own, Seen):
-            return _listed(own)
-        if isinstance(own, Seen) and (name in UNSEEN or (learns and made)):
+        if name in VALUES and isinstance(own, Seen) and self.recorder.looked_at(own):
+            with _disable_current_modes():
+                return func(own.value.detach().clone(), *args[1:], **(kwargs or {}))
+        if isinstance(own, Seen) and (name in LEAVING or name == "__set__" or (learns and made)):
             self.recorder.fail(f"{func} is dispatched nowhere")
         return func(*args, **(kwargs or {}))

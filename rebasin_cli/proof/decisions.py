@@ -9,20 +9,21 @@ is computed from them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from ..graph.float64 import Uncompiled
 from ..graph.operations import operation_of
+from ..graph.recorder import LEAVING
 from .comparing import difference
 
-COMPARISONS = frozenset({"gt", "ge", "lt", "le", "eq", "ne", "equal", "isclose", "allclose"})
-STEPS = frozenset({"round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside"})  # floating, but in steps
+COPIES = frozenset({"__deepcopy__", "__reduce_ex__"})  # which are made where nothing is dispatched
 # What gives whole numbers beside others, or in place of them, and decides nothing by them:
 BESIDE = frozenset({"pool", "dropout", "attention", "constant"})
 Key = tuple[str, tuple[int, ...]]
@@ -70,30 +71,52 @@ class Decisions(Uncompiled):
 
     def __init__(self) -> None:
         super().__init__()
+        self._leaving = _Leaving(self)
         self._made: list[tuple[Key, torch.Tensor, float]] = []  # what decides, and how large it is
         # By memory, of which of them; while it is referred to, no other storage has its number.
         self._from: dict[int, tuple[StorageWeakRef, frozenset[int]]] = {}
         self._decided: frozenset[int] = frozenset()  # what is seen outside of tensors
 
+    def __enter__(self) -> Decisions:
+        super().__enter__()
+        self._leaving.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._leaving.__exit__(*raised)
+        super().__exit__(*raised)
+
+    def leaves(self, name: str, tensor: torch.Tensor) -> None:
+        """A tensor's numbers go where nobody follows them, so they decide; of a copy what it is made of."""
+        self._decided |= self._behind([tensor])
+        if name not in COPIES and tensor.is_floating_point() and tensor.numel():
+            self._decided |= self._kept(name, [tensor])
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        read = _tensors((args, kwargs))
+        with torch._C.DisableTorchFunction():
+            self._follow(func, _tensors((args, kwargs)), _tensors(result), kwargs or {})
+        return result
+
+    def _follow(
+        self, func: Any, read: list[torch.Tensor], made: list[torch.Tensor], kwargs: dict[str, Any]
+    ) -> None:
         floating = [tensor for tensor in read if tensor.is_floating_point() and tensor.numel()]
         looks = torch.Tag.data_dependent_output in func.tags
-        behind = self._behind(read)
-        made = _tensors(result)
-        if floating and (looks or _in_steps(func, made)):
-            behind |= self._kept(func, floating)
+        behind, new = self._behind(read), frozenset[int]()
+        if floating and (looks or _in_steps(func, made, kwargs)):
+            new = self._kept(func._opname, floating)
         if looks:
-            self._decided |= behind
+            self._decided |= behind | new
         elif torch.Tag.dynamic_output_shape in func.tags:
-            self._decided |= self._behind([tensor for tensor in read if not tensor.is_floating_point()])
+            whole = [tensor for tensor in read if not tensor.is_floating_point()]
+            self._decided |= self._behind(whole) | new
+        behind |= new
         if behind:
             for tensor in made:
                 self._from[_memory(tensor)] = StorageWeakRef(tensor.untyped_storage()), behind
-        return result
 
     @property
     def any(self) -> bool:
@@ -108,29 +131,48 @@ class Decisions(Uncompiled):
         known = filter(None, (self._from.get(_memory(tensor)) for tensor in tensors))
         return frozenset().union(*(numbers for _, numbers in known))
 
-    def _kept(self, func: Any, tensors: Sequence[torch.Tensor]) -> frozenset[int]:
+    def _kept(self, name: str, tensors: Sequence[torch.Tensor]) -> frozenset[int]:
         """Numbers of what decides from now on: of what is compared, the distance, of all else itself."""
         first = len(self._made)
-        for values in _decisive(func, tensors):
+        for values in _decisive(name, tensors):
             told = torch.nan_to_num(values.detach(), nan=0.0, posinf=0.0, neginf=0.0).flatten().double()
             size = max(float(torch.nan_to_num(one.detach().abs(), posinf=0.0).max()) for one in tensors)
-            self._made.append(((func._opname, tuple(values.shape)), told, size))
+            self._made.append(((name, tuple(values.shape)), told, size))
         return frozenset(range(first, len(self._made)))
 
 
-def _decisive(func: Any, tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-    if func._opname in COMPARISONS and len(tensors) == 2:
+class _Leaving(TorchFunctionMode):
+    """Sees what is dispatched nowhere: numbers that leave PyTorch."""
+
+    def __init__(self, decisions: Decisions):
+        super().__init__()
+        self._decisions = decisions
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if (name in LEAVING or name in COPIES) and args and isinstance(args[0], torch.Tensor):
+            self._decisions.leaves(name, args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def _decisive(name: str, tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+    if operation_of(None, name).distance and len(tensors) == 2:
         one, other = tensors
         yield one - torch.where(other.isfinite(), other, 0.0)
     else:
         yield from tensors
 
 
-def _in_steps(func: Any, made: Sequence[torch.Tensor]) -> bool:
+def _in_steps(func: Any, made: Sequence[torch.Tensor], kwargs: Mapping[str, Any]) -> bool:
     """Whether what it makes of floating numbers is whole, true or false, or in steps."""
-    if operation_of(func, func._opname).kind in BESIDE:
+    known = operation_of(func, func._opname)
+    if known.kind in BESIDE:
         return False
-    return func._opname in STEPS or any(not one.is_floating_point() and not one.is_complex() for one in made)
+    if known.steps or kwargs.get("rounding_mode") is not None:
+        return True
+    return any(not one.is_floating_point() and not one.is_complex() for one in made)
 
 
 def _tensors(given: Any) -> list[torch.Tensor]:

@@ -1,8 +1,11 @@
 """The proof sees what counts, says what it cannot see, and leaves the network as it was."""
 
+import copy
+import struct
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -390,6 +393,33 @@ STOPS = {
     "nearly": lambda p: torch.allclose(p, torch.full_like(p, 0.6), rtol=0.01),
     "steps": lambda p: (p / 0.5).round().sum() > 3,
     "whole numbers": lambda p: (p / 0.7).long().any(),
+    "a floor": lambda p: (p // 0.7).sum() > 3,
+    "a floor by its name": lambda p: torch.div(p, 0.7, rounding_mode="floor").sum() > 3,
+    "a histogram": lambda p: torch.histc(p.detach(), 4)[3] > 3,
+    "a list": lambda p: max(map(max, p.tolist())) > 1,
+    "a list of truths": lambda p: any(map(any, (p > 0.9).tolist())),
+    "numpy": lambda p: p.detach().numpy().max() > 1,
+    "an array": lambda p: np.asarray(p.detach()).mean() > 1,
+    "an array of truths": lambda p: np.asarray(p > 0.9).sum() > 3,
+    "another package's tensor": lambda p: np.from_dlpack(p.detach()).max() > 1,
+    "memory": lambda p: struct.unpack("d", bytes(p.detach().untyped_storage())[:8])[0] > 1,
+    "a copy": lambda p: copy.deepcopy(p.detach() > 0.9).any(),
+    "a number": lambda p: float(p.sum()) > 4,
+    "a whole number": lambda p: int(p.sum()) > 3,
+    "an index": lambda p: len([0, 1, 2][: (p.sum() / 4).long() + 1]) > 1,
+    "a text": lambda p: f"{p.sum():.1f}" == "0.0",
+    "membership": lambda p: 0.5 in p,
+    "the larger of two": lambda p: max(p.sum(), torch.tensor(9.0)) > 9,
+    "places of floats": lambda p: len(torch.relu(p - 0.9).nonzero()) > 2,
+    "places by one argument": lambda p: len(torch.where(p > 0.9)[0]) > 2,
+    "a count of floats": lambda p: torch.count_nonzero(torch.relu(p - 0.9)) > 2,
+    "different floats": lambda p: len(p.unique()) < 2,
+    "different in a row": lambda p: len(p.unique_consecutive()) < 2,
+    "repeats": lambda p: len(torch.ones(4).repeat_interleave((p.flatten() * 1.2).long())) > 3,
+    "counts": lambda p: len(torch.bincount((p.flatten() * 2).long())) > 2,
+    "the place of the largest": lambda p: p.argmax().item() > 9,
+    "sorted": lambda p: p.flatten().sort().indices[0].item() > 9,
+    "bins": lambda p: torch.bucketize(p, torch.tensor([0.9, 0.95])).sum() > 3,
 }
 
 
