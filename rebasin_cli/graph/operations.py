@@ -148,7 +148,8 @@ OPERATIONS = _table(
     ("split split_with_sizes chunk unbind split_copy split_with_sizes_copy unbind_copy",
      Operation("parts", linear=True)),
     ("cat", Operation("join", linear=True)),
-    ("flip roll", Operation("shift", linear=True)),
+    ("flip", Operation("shift", linear=True)),
+    ("roll", Operation("shift", linear=True, whole=True)),
     ("slice_scatter index_add index_copy", Operation("put", linear=True)),
     ("constant_pad_nd pad", Operation("pad")),
     # neighbours in space

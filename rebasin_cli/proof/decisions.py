@@ -9,7 +9,7 @@ is computed from them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from ..graph.operations import operation_of
 from ..graph.recorder import LEAVING
 from .comparing import difference
 
+NOTHING: frozenset[int] = frozenset()
 COPIES = frozenset({"__deepcopy__", "__reduce_ex__"})  # which are made where nothing is dispatched
 # What gives whole numbers beside others, or in place of them, and decides nothing by them:
 BESIDE = frozenset({"pool", "dropout", "attention", "constant"})
@@ -73,9 +74,10 @@ class Decisions(Uncompiled):
         super().__init__()
         self._leaving = _Leaving(self)
         self._made: list[tuple[Key, torch.Tensor, float]] = []  # what decides, and how large it is
-        # By memory, of which of them; while it is referred to, no other storage has its number.
-        self._from: dict[int, tuple[StorageWeakRef, frozenset[int]]] = {}
-        self._decided: frozenset[int] = frozenset()  # what is seen outside of tensors
+        # By memory, of which of them, and whether of nothing else; while it is referred to, no other storage
+        # has its number.
+        self._from: dict[int, tuple[StorageWeakRef, frozenset[int], bool]] = {}
+        self._decided = NOTHING  # what is seen outside of tensors
 
     def __enter__(self) -> Decisions:
         super().__enter__()
@@ -89,8 +91,8 @@ class Decisions(Uncompiled):
     def leaves(self, name: str, tensor: torch.Tensor) -> None:
         """A tensor's numbers go where nobody follows them, so they decide; of a copy what it is made of."""
         self._decided |= self._behind([tensor])
-        if name not in COPIES and tensor.is_floating_point() and tensor.numel():
-            self._decided |= self._kept(name, [tensor])
+        if name not in COPIES and (floating := self._floating([tensor])):
+            self._decided |= self._kept(name, floating)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -103,10 +105,11 @@ class Decisions(Uncompiled):
     def _follow(
         self, func: Any, read: list[torch.Tensor], made: list[torch.Tensor], kwargs: dict[str, Any]
     ) -> None:
-        floating = [tensor for tensor in read if tensor.is_floating_point() and tensor.numel()]
+        floating = self._floating(read)
         looks = torch.Tag.data_dependent_output in func.tags
-        behind, new = self._behind(read), frozenset[int]()
-        if floating and (looks or _in_steps(func, made, kwargs)):
+        behind, new = self._behind(read), NOTHING
+        steps = operation_of(func, func._opname).steps or kwargs.get("rounding_mode") is not None
+        if floating and (looks or steps or _whole(func, made)):
             new = self._kept(func._opname, floating)
         if looks:
             self._decided |= behind | new
@@ -116,7 +119,8 @@ class Decisions(Uncompiled):
         behind |= new
         if behind:
             for tensor in made:
-                self._from[_memory(tensor)] = StorageWeakRef(tensor.untyped_storage()), behind
+                storage = StorageWeakRef(tensor.untyped_storage())
+                self._from[_memory(tensor)] = storage, behind, steps or not floating
 
     @property
     def any(self) -> bool:
@@ -129,7 +133,17 @@ class Decisions(Uncompiled):
 
     def _behind(self, tensors: Sequence[torch.Tensor]) -> frozenset[int]:
         known = filter(None, (self._from.get(_memory(tensor)) for tensor in tensors))
-        return frozenset().union(*(numbers for _, numbers in known))
+        return frozenset().union(*(numbers for _, numbers, _ in known))
+
+    def _floating(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Those whose numbers are compared: not what was made of others that are, and of nothing else."""
+        return [
+            tensor
+            for tensor in tensors
+            if tensor.is_floating_point()
+            and tensor.numel()
+            and not self._from.get(_memory(tensor), (None, NOTHING, False))[2]
+        ]
 
     def _kept(self, name: str, tensors: Sequence[torch.Tensor]) -> frozenset[int]:
         """Numbers of what decides from now on: of what is compared, the distance, of all else itself."""
@@ -165,13 +179,10 @@ def _decisive(name: str, tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tens
         yield from tensors
 
 
-def _in_steps(func: Any, made: Sequence[torch.Tensor], kwargs: Mapping[str, Any]) -> bool:
-    """Whether what it makes of floating numbers is whole, true or false, or in steps."""
-    known = operation_of(func, func._opname)
-    if known.kind in BESIDE:
+def _whole(func: Any, made: Sequence[torch.Tensor]) -> bool:
+    """Whether what it makes of floating numbers is whole, or true or false."""
+    if operation_of(func, func._opname).kind in BESIDE:
         return False
-    if known.steps or kwargs.get("rounding_mode") is not None:
-        return True
     return any(not one.is_floating_point() and not one.is_complex() for one in made)
 
 

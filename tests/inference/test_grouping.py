@@ -86,6 +86,41 @@ def test_a_stream_that_comes_out_of_a_norm_is_only_ordered():
     assert any("itself the stream" in why for why in inferred.no_larger["embed"])
 
 
+class Without(nn.Module):
+    """A stream with gains, heads, and whatever comes between: no norm anywhere."""
+
+    def __init__(self, between):
+        super().__init__()
+        self.embed, self.one, self.two = nn.Linear(5, 8), nn.Linear(8, 6), nn.Linear(6, 8)
+        self.gain, self.out, self.between = nn.Parameter(torch.rand(8) + 0.5), nn.Linear(8, 3), between
+
+    def forward(self, x):
+        x = self.embed(x)
+        return self.out(self.between(self, x + self.gain * self.two(torch.relu(self.one(x)))))
+
+
+WITHOUT = {
+    "gains in a stream": lambda s, x: x,
+    "a gain before layers": lambda s, x: s.gain * x,
+    "a gain of what is read twice": lambda s, x: s.gain * x + torch.tanh(s.gain * x),
+    "a mean": lambda s, x: x - x.mean(-1, keepdim=True),
+    "a length": lambda s, x: x * x.sum(-1, keepdim=True),
+    "a number": lambda s, x: x + 1,
+    "a softmax": lambda s, x: x.softmax(-1),
+    "an activation": lambda s, x: torch.nn.functional.silu(x),
+}
+
+
+@pytest.mark.parametrize("between", WITHOUT)
+def test_no_reason_names_a_norm_where_there_is_none(between):
+    torch.manual_seed(0)
+    inferred = infer(Without(WITHOUT[between]), torch.randn(4, 5), groups=True)
+    reasons = [why for _, why in inferred.folds.left] + [one.why for one in inferred.reasons]
+    reasons += [why for each in inferred.no_larger.values() for why in each]
+    told = [why.partition(" (")[0] for why in reasons]  # without the line of code
+    assert told and not [why for why in told if "norm" in why.lower()]
+
+
 def test_a_layer_between_two_without_anything_is_invertible():
     assert found(Factored()).fitted.groups == {"inner": "GL"}
 

@@ -1,5 +1,6 @@
 """Inference finds the symmetries of a network by itself, and never one that is not there."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -602,7 +603,7 @@ def test_a_network_without_values_is_told_from_one_that_fails():
 
 
 def test_control_flow_that_cannot_be_followed_is_refused_quietly(capfd):
-    network = Net(lambda s, x: s.l(x) if float(s.l(x).sum().numpy()) > 0 else x, l=nn.Linear(3, 3))
+    network = Net(lambda s, x: s.l(x) if np.from_dlpack(s.l(x)).sum() > 0 else x, l=nn.Linear(3, 3))
     with pytest.raises(NetworkError, match="cannot be traced") as error:
         infer(network, ROWS)
     assert "test_infer.py:" in str(error.value) and capfd.readouterr() == ("", "")
@@ -634,6 +635,49 @@ def test_what_is_added_to_equal_units_gives_them_its_order(onto):
     assert list(found.fitted.words.values()) == [6] and found.proof is not None and not found.refused
     still = {name for name, axes in found.fitted.tensors.items() if {*map(str, axes)} <= {".", "2", "3", "6"}}
     assert still == {"h.bias"} | (set() if "norm" in onto else {"n.weight", "n.bias"})
+
+
+ALONG = {  # words of six units, and how the second layer reads them
+    "sorted": (lambda h: h.sort(-1).values, [6], "."),
+    "read in the order that sorts": (lambda h: h.gather(-1, h.argsort(-1)), [6], "."),
+    "less their median": (lambda h: h - h.median(-1, keepdim=True).values, [6], "l"),
+    "less their second": (lambda h: h - h.kthvalue(2, -1, keepdim=True).values, [6], "l"),
+    "shifted": (lambda h: h.roll(2, -1), [2, 4], "l.1 + l.0"),
+    "shifted back": (lambda h: h.roll(-2, -1), [2, 4], "l.1 + l.0"),
+    "shifted, then sorted": (lambda h: h.roll(2, -1).sort(-1).values, [6], "."),
+    "shifted, then added up": (lambda h: h * h.roll(2, -1).sum(-1, keepdim=True), [6], "l"),
+    "shifted and added": (lambda h: h.roll(3, -1) + h, [3], "(2 l)"),
+    "shifted twice, and added": (lambda h: h.roll(2, -1) + h.roll(1, -1), [], "6"),
+    "shifted by rows": (lambda h: h.roll(1, 0), [6], "l"),
+    "shifted as one row": (lambda h: h.roll(1), [], "6"),
+}
+
+
+@pytest.mark.parametrize("along", ALONG)
+def test_an_order_counts_only_for_who_needs_it(along):
+    between, sizes, read = ALONG[along]
+    found = infer(Net(lambda s, x: s.h(between(s.l(x).relu())), l=nn.Linear(3, 6), h=nn.Linear(6, 2)), ROWS)
+    assert sorted(found.fitted.words.values()) == sizes and not found.refused
+    assert (found.proof is not None) == bool(sizes)
+    assert str(found.fitted.tensors["h.weight"][1]) in (read, "6")
+
+
+LEFT = {  # what ends a loop leaves tensors, or says how much there is
+    "list": lambda h: max(map(max, h.tolist())) > 2,
+    "array": lambda h: h.detach().numpy().max() > 2,
+    "places": lambda h: len(torch.relu(h - 0.5).nonzero()) > 9,
+    "different": lambda h: len(h.unique()) > 90,
+}
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_units_whose_numbers_leave_tensors_stay_and_others_move(left):
+    network = Net(
+        lambda s, x: s.h(s.l(x).relu()) * (2 if LEFT[left](s.m(x)) else 1),
+        l=nn.Linear(3, 6), m=nn.Linear(3, 5), h=nn.Linear(6, 2),
+    )  # fmt: skip
+    found = infer(network, ROWS)
+    assert list(found.fitted.words.values()) == [6] and found.proof is not None and not found.refused
 
 
 def test_a_bilinear_layer_has_units_on_both_sides():

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
+from ...graph.nodes import name_of
 from ...graph.program import Program
 from ...graph.tracing import line_of
 from ...symmetry.folds import Folds, Norm, Part, Reader, ValueBias
@@ -20,7 +21,7 @@ from .grouping import Classes, Leaf, segment
 from .sides import ONES, Linear, Relation
 
 READ = "it is read by more than linear layers"
-STREAM = "the norm's output is itself the stream"
+STREAM = "its output is itself the stream"
 OUTPUT = "its output is the network's"
 TIED = "{} shares its memory, or is used twice"
 NO_BIAS = "{} has no bias that could take it up"
@@ -178,7 +179,7 @@ class _Reading:
         streams = {
             parts[0]
             for relation, parts in self.classes.relations
-            if relation.kind == "norm" and ONES in self.classes.flags.get(parts[0], {})
+            if name_of(relation.node) == "layer_norm" and ONES in self.classes.flags.get(parts[0], {})
         }
         for stream in streams:
             touching = self.classes.touching(stream)

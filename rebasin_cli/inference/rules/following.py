@@ -41,6 +41,7 @@ def follow(
     walk = walk or Walk(module, whole)
     for one in (program, *program.others):
         _through(walk, one, kept)
+    shaping.settle(walk)
     routing.settle(walk)
     tied = {id(walk.tensors[name]) for name in walk.used}
     unused = INSTEAD.format(", ".join(dict.fromkeys(walk.stale))) if walk.stale else UNUSED

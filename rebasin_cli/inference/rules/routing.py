@@ -30,13 +30,16 @@ UNSORTED = "a top-k that is not sorted picks of it, in an order that is not unde
 
 RULES = Rules()
 rule = RULES.rule
-PICKS = ("topk", "argmax", "argmin", "max", "min")  # they make numbers of what has none
+# They make numbers of what has none:
+PICKS = ("topk", "argmax", "argmin", "max", "min", "median", "nanmedian", "kthvalue", "mode", "sort")
 
 
 def apply(walk: Walk, name: str, arguments: dict[str, Any], read: Sequence[Value]) -> Any:
     """The result, a Value or a list of them; None where no such numbers are made or read, or no rule is."""
     numbered = any(value.role for value in read)
-    if not (numbered or name in PICKS or name.endswith(GROUPED)) or (numbered and name in PICKS):
+    if not (numbered or name in PICKS or name.endswith(GROUPED)):
+        return None
+    if numbered and name in PICKS and name != "sort":
         return None
     known = operation(walk.node)
     if known.rearranges and known.kind not in ("repeat", "parts"):
@@ -87,9 +90,9 @@ def argmax(walk: Walk, a: dict[str, Any]) -> Value | None:
     return _made(walk, axes, role=IDS, names=value.axes[at])
 
 
-@rule("max", "min")
+@rule("max", "min", "median", "nanmedian", "kthvalue", "mode")
 def extreme(walk: Walk, a: dict[str, Any]) -> list[Value] | None:
-    """The largest or smallest along an axis, and which of its units that is."""
+    """One entry along an axis that its order does not decide, and which of its units that is."""
     value, at = a["self"], a.get("dim")
     if at is None or not value.axes:
         return None
@@ -112,6 +115,10 @@ def cat(walk: Walk, a: dict[str, Any]) -> Value | None:
 @rule("sort")
 def sort(walk: Walk, a: dict[str, Any]) -> list[Value] | None:
     value = a["self"]
+    if not value.role and value.axes:  # in whichever order they came
+        at = a["dim"] % len(value.axes)
+        axes = (*value.axes[:at], Fixed(value.shape[at]), *value.axes[at + 1 :])
+        return [_made(walk, axes, 0), _made(walk, axes, 1, role=IDS, names=value.axes[at])]
     if value.role == PERM:  # the way back
         still = (Fixed(value.shape[0]),)
         return [_made(walk, still, 0), _made(walk, still, 1, role=IDS, names=value.axes[0])]

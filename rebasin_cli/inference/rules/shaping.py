@@ -7,10 +7,12 @@ them for several results), or None where it does not understand the case.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ..axes.axes import Axes, Fixed, product, total
+from ..axes.axes import Axes, Fixed, Var, product, total, variables
 from .rules import broadcast, places, rule, tensors
+from .walk import Shifted
 
 if TYPE_CHECKING:
     from .walk import Walk
@@ -70,7 +72,39 @@ def _without(axes: Axes, gone: set[int], keep: bool) -> Axes:
     return tuple(axis for d, axis in enumerate(axes) if d not in gone)
 
 
-@rule("argmax", "argmin", "cumsum", "cumprod", "sort", "flip", "roll")
+@rule("roll")
+def roll(walk: Walk, a: dict[str, Any]) -> Axes:
+    """Along each of these dimensions the last units come first, in an order that `settle` ties to theirs."""
+    axes = list(a["self"].axes)
+    if not a["dims"]:
+        return walk.freeze(tuple(axes), "roll depends on its order")
+    for shift, d in zip(a["shifts"], a["dims"], strict=True):
+        before = walk.units.resolve(axes[d])
+        if isinstance(before, Fixed):
+            continue
+        walk.units.ground((before,))
+        axes[d] = walk.units.new(before.size)
+        walk.shifted.append(Shifted(before, axes[d], shift % before.size, walk.why("a roll shifts it")))
+    return tuple(axes)
+
+
+def settle(walk: Walk) -> None:
+    """Shifted units that came to count: both parts of them come in the other order."""
+    resolve, left = walk.units.resolve, list(walk.shifted)
+    while left:
+        held = {var for axes in walk.tensors.values() for axis in axes for var in variables(resolve(axis))}
+        met = Counter(resolve(one.after) for one in left)
+        counts = [one for one in left if resolve(one.after) in held or met[resolve(one.after)] > 1
+                  or not isinstance(resolve(one.after), Var)]  # fmt: skip
+        for one in counts:
+            parts = walk.units.pieces(one.before, [one.before.size - one.by, one.by], one.why)
+            walk.units.unify(one.after, total(parts[::-1]), one.why)
+            left.remove(one)
+        if not counts:
+            return
+
+
+@rule("argmax", "argmin", "cumsum", "cumprod", "flip")
 def ordered(walk: Walk, a: dict[str, Any]) -> Any:
     """Along these dimensions the order counts; along the others it does not."""
     value, name = a["self"], walk.operation
@@ -79,7 +113,7 @@ def ordered(walk: Walk, a: dict[str, Any]) -> Any:
         (axes[d],) = walk.freeze(axes[d], f"{name} depends on its order")
     if name in ("argmax", "argmin"):
         return _without(tuple(axes), places(a.get("dim"), len(axes)), a["keepdim"])
-    return [tuple(axes)] * 2 if name == "sort" else tuple(axes)
+    return tuple(axes)
 
 
 @rule("view", "reshape", "_unsafe_view", "view_copy", "_reshape_copy", "flatten", "unflatten")

@@ -57,6 +57,16 @@ class Value:
         return self.names
 
 
+@dataclass(frozen=True)
+class Shifted:
+    """Units `before` and `after` a roll `by` so many places: tied where somebody needs to know."""
+
+    before: Expr
+    after: Expr
+    by: int
+    why: str
+
+
 class Walk:
     """The state of one walk: the equations so far, the tensors' axes, and where we are."""
 
@@ -68,6 +78,7 @@ class Walk:
         self.hints: list[tuple[Expr, str]] = []  # what somebody might call these units
         self.constants: dict[fx.Node, torch.Tensor | None] = {}  # tables and numbers that no state dict has
         self.merged: dict[Var, tuple[int, int]] = {}  # how many orders it could have, and has as written
+        self.shifted: list[Shifted] = []
         self.here: fx.Node | None = None  # the operation that is looked at, while the walk goes on
         self.kept = stale.names(module)
         self.stale: list[str] = []  # of those, what was computed in an earlier call and is read
