@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from ..runtime.seeds import seeded
 TARGETS = ("labels", "label", "targets", "target", "y")  # what batches call them
 SHOWN = 8  # entries of a dictionary in a message
 MOST = 8 << 30  # bytes of batches that are kept, where a loader gives others each time
+OWN = "rebasin_cli."  # modules whose batches come in one order
 DEPTH = 3  # containers within containers there, which may hold themselves
 
 
@@ -78,10 +80,63 @@ def checked(batches: Iterable[Any], keyed: Keyed | None = None) -> Iterator[tupl
         raise DataError("the data holds no samples", hint="Is the loader a generator that was read before?")
 
 
+class Same:
+    """Batches that are read from their source each time, and must be those of the first reading.
+
+    Each reading is seeded alike. Raises DataError at a batch that is another one.
+    """
+
+    def __init__(self, batches: Iterable[Any]):
+        self.source = batches
+        self._seen: list[int] = []
+        self._over = False  # the last batch was seen
+
+    def __iter__(self) -> Iterator[Any]:
+        number = 0
+        for number, batch in enumerate(drawn(self.source), 1):
+            batch = _as_tensors(batch, f"batch {number - 1} of the data")
+            if number > len(self._seen) and not self._over:
+                self._seen.append(_digest(batch))
+            elif [_digest(batch)] != self._seen[number - 1 : number]:
+                raise _other(number - 1)
+            yield batch
+        if number < len(self._seen):
+            raise _other(number)
+        self._over = True
+
+
+def drawn(batches: Iterable[Any], seed: int = 0) -> Iterator[Any]:
+    """A reading of a loader, whose own randomness is seeded batch by batch."""
+    rest: Iterator[Any] | None = None
+    for number in itertools.count():
+        with seeded(seed + number, "a batch of a loader"):
+            rest = iter(batches) if rest is None else rest
+            batch = next(rest, _END)
+        if batch is _END:
+            return
+        yield batch
+
+
+def _digest(batch: Any) -> int:
+    found = 0
+    for tensor in tensors_in(batch):
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        found = zlib.crc32(flat.view(torch.uint8).numpy(), found)
+    return found
+
+
+def _other(number: int) -> DataError:
+    return DataError(
+        f"batch {number} of the data is another one than when the data were first read",
+        hint="Models are compared on the same samples: let the loader give the same batches each time, "
+        "such as DataLoader(…, shuffle=False) or a list",
+    )
+
+
 class Kept:
     """Batches as they came when they were first read, as far as somebody asked for them, kept in memory.
 
-    Randomness of torch's, such as that of a DataLoader that shuffles, is seeded. Raises DataError where they
+    Randomness, such as that of a DataLoader that shuffles, is seeded. Raises DataError where they
     need more than `most` bytes.
     """
 
@@ -101,9 +156,8 @@ class Kept:
 
     def _read(self, number: int) -> None:
         try:
-            with seeded(number, "a batch of a loader"):
-                self._rest = self._begun() if self._rest is None else self._rest
-                batch = next(self._rest, _END)
+            self._rest = self._begun() if self._rest is None else self._rest
+            batch = next(self._rest, _END)
             self._over = batch is _END
             if self._over:
                 return
@@ -122,7 +176,7 @@ class Kept:
         self._made.append(batch)
 
     def _begun(self) -> Iterator[Any]:
-        return iter(self.source)
+        return drawn(self.source)
 
 
 class Once(Kept):
@@ -136,18 +190,22 @@ class Once(Kept):
 
 
 def steady(batches: Iterable[Any]) -> Iterable[Any]:
-    """The same batches; kept as they came first, where a second reading begins with another batch."""
-    if isinstance(batches, (list, tuple, Kept)):
+    """Batches that are the same at each reading, or refused: what rebasin reads itself, and lists, as it is.
+
+    A loader of somebody else's is kept as it came first (`Kept`) where a second reading, drawn otherwise,
+    begins with another batch; else it is read again and held against the first reading (`Same`).
+    """
+    if isinstance(batches, (list, tuple)) or type(batches).__module__.startswith(OWN):
         return batches
     kept = Kept(batches)
     try:
         first = next(iter(kept), None)
-        with seeded(1, "another reading of a loader"):
-            again = _as_tensors(next(iter(batches), None), "")
+        again = _as_tensors(next(drawn(batches, 1), None), "")
     except Exception:  # whoever reads it tells what is wrong
         return batches
     one, other = list(tensors_in(first)), list(tensors_in(again))
-    return batches if len(one) == len(other) and all(map(torch.equal, one, other)) else kept
+    same = len(one) == len(other) and all(map(torch.equal, one, other))
+    return Same(batches) if same else kept
 
 
 class First:

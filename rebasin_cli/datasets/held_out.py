@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from . import Data
-from .batches import checked
-from .loaders import fixed
+from .batches import checked, steady
 
 SHARE = 10  # one sample, or one batch, of so many
 MOST = 5_000
@@ -30,7 +29,7 @@ def held_out(data: Iterable[Any], seed: int, most: int = MOST) -> tuple[Iterable
         parts = order[size:], order[:size]  # in random order: none of a class alone
         rest, held = (replace(data, source=data.source.at(part)) for part in parts)
         return rest, held
-    return parted(fixed(data), every=SHARE, at=0, read=checked)
+    return parted(steady(data), every=SHARE, at=0, read=checked)
 
 
 def parted(

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..errors import DataError, UsageError
 from ..registry import user_code
-from .batches import SHOWN, Kept, Keyed, checked, describe, head, part_of, size_of, steady
+from ..runtime.seeds import seeded
+from .batches import SHOWN, Kept, Keyed, Same, checked, describe, drawn, head, part_of, size_of, steady
 
 ENDLESS = 10_000_000  # samples, after which a loader that does not tell its length is taken to have no end
 
@@ -46,7 +47,7 @@ class LoaderData:
         for inputs, targets in checked(self.batches, self.keyed):
             size = size_of(targets, inputs)
             seen += size
-            if left is None and seen > ENDLESS and not hasattr(self.batches, "__len__"):
+            if left is None and seen > ENDLESS and not hasattr(self._source, "__len__"):
                 raise DataError(
                     f"{self.name} ({self.split}) yields more than {ENDLESS:,} samples, with no end in sight",
                     hint="Take the first ones with --limit N; a loader that has a length (len) is read whole",
@@ -61,6 +62,11 @@ class LoaderData:
                 return
             left = None if left is None else left - size
             yield inputs, targets
+
+    @property
+    def _source(self) -> Iterable[Any]:
+        """What the user's loader gave."""
+        return self.batches.source if isinstance(self.batches, (Kept, Same)) else self.batches
 
     @property
     def samples(self) -> int:
@@ -83,9 +89,10 @@ class LoaderData:
         return self
 
     def shuffled(self, rng: torch.Generator, *, augment: bool = False) -> Iterator[tuple[Any, Any]]:
-        """The loader's own order: whether and how it shuffles is its business."""
-        if isinstance(self.batches, Kept) and self.limit is None and not self.skip:
-            return iter(replace(self, batches=self.batches.source))
+        """The loader's own order: whether and how it shuffles is its business, but for the seed."""
+        if self.limit is None and not self.skip:
+            again = drawn(self._source, int(torch.randint(2**31, (), generator=rng)))
+            return checked(again, self.keyed)
         return iter(self)
 
     def example(self, size: int = 2) -> Any:
@@ -98,11 +105,6 @@ class LoaderData:
         with user_code("the data failed at batch 0", DataError):
             first = next(iter(self.batches), None)
         return self.keyed.of(first) if isinstance(first, Mapping) else None
-
-
-def fixed(data: Any) -> Any:
-    """What somebody gave as data, the same batches each time it is read (`batches.steady`)."""
-    return data if isinstance(data, LoaderData) else steady(data)
 
 
 def open_loader(name: str, loader: Any, split: str, keyed: Keyed = LoaderData.keyed) -> LoaderData:
@@ -121,7 +123,7 @@ def open_loader(name: str, loader: Any, split: str, keyed: Keyed = LoaderData.ke
     if not callable(loader):
         raise DataError(f"{name} is {describe(loader)}; expected a function loader(split)", hint=_asked())
     if _takes_nothing(loader):
-        with user_code(f"{name} failed", DataError):
+        with user_code(f"{name} failed", DataError), seeded(0, "a loader"):
             found = loader()
         if isinstance(found, Mapping):
             how = "called without arguments, a dictionary of splits"
@@ -134,8 +136,9 @@ def open_loader(name: str, loader: Any, split: str, keyed: Keyed = LoaderData.ke
     if certain:
         raise DataError(f"{name} takes a truth value; expected a function loader(split)", hint=_asked(wrong))
     with user_code(f"{name} failed on {split!r}", DataError, hint=wrong and _asked(wrong)):
-        batches = loader(split)
-        once = iter(batches) is batches
+        with seeded(0, "a loader"):
+            batches = loader(split)
+            once = iter(batches) is batches
     if once:
         raise _read_once(name, batches)
     if isinstance(batches, Mapping) or _loaders(batches):
@@ -149,7 +152,7 @@ def open_loader(name: str, loader: Any, split: str, keyed: Keyed = LoaderData.ke
 def _opened(name: str, split: str, batches: Any, keyed: Keyed, how: str = "") -> LoaderData:
     """One split; kept as it was read first, where the loader gives other batches each time."""
     same = steady(batches)
-    told = [how, "read once and kept, as it gives other batches each time" * (same is not batches)]
+    told = [how, "read once and kept, as it gives other batches each time" * isinstance(same, Kept)]
     return LoaderData(name, split, same, keyed=keyed, how="; ".join(filter(None, told)))
 
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 
 from ..datasets import Data
-from ..datasets.batches import checked, size_of
-from ..datasets.loaders import fixed
+from ..datasets.batches import checked, size_of, steady
 from ..errors import UsageError
 from ..registry import PLAIN, option
 from ..types import Batches
@@ -125,7 +124,7 @@ def _in_batches(data: Batches) -> Batches:
     """The samples in the paper's batches. Raises UsageError for a loader that makes others."""
     if isinstance(data, Data):
         return data.with_batch_size(BATCH)
-    data = fixed(data)
+    data = steady(data)
     inputs, targets = next(iter(checked(data)))
     if (size := size_of(targets, inputs)) != BATCH:
         raise UsageError(

@@ -14,7 +14,7 @@ from .. import networks
 from ..averages.names import agreed
 from ..checkpoints.tensors import plain
 from ..datasets import once
-from ..datasets.loaders import fixed
+from ..datasets.batches import steady
 from ..errors import UsageError
 from ..networks.evaluation import Scores, evaluate
 from ..networks.recording import Recording
@@ -133,7 +133,7 @@ def ready(
     resolved(rows.repair_with, statistics=False, measurable=False)  # its check, before models are looked at
     fitted = resolve_words(spec, [a, b], averaged=True)
     networks.check(network, fitted.shapes)
-    samples = replace(samples, train=None if samples.train is None else fixed(samples.train))
+    samples = replace(samples, train=None if samples.train is None else steady(samples.train))
     batches = samples.reset_batches if samples.reset_batches is not None else samples.train
     statistics = networks.has_running_statistics(network)
     to_try = open_to_choice(rows.repair_with, statistics=statistics) if batches is not None else ()
@@ -151,7 +151,7 @@ def ready(
         # only a choice needs samples that nothing was measured on
         batches = measured_on if repair == "auto" else batches
     scores = scores or functools.partial(evaluate, output=output, device=device)
-    splits = {"test": fixed(samples.test)}
+    splits = {"test": steady(samples.test)}
     splits = {"train": samples.train} | splits if samples.train is not None else splits
     given = splits
     splits = {split: once(its) for split, its in splits.items()}

@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from .. import networks
-from ..datasets.batches import First
-from ..datasets.loaders import fixed
+from ..datasets.batches import First, steady
 from ..errors import CheckpointError, UsageError, unknown
 from ..networks.evaluation import Scores, evaluate
 from ..networks.running import fed
@@ -257,5 +256,5 @@ def set_apart(batches: Batches, held: Iterable[Any] | None) -> tuple[Iterable[An
     """
     if held is not None:
         return batches, held, held is not batches
-    measured, held = parted(fixed(batches))
+    measured, held = parted(steady(batches))
     return measured, held, measured is not held

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 
@@ -25,8 +27,15 @@ def generator(seed: int, purpose: str) -> torch.Generator:
 
 @contextmanager
 def seeded(seed: int, purpose: str, device: str = "cpu") -> Iterator[None]:
-    """Torch's own randomness from a derived seed, and as it was afterwards."""
-    kind = torch.device(device)
+    """The randomness of torch, numpy and Python from a derived seed, and as it was afterwards."""
+    kind, drawn = torch.device(device), derive(seed, purpose)
+    before = random.getstate(), np.random.get_state()
     with torch.random.fork_rng([kind] if kind.type == "cuda" else []):
-        torch.manual_seed(derive(seed, purpose))
-        yield
+        torch.manual_seed(drawn)
+        random.seed(drawn)
+        np.random.seed(drawn % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])

@@ -1,5 +1,8 @@
 """Loaders of a user's own whose batches are others each time they are read."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -26,8 +29,11 @@ def test_a_loader_that_shuffles_is_read_once_and_parts_of_it_are_apart():
     first, rest = data.subset(8), data.subset(12, skip=8)
     assert numbers(first) + numbers(rest) == numbers(data)
     assert numbers(open_loader("mine", loader, "train")) == numbers(data)  # the same in another command
-    epochs = [torch.cat([t for _, t in data.shuffled(torch.Generator())]).tolist() for _ in range(2)]
-    assert epochs[0] != epochs[1] and sorted(epochs[0]) == sorted(epochs[1])  # who trains gets new ones
+    of = (0, 1, 0)  # who trains gets new ones, the same in each run
+    epochs = [torch.cat([t for _, t in data.shuffled(torch.Generator().manual_seed(k))]).tolist() for k in of]
+    assert epochs[0] == epochs[2] != epochs[1] and sorted(epochs[0]) == sorted(
+        epochs[1]
+    )  # who trains gets new ones
 
 
 def test_one_that_does_not_shuffle_is_read_as_it_is():
@@ -44,6 +50,57 @@ def test_numpy_batches_that_are_drawn_are_kept_too():
     data = open_loader("mine", lambda split: Drawn(), "train")
     one, other = ([x for x, _ in data] for _ in range(2))
     assert all(map(torch.equal, one, other)) and not torch.equal(one[0], one[1])
+
+
+class Ordered:
+    """Batches of one sample in an order that is drawn at each reading."""
+
+    def __init__(self, order):
+        self.order = order
+
+    def __iter__(self):
+        return ((torch.ones(1, 1) * number, torch.tensor([number])) for number in self.order())
+
+
+def by_python():
+    order = list(range(20))
+    random.shuffle(order)
+    return order
+
+
+DRAWN = {"numpy": lambda: np.random.permutation(20).tolist(), "python": by_python}
+DRAWN["late"] = lambda: [0, *(1 + np.random.permutation(19)).tolist()]
+
+
+@pytest.mark.parametrize("order", DRAWN.values(), ids=DRAWN)
+def test_what_numpy_and_python_draw_is_the_same_at_each_reading_and_in_each_run(order):
+    readings = []
+    for _ in range(2):
+        before = random.getstate(), np.random.get_state()[1].tolist()
+        data = open_loader("mine", lambda split: Ordered(order), "test")
+        readings += [numbers(data), numbers(data)]
+        assert before == (random.getstate(), np.random.get_state()[1].tolist())
+    assert sorted(readings[0]) == list(range(20)) and all(one == readings[0] for one in readings)
+    called = [numbers(open_loader("mine", lambda split: [*Ordered(order)], "test")) for _ in range(2)]
+    assert called[0] == called[1] != list(range(20))
+
+
+def test_one_that_begins_alike_and_goes_on_otherwise_is_refused():
+    """By a generator of its own, which nobody can seed."""
+    own = np.random.default_rng(0)
+    shuffled, shorter = (lambda: [0, *(1 + own.permutation(19))]), lambda: range(own.integers(2, 9))
+    for order in (shuffled, shorter):
+        data = open_loader("mine", lambda split, order=order: Ordered(order), "test")
+        with pytest.raises(DataError, match="is another one than when the data were first read"):
+            for _ in range(5):
+                numbers(data)
+    few = open_loader("mine", lambda split: Ordered(shuffled), "test").subset(1)
+    assert numbers(few) == numbers(few) == [0]
+    growing = iter((3, 3, 3, 3, 5))
+    data = open_loader("mine", lambda split: Ordered(lambda: range(next(growing))), "test")
+    assert numbers(data) == [0, 1, 2]
+    with pytest.raises(DataError, match="batch 3 of the data"):
+        numbers(data)
 
 
 def test_batches_that_a_loader_writes_into_the_same_memory_are_kept_apart():
