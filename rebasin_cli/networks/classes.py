@@ -89,9 +89,10 @@ def turned(outputs: Any, targets: Tensor) -> Tensor:
 def cross_entropies(outputs: Tensor, targets: Tensor) -> Tensor:
     """Of every sample in nats, float64 (N,); of a sample with many targets the mean of those that count.
 
-    NaN of samples whose targets do not count at all; infinite where the outputs are no numbers.
+    Each in the outputs' own numbers, as a user's loss has it: two ways to the same figure. NaN of samples whose
+    targets do not count at all; infinite where the outputs are no numbers.
     """
-    losses = F.cross_entropy(wide(outputs), targets, reduction="none")
+    losses = F.cross_entropy(summed(outputs), targets, reduction="none")
     return _by_sample(losses.nan_to_num(math.inf, posinf=math.inf), targets)
 
 
@@ -107,6 +108,11 @@ def _by_sample(values: Tensor, targets: Tensor) -> Tensor:
         return values.masked_fill((targets == IGNORED).cpu(), math.nan)
     counted = (targets != IGNORED).flatten(1).cpu()
     return values.flatten(1).masked_fill(~counted, 0.0).sum(1) / counted.sum(1)
+
+
+def summed(outputs: Tensor) -> Tensor:
+    """In float32 at least: 16 bits are too few to sum in."""
+    return outputs.float() if outputs.element_size() < 4 else outputs
 
 
 def wide(outputs: Tensor) -> Tensor:

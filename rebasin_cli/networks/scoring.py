@@ -23,7 +23,7 @@ from ..errors import NetworkError, UsageError
 from ..registry import user_code
 from ..runtime.text import many
 from ..types import ACCURACY, CROSS_ENTROPY, TAKEN, Quantity
-from .classes import accuracies, any_counts, cross_entropies, logits_of, turned
+from .classes import IGNORED, accuracies, any_counts, cross_entropies, logits_of, summed, turned
 from .returned import leaves_of
 
 OBJECT = ("update", "compute", "reset")
@@ -67,17 +67,18 @@ class Loss:
         """
         if not self.own:
             logits = turned(outputs, targets) if checked else logits_of(outputs, targets, number)
-            wider = logits.float() if logits.element_size() < 4 else logits  # 16 bits are too few to sum in
+            wider = summed(logits)
             if not checked and not any_counts(targets):  # the mean of nothing is NaN, and nothing is learnt
                 return wider.sum() * 0
-            return F.cross_entropy(wider, targets)
+            each = F.cross_entropy(wider, targets, reduction="none")  # as a user's: to the same bits
+            return each.sum() / (targets != IGNORED).sum()
         value = self._asked(outputs, targets, number)
         if not isinstance(value, Tensor) or not value.is_floating_point():
             raise NetworkError(
                 f"batch {number}: {self.quantity.name} is {describe(value)}; expected a tensor with one "
                 "number, or one a sample"
             )
-        return value.mean()
+        return value.sum() / torch.tensor(value.numel(), device=value.device)
 
     def values(self, outputs: Any, targets: Any, number: int, count: int) -> Tensor:
         """Of every sample, float64 (N,), or their mean, float64 (); cross-entropy in nats.
