@@ -114,7 +114,8 @@ class MergeResult(Result):
     why, which `heads` and `extra` tensors were treated how, which were `left_out`. A soup: the models in it,
     its loss on so many `samples` and that of the best single model, all `tries`, each with its metrics, and
     what was `measured`. Last what was repaired in how many norms or layers, which were `left` and why,
-    `held_out_loss` where a repair was chosen, the `temperature` that was baked in.
+    `held_out_loss` where a repair was chosen, `held_out` where that was by a metric, the `temperature` that
+    was baked in.
     """
 
     written: list[str]
@@ -148,6 +149,7 @@ class MergeResult(Result):
     passes: int | Unset = UNSET
     left: Mapping[str, str] | Unset = UNSET
     added: list[str] | Unset = UNSET
+    held_out: Mapping[str, Any] | Unset = UNSET
     held_out_loss: Mapping[str, float] | Unset = UNSET
     temperature: Mapping[str, Any] | Unset = UNSET
 

@@ -67,7 +67,8 @@ class Repair(Loading, Network, DataSet, Choosing, Repairing, Weights, Screen):
 class RepairResult(Result):
     """What was `written`, the `spec`, which `repair` in how many norms or layers, which were `left` and why.
 
-    And how many channels were dead, `held_out_loss` where a repair was chosen, the `temperature` baked in.
+    And how many channels were dead, `held_out_loss` where a repair was chosen, `held_out` where that was by a
+    metric, the `temperature` baked in.
     """
 
     written: list[str]
@@ -79,6 +80,7 @@ class RepairResult(Result):
     passes: int | Unset = UNSET
     left: Mapping[str, str] | Unset = UNSET
     added: list[str] | Unset = UNSET
+    held_out: Mapping[str, Any] | Unset = UNSET
     held_out_loss: Mapping[str, float] | Unset = UNSET
     temperature: Mapping[str, Any] | Unset = UNSET
 

@@ -89,7 +89,7 @@ def turned(outputs: Any, targets: Tensor) -> Tensor:
 def cross_entropies(outputs: Tensor, targets: Tensor) -> Tensor:
     """Of every sample in nats, float64 (N,); of a sample with many targets the mean of those that count.
 
-    Each in the outputs' own numbers, as a user's loss has it: two ways to the same figure. NaN of samples whose
+    In the outputs' own numbers, as a user's loss has it: both give the same figure. NaN of samples whose
     targets do not count at all; infinite where the outputs are no numbers.
     """
     losses = F.cross_entropy(summed(outputs), targets, reduction="none")

@@ -248,7 +248,11 @@ def describe_repair(done: Repaired | None, choice: Choice | None = None) -> dict
     """For the result of a command. `left` maps layers to why they were not, or only in part, corrected."""
     if choice is not None:
         losses = {name: round(loss, 6) for name, loss in choice.losses.items()}
-        return describe_repair(done) | {"held_out_loss": losses}
+        told: dict[str, Any] = {"held_out_loss": losses}
+        every = choice.metrics.items()
+        if by := {name: round(its[choice.by], 6) for name, its in every if choice.by in its}:
+            told = {"held_out": {"by": choice.by, **by}} | told
+        return describe_repair(done) | told
     if done is None:
         return {"repair": "none"}
     if done.method == "reset":
