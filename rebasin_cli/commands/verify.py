@@ -23,12 +23,15 @@ from ..session.session import Session
 from ..session.subjects import Grouping, Loading, Network
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
-from ..symmetry.elements import acted
+from ..symmetry import stored
+from ..symmetry.elements import Elements, acted
+from ..symmetry.fingerprints import relabelling
 from ..symmetry.folding import folded
 from ..symmetry.folds import NONE
 from ..symmetry.form import canonical
 from ..symmetry.lists import stacked
-from ..types import Tensors
+from ..symmetry.permutation import permuted
+from ..types import Permutations, Tensors
 from .verbs import provenance, symmetries
 from .verbs.outputs import Output, check_outputs
 from .verbs.symmetries import DRAWS, allowed, equal, near, own_size, shaken
@@ -109,6 +112,11 @@ def run(asked: Verify, listener: Listener = SILENT) -> VerifyResult:
         for name in fitted.shapes
         if not all(shape == () and not dtype.is_floating_point for dtype, shape in (p[name] for p in plans))
     }
+    exact = relabelling(*models, fitted)
+    if exact is not None:
+        moved_by = permuted(models[1], fitted, exact)
+        if all(equal(models[0][name], moved_by[name]) for name in compared):
+            return _yes(session, asked, Elements(exact), None, 0.0, **_moved(exact, fitted))
     one, other = (stacked(model, fitted) for model in models)  # a list's values are anywhere in it
     counters = {fitted.places.get(name, (name, 0))[0] for name in fitted.shapes.keys() - compared}
     different = [n for n in one if n not in counters and not _same_values(one[n], other[n])]
@@ -119,9 +127,7 @@ def run(asked: Verify, listener: Listener = SILENT) -> VerifyResult:
         return _differences(models[0], found.tensors, fitted, compared)
 
     def moved(found: Alignment) -> dict[str, Any]:
-        perms = found.permutations[0].values()
-        units = sum(int((perm != torch.arange(len(perm))).sum()) for perm in perms)
-        return {"units_moved": units, "units": sum(fitted.words.values())}
+        return _moved(found.permutations[0], fitted)
 
     why = f"every tensor holds the same values, but {TRIES} searches found no permutation"
     return _searched(session, listener, asked, same, moved, why)
@@ -150,11 +156,29 @@ def _searched(
             break
     else:
         return VerifyResult(answer="undecided", reason=why, largest_difference=best, **known)
+    form = symmetries.form_texts(fitted, session.folds) if found.computed else None
+    return _yes(session, asked, found.elements[0], form, largest, **known, **about(found))
+
+
+def _yes(
+    session: Session,
+    asked: Verify,
+    elements: Elements,
+    form: dict[str, str] | None,
+    largest: float,
+    **known: Any,
+) -> VerifyResult:
+    """The answer, and the file of these elements, which act in a `form`, where one is asked for."""
     if asked.out is not None:
-        meta = provenance.describe("verify", models, fitted, method="wm", seed=session.seed)
-        symmetries.saver(found, fitted, session.folds)(asked.out, metadata=meta, force=asked.force)
+        meta = provenance.describe("verify", session.models, session.fitted, method="wm", seed=session.seed)
+        stored.save(asked.out, elements=elements, form=form, metadata=meta, force=asked.force)
     written = [str(asked.out)] if asked.out else None
-    return VerifyResult(answer="yes", largest_difference=largest, written=written, **known, **about(found))
+    return VerifyResult(answer="yes", largest_difference=largest, written=written, **known)
+
+
+def _moved(permutations: Permutations, fitted: FittedSpec) -> dict[str, Any]:
+    units = sum(int((perm != torch.arange(len(perm))).sum()) for perm in permutations.values())
+    return {"units_moved": units, "units": sum(fitted.words.values())}
 
 
 def _by_groups(session: Session, listener: Listener, asked: Verify) -> VerifyResult:

@@ -1,0 +1,102 @@
+"""An exact relabelling found without a search: every unit is known by the bits of its values.
+
+A unit's fingerprint is a sum of numbers mixed from the bits of its values, in all tensors: the order of all
+other units does not change it. Units of two models with equal fingerprints are paired; whether that is right
+is for who asks to see, by comparing values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+from ..checkpoints.tensors import blocks, plan_of
+from ..spec.notation import Axis, Word, factors_of, fitted_length
+from ..spec.spec import FittedSpec
+from ..types import Permutations, Tensors
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_FIRST, _SECOND = -7046029254386353131, -4417276706812531889  # odd, with bits all over
+
+
+def relabelling(a: Tensors, b: Tensors, fitted: FittedSpec) -> Permutations | None:
+    """The order of B's units that may turn it into A; None where fingerprints find none.
+
+    Both are read once. They do not tell of starred words, of lists, and of words that are on no axis by
+    themselves; that there is none they tell of values that differ in a bit, or in dtype.
+    """
+    plan = plan_of(a)
+    known = all(dtype.itemsize in _INTEGERS for dtype, _ in plan.values())
+    if fitted.within or fitted.stacks or not known or plan != plan_of(b):
+        return None
+    ours, theirs = (_fingerprints(model, fitted) for model in (a, b))
+    found = {}
+    for word, size in fitted.words.items():
+        one, other = ours.get(word), theirs.get(word)
+        if one is None or other is None:
+            return None
+        (first, to), (second, source) = one.sort(stable=True), other.sort(stable=True)
+        if not torch.equal(first, second):
+            return None
+        found[word] = torch.empty(size, dtype=torch.int64).index_copy_(0, to, source)
+    return found
+
+
+def _fingerprints(model: Tensors, fitted: FittedSpec) -> dict[str, Tensor]:
+    """{word: one number a unit}."""
+    found: dict[str, Tensor] = {}
+    for number, (name, axes) in enumerate(sorted(fitted.tensors.items())):
+        telling = {
+            dim: axis
+            for dim, axis in enumerate(axes)
+            if any(isinstance(factor, Word) for factor in factors_of(axis))
+        }
+        if not telling or 0 in fitted.shapes[name]:
+            continue
+        for dim, sums in _sums(model, name, fitted.shapes[name], telling).items():
+            _add(found, telling[dim], sums, fitted, 2 * number + 1)
+    return found
+
+
+def _sums(model: Tensors, name: str, shape: tuple[int, ...], dims: Collection[int]) -> dict[int, Tensor]:
+    """Of each axis, what is at each position on it: the sum of what all values' bits are mixed to."""
+    made = {dim: torch.zeros(shape[dim], dtype=torch.int64) for dim in dims}
+    rest, start = shape[1:], 0
+    for block in blocks(model, name):
+        width = max(1, block[:1].numel())
+        step = max(1, (1 << 18) // width)
+        for rows in block.contiguous().split(step):
+            bits = _mixed(rows.reshape(-1).view(_INTEGERS[rows.dtype.itemsize]).long())
+            bits = bits.view(len(rows), *rest)
+            for dim, into in made.items():
+                others = [k for k in range(len(shape)) if k != dim]
+                sums = bits.sum(others) if others else bits
+                if dim == 0:
+                    into[start : start + len(rows)] = sums
+                else:
+                    into += sums
+            start += len(rows)
+    return made
+
+
+def _mixed(bits: Tensor) -> Tensor:
+    bits += 1
+    bits *= _FIRST
+    bits ^= bits >> 31
+    bits *= _SECOND
+    bits ^= bits >> 29
+    return bits
+
+
+def _add(found: dict[str, Tensor], axis: Axis, sums: Tensor, fitted: FittedSpec, salt: int) -> None:
+    """Add what an axis tells of its words, mixed with which tensor it is of."""
+    factors = factors_of(axis)
+    sums = sums.view([fitted_length(factor, fitted.sizes) for factor in factors])
+    for k, factor in enumerate(factors):
+        if isinstance(factor, Word):
+            others = [dim for dim in range(len(factors)) if dim != k]
+            own = sums.sum(others) if others else sums.clone()
+            own = _mixed(own + salt)
+            found[factor.name] = found[factor.name] + own if factor.name in found else own

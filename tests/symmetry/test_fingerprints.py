@@ -1,0 +1,46 @@
+"""Relabellings found by the bits of every unit's values."""
+
+import pytest
+import torch
+
+from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.parsing import parse
+from rebasin_cli.symmetry import permutation
+from rebasin_cli.symmetry.fingerprints import relabelling
+
+# Axes of tensors, their shapes.
+SPECS = {
+    "a chain": {"a.weight": ("h .", (7, 3)), "b.weight": ("g h", (5, 7)), "b.bias": ("g", (5,))},
+    "a word on two axes": {"a.weight": ("h .", (7, 3)), "r.weight": ("h h", (7, 7))},
+    "flattened and stacked": {"a.weight": ("(2 h) .", (14, 3)), "b.weight": (". (h 4)", (2, 28))},
+    "two words on one axis": {"a.weight": ("(h g) .", (15, 4)), "b.weight": (". h g", (2, 3, 5))},
+}
+
+
+def fitted(axes):
+    lines = "\n".join(f'  {name}: "{text}"' for name, (text, _) in axes.items())
+    return fit(parse(f"tensors:\n{lines}\n", name="test"), {name: shape for name, (_, shape) in axes.items()})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.float64])
+@pytest.mark.parametrize("axes", SPECS.values(), ids=SPECS)
+def test_units_in_another_order_are_found(axes, dtype):
+    spec, made = fitted(axes), torch.Generator().manual_seed(0)
+    model = {name: torch.randn(shape, generator=made).to(dtype) for name, (_, shape) in axes.items()}
+    turn = permutation.random(spec.words, torch.Generator().manual_seed(1))
+    other = dict(permutation.permuted(model, spec, turn))
+    found = relabelling(model, other, spec)
+    back = permutation.permuted(other, spec, found)
+    for name, tensor in model.items():
+        assert torch.equal(back[name].float(), tensor.float())
+    name = next(iter(axes))
+    flat = other[name].reshape(-1).view(torch.uint8)
+    flat[0] ^= 1  # the last bit of a value
+    assert relabelling(model, other, spec) is None
+
+
+def test_units_that_are_alike_are_paired_in_order():
+    spec = fitted(SPECS["a chain"])
+    model = {name: torch.zeros(shape) for name, (_, shape) in SPECS["a chain"].items()}
+    found = relabelling(model, model, spec)
+    assert permutation.is_identity(found)
