@@ -88,9 +88,10 @@ def several(method: str, models: tuple[Tensors, ...]) -> tuple[Tensors, ...]:
     return models if registry.get(method).MANY else models[:2]
 
 
-def match(method: str, fitted: FittedSpec, models, *, net: str | None = None, **problem):
+def match(method: str, fitted: FittedSpec, models, *, net: str | None = None, effort="fast", **problem):
     module = registry.get(method)
-    return module.match(Problem(fitted, tuple(models), **needed(method, net), **problem), module.Options())
+    options = module.Options(**{"effort": effort} if hasattr(module.Options, "effort") else {})
+    return module.match(Problem(fitted, tuple(models), **needed(method, net), **problem), options)
 
 
 def needed(method: str, net: str | None) -> dict:
@@ -250,7 +251,7 @@ def test_progress_is_reported_after_every_sweep(method):
 def test_an_interrupted_search_goes_on_to_the_same_result(method, net, after):
     _, fitted, models = setting(net)
     models = several(method, models)
-    whole = match(method, fitted, models, net=net, seed=3)
+    whole = match(method, fitted, models, net=net, effort="normal", seed=3)
     assert whole.sweeps >= 2 or registry.get(method).NEEDS  # one pass over the data
     stops = range(1, max(whole.sweeps, 2))
     few = stops[:: len(stops) // 12 + 1]
@@ -263,9 +264,9 @@ def test_an_interrupted_search_goes_on_to_the_same_result(method, net, after):
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            match(method, fitted, models, net=net, seed=3, progress=interrupt)
+            match(method, fitted, models, net=net, effort="normal", seed=3, progress=interrupt)
         frozen = [{word: perm.clone() for word, perm in perms.items()} for perms in kept[-1].permutations]
-        resumed = match(method, fitted, models, net=net, seed=3, start=kept[-1])
+        resumed = match(method, fitted, models, net=net, effort="normal", seed=3, start=kept[-1])
         assert len(resumed.permutations) == len(whole.permutations)
         for p, q in zip(resumed.permutations, whole.permutations, strict=True):
             assert equal(p, q)
