@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from ..datasets.rotation import check_rotation
-from ..errors import UsageError
+from ..errors import NetworkError, UsageError
 from ..learning.curves import stored, training
+from ..learning.curves.alternation import alternate
 from ..learning.curves.curve import check_families
 from ..learning.curves.stored import SUFFIX
 from ..learning.setup import check_augmentation
 from ..matchers import Problem, State
+from ..measure import bounds
 from ..networks.attacks import Attack
 from ..registry.options import PLAIN, READS, again, argument, option
 from ..registry.results import Plan, Result
@@ -35,7 +37,9 @@ from ..session.subjects import (
     Scoring,
     Training,
 )
+from ..symmetry.elements import Elements
 from ..symmetry.form import canonical, turned
+from ..types import Tensors
 from .verbs import outputs, plans, provenance, search, symmetries
 from .verbs.outputs import check_outputs
 from .verbs.search import prove, shown
@@ -78,6 +82,14 @@ class Curve(Loading, Network, DataSet, Screen):
     attack: str | None = Training.attack
     method: str | None = again(Method.method, None, help="How B is aligned: {methods}, or none (wm).")
     perm: Path | None = again(Method.perm, None, panel=SEARCH)
+    rounds: int = option(
+        1,
+        "With pam: at most so many rounds of permutation and curve; they end where one lowers the loss by "
+        "less than equation 46 asks for.",
+        min=1,
+        max=1_000,
+        panel=SEARCH,
+    )
     loss: str | None = Scoring.loss
     metric: tuple[str, ...] = Scoring.metric
     prove: str = Proving.prove
@@ -95,7 +107,7 @@ class CurveResult(Result):
     """The curve's file (`written`), how B was aligned, in `times` of seconds, and what was trained.
 
     `curve` has its "kind", "bends" and "steps", the "loss" of the last epoch, and the "attack", where one was
-    trained under.
+    trained under; of several rounds (pam) what each came to, and whether they "converged".
     """
 
     written: list[str]
@@ -116,6 +128,7 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
     output = outputs.Output(asked.out, asked.force, resume=asked.resume, dry_run=asked.dry_run)
     if not output.path.name.endswith(SUFFIX):
         raise UsageError(f"{output.path} is no name for a curve", hint=f"Use {output.path.stem}{SUFFIX}")
+    _check_rounds(asked, how)
     session = Session("curve", [asked.a, asked.b], listener, subjects, perm=asked.perm)
     check_outputs(output, session.reads)
     search.check(session, output, or_none=True, steps=True)
@@ -135,6 +148,7 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
     inputs, proof = search.inputs(session), prove(session)
     options = {k: v for k, v in dataclasses.asdict(how).items() if k not in UNSAID or v}
     options |= {"batch_size": session.asked.data.batch_size}
+    options |= {"rounds": asked.rounds} if asked.rounds > 1 else {}
     with search.resumable(session, output, options) as state:
         start, found = state.start, None
         if start is None:
@@ -160,7 +174,9 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
             loss=session.loss,
             device=session.device,
         )
-        trained = training.train(problem, element, how)
+        trained, told = training.train(problem, element, how), {}
+        if asked.rounds > 1:
+            element, trained, told = _in_rounds(session, problem, element, trained, how, asked.rounds)
         meta = provenance.of_session(
             session, options=options | of_given, proof=proof.account, like=session.models
         )
@@ -168,12 +184,46 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
         stored.save(
             output.path, how.kind, trained.controls, element, form=form, metadata=meta, force=output.force
         )
-    told = {"kind": how.kind, "bends": how.bends, "steps": trained.steps}
+    told = {"kind": how.kind, "bends": how.bends, "steps": trained.steps} | told
     told |= {"attack": how.attack} if how.attack else {}
     if trained.losses:
         told |= {"loss": trained.losses[-1]}
     done = search.summary(session, found, proof, written=[str(output.path)])
     return CurveResult(**done, curve=told)
+
+
+def _check_rounds(asked: Curve, how: training.Training) -> None:
+    """Raise UsageError for rounds of what has none."""
+    if asked.rounds == 1:
+        return
+    if asked.method != "pam" or asked.perm is not None:
+        raise UsageError("--rounds alternates permutation and curve", hint="Add --method pam, without --perm")
+    if (how.kind, how.bends) != ("bezier", 1):
+        raise UsageError("--rounds are of a Bezier curve with one bend", hint="Leave --kind and --bends out")
+
+
+def _in_rounds(
+    session: Session,
+    problem: Problem,
+    element: Elements,
+    trained: training.Trained,
+    how: training.Training,
+    rounds: int,
+) -> tuple[Elements, training.Trained, dict[str, Any]]:
+    """The rounds after the first, and what is told of them. An interrupted one begins anew."""
+    network, own = session.need_network(), session.loss is not None
+
+    def least(*points: Tensors) -> float:
+        try:
+            return 0.0 if own else bounds.least_fall([bounds.layers_of(network, its) for its in points])
+        except NetworkError:  # no bound is known: as long as the loss falls
+            return 0.0
+
+    found = alternate(
+        replace(problem, start=None), element, trained, how, session.options, rounds=rounds - 1, least=least
+    )
+    told = {"rounds": [dataclasses.asdict(each) for each in found.rounds], "converged": found.converged}
+    return found.element, found.trained, told
 
 
 def _plan(session: Session, data: Any, how: training.Training) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 Pairs are trained at a constant learning rate and kept after some epochs; at each of them both are matched
 anew and the path is measured. At the start every network is at chance, so there is hardly a barrier to be
-seen: it is shown as it is, and relative to what the ends have learnt.
+seen: it is shown as it is, and relative to what the ends have learnt. Beside it stands the permutation of the
+last epoch, applied to the same networks as they were at every earlier one, the first weights among them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..types import Permutations
 from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
 from .engine.claims import BELOW, Line, Outcome, Panel, Table, mean
@@ -30,21 +32,28 @@ def run(bench: Bench) -> Outcome:
     epochs = sorted(set(p.epochs))
 
     def everything(_: str) -> list[Any]:
-        """For every epoch and pair: barrier (midpoint, chord), of accuracy, naive, and the ends' loss."""
+        """For every epoch and pair: barrier (midpoint, chord), of accuracy, naive, and the ends' loss.
+
+        Then, with the last permutation: its barrier, the accuracy in the middle; that without any.
+        """
         layers = samples.layers(train, p.width, p.depth, classes)
         steps = {epoch * an_epoch for epoch in epochs}
         how = {"batch": p.batch, "rate": p.rate, "optimizer": p.optimizer, "keep": steps}
         how |= {"steps": max(1, max(steps)), "generator": bench.generator("networks")}
         kept = training.pairs(p.pairs, layers, train, **how)
-        return [_measured(*kept[epoch * an_epoch]) for epoch in epochs]
+        final = matching.permutations(*kept[epochs[-1] * an_epoch], seed=bench.seed)
+        return [_measured(*kept[epoch * an_epoch], final) for epoch in epochs]
 
-    def _measured(one: stacks.Stack, other: stacks.Stack) -> list[Any]:
+    def _measured(one: stacks.Stack, other: stacks.Stack, final: list[Permutations]) -> list[Any]:
         moved = matching.aligned(one, other, seed=bench.seed)
         line = stacks.path(one, moved, *looked_at, p.points)
-        naive = stacks.heights(stacks.path(one, other, *looked_at, p.points).loss)[0]
+        plain = stacks.path(one, other, *looked_at, p.points)
+        late = stacks.path(one, matching.moved(other, final), *looked_at, p.points)
+        naive, middle = stacks.heights(plain.loss)[0], p.points // 2
+        more = [stacks.heights(late.loss)[0], late.accuracy[:, middle], plain.accuracy[:, middle]]
         accuracy = (line.accuracy[:, 0] + line.accuracy[:, -1]) / 2 - line.accuracy.amin(1)
         ends_loss = (line.loss[:, 0] + line.loss[:, -1]) / 2
-        return torch.stack([*stacks.heights(line.loss), accuracy, naive, ends_loss], 1).tolist()
+        return torch.stack([*stacks.heights(line.loss), accuracy, naive, ends_loss, *more], 1).tolist()
 
     (rows,) = bench.each("training and matching", ["all epochs"], everything)
     figures = torch.tensor(rows, dtype=torch.float64)
@@ -63,6 +72,9 @@ def run(bench: Bench) -> Outcome:
         "accuracy lost",
         "naive barrier",
         "ends' loss",
+        "last permutation's barrier",
+        "accuracy in its middle",
+        "naive",
     )
     last, early = len(epochs) - 1, min(range(len(epochs)), key=lambda k: abs(epochs[k] - p.early))
     worst = int(means[:, 0].argmax())
@@ -89,6 +101,27 @@ def run(bench: Bench) -> Outcome:
             BELOW,
             (figures[1:, :, 0] - figures[1:, :, 3]).mean(0).tolist(),
         ),
+        mean(
+            "Git Re-Basin §5.2",
+            "the permutation of the end connects networks during training, too",
+            "its barrier minus the naive one, mean over the epochs between",
+            BELOW,
+            (figures[1:-1, :, 5] - figures[1:-1, :, 3]).mean(0).tolist(),
+        ),
+        mean(
+            "a control of ours",
+            "one that is found anew at each of these epochs is no worse",
+            "wm barrier minus that of the last permutation, mean over the epochs between",
+            BELOW,
+            (figures[1:-1, :, 0] - figures[1:-1, :, 5]).mean(0).tolist(),
+        ),
+        mean(
+            "Git Re-Basin §5.2",
+            "applied to the first weights, it gives networks that know no more",
+            "accuracy in the middle minus that without permutation, epoch 0",
+            (-0.05, 0.05),
+            (figures[0, :, 6] - figures[0, :, 7]).tolist(),
+        ),
     ]
     at = [max(epoch, 0.5) for epoch in epochs]
     shares = [Line("barrier / learnt", at, relative.mean(1).tolist())]
@@ -98,7 +131,11 @@ def run(bench: Bench) -> Outcome:
             "barrier, training data",
             "epoch (0 is drawn at ½)",
             "nats",
-            [Line("wm", at, means[:, 0].tolist()), Line("naive", at, means[:, 3].tolist())],
+            [
+                Line("wm", at, means[:, 0].tolist()),
+                Line("the last permutation", at, means[:, 5].tolist()),
+                Line("naive", at, means[:, 3].tolist()),
+            ],
             "x",
             floor=0,
         ),

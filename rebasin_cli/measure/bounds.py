@@ -31,6 +31,7 @@ from ..nets.mlp import MLP
 
 POINTS = 101  # of t, for integrals by the trapezoid rule
 DELTAS = (1.0, 0.1, 0.01)  # of huberised ReLUs
+ROUND = 1e-6  # δ of a stopping rule: no one looks at huberised outputs, so it may be as small
 
 Layers = Sequence[tuple[Tensor, Tensor]]  # weight (outputs, inputs) and bias, float64
 
@@ -149,6 +150,19 @@ def smoothing(layers: Layers, inputs: Tensor, targets: Tensor, delta: float) -> 
     many = len(inputs) * max(map(len, hidden))
     powers = sum(largest**k for k in range(1, len(hidden) + 1))
     return abs(plain - smooth), scale * math.sqrt(many) * delta / 2 * powers
+
+
+def least_fall(points: Sequence[Layers], delta: float = ROUND) -> float:
+    """By how much a round of PAM has to lower the cross-entropy, in nats, to lower it for certain.
+
+    Equation 46: twice the bound of equation 48, on a Bezier curve with these ends and control points; no
+    weight on it has a larger spectral norm than the largest of theirs. Cross-entropy of N samples has
+    K = √(2/N), and √M is √(N · widest).
+    """
+    hidden = [weight for weight, _ in points[0][:-1]]
+    largest = max(float(torch.linalg.matrix_norm(weight, 2)) for its in points for weight, _ in its[1:])
+    powers = sum(largest**k for k in range(1, len(hidden) + 1))
+    return 2 * math.sqrt(2 * max(map(len, hidden))) * delta / 2 * powers
 
 
 def account(

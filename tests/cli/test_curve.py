@@ -142,6 +142,23 @@ def ensemble(done, trained, curve):
 
 
 @pytest.mark.sweep
+def test_pam_in_rounds_lowers_the_loss_along_the_curve_until_it_does_not(trained, done, refused, tmp_path):
+    line = ("curve", *trained, *SHORT, "-o", "pam.curve.safetensors", "-m", "pam")
+    once = done(*line, "--json").json()["curve"]
+    told = done(*line, "--rounds", 3, "--force", "--json").json()["curve"]
+    rounds = told["rounds"]
+    assert 1 <= len(rounds) <= 2 and told["converged"] == (rounds[-1]["fall"] <= rounds[-1]["least"])
+    assert len(rounds) == 2 or told["converged"]
+    assert all(0 < it["least"] < 1e-2 and it["moved"] >= 0 for it in rounds) and "rounds" not in once
+    taken = sum(it["fall"] > 0 for it in rounds)
+    assert told["steps"] == once["steps"] * (1 + taken)
+    first = done(*line, "--rounds", 3, "--force", "--json").json()["curve"]
+    assert first == told
+    refused(2, *line[:-1], "wm", "--force", "--rounds", 2, says="--rounds alternates permutation and curve")
+    refused(2, *line, "--rounds", 2, "--bends", 2, "--force", says="a Bezier curve with one bend")
+
+
+@pytest.mark.sweep
 def test_points_of_a_curve_have_statistics_of_their_own(resnets, done):
     data = ("--data", "npz:pictures.npz", "--skip-checks", "-m", "none")
     done(

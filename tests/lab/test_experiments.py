@@ -13,6 +13,7 @@ from rebasin_cli.lab.engine import page, parameters
 from rebasin_cli.lab.engine.bench import Bench
 from rebasin_cli.reports import pictures
 from rebasin_cli.reports.document import Document
+from rebasin_cli.runtime.threads import on_one_thread
 
 from .conftest import TINY, bench
 
@@ -66,6 +67,33 @@ def test_an_experiment_runs_and_gives_the_same_again(name):
 
 def _plain(outcome):
     return json.dumps(outcome.plain())
+
+
+PAGES = Path(__file__).parents[2] / "docs" / "lab"
+
+
+def _made(name):
+    return json.loads((PAGES / f"{name}.json").read_text(encoding="utf-8"))
+
+
+QUICK = {name for name in NAMES if _made(name)["times"]["seconds"] < 0.5}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.sweep) for name in NAMES]
+)
+def test_a_page_is_not_stale(name):
+    """What its page says comes out again: its claims, and their numbers near enough for another torch."""
+    page_ = _made(name)
+    with on_one_thread():
+        outcome = registry.get(name).run(Bench(page_["parameters"], page_["seed"]))
+    by = f"docs/lab/{name}.md, by {page_['versions']['rebasin']} of {page_['date']}, is stale: make it anew"
+    told = [(claim["source"], claim["says"], claim["about"]) for claim in page_["claims"]]
+    assert told == [(claim.source, claim.says, claim.about) for claim in outcome.claims], by
+    for known, claim in zip(page_["claims"], outcome.claims, strict=True):
+        low, high = known["interval"] or (0, 0)
+        near = max(0.02 * abs(known["estimate"]), 0.25 * ((high or 0) - (low or 0)), 1e-9)
+        assert abs(known["estimate"] - claim.estimate) <= near, f"{by}: {known['about']}"
 
 
 def test_every_experiment_has_its_page_in_the_documents():

@@ -66,6 +66,15 @@ def test_the_recursion_over_two_hidden_layers_by_hand():
     assert [row["distance"] for row in found.layers] == [1, 8]
 
 
+def test_the_fall_that_a_round_has_to_reach_by_hand():
+    """Two hidden layers of 1 and 2 units; weights behind the first of norm 5 at most: 2·√(2·2)·½·(5 + 25)."""
+    one, zero = torch.ones(1, 1).double(), torch.zeros(1).double()
+    wide = torch.tensor([[3.0], [4.0]]).double()
+    points = [[(one * w, zero), (wide, zero), (wide.T * 0.1, zero)] for w in (100.0, 1.0)]
+    assert theorem.least_fall(points, 1.0) == pytest.approx(2 * 2 * 0.5 * (5 + 25))
+    assert theorem.least_fall(points[:1] + points, 1e-3) == pytest.approx(0.06)
+
+
 def tight(last):
     """Units that all rise by the same from A to B and stay above 0, read by rows of opposite signs."""
     row = torch.tensor([1.0, -1, 2], dtype=torch.float64)

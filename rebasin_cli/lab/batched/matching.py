@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from ...spec.fitting import fit
 from ...spec.parsing import parse
 from ...spec.spec import FittedSpec
 from ...symmetry.permutation import permuted
+from ...types import Permutations
 from .samples import Samples
 from .stacks import Stack, heights, path, stacked, tensors
 
@@ -48,11 +49,24 @@ def fitted(stack: Stack) -> FittedSpec:
 
 def aligned(ones: Stack, others: Stack, *, seed: int = 0) -> Stack:
     """Every network of `others`, permuted to that of `ones` with its number by weight matching."""
+    return moved(others, permutations(ones, others, seed=seed))
+
+
+def permutations(ones: Stack, others: Stack, *, seed: int = 0) -> list[Permutations]:
+    """Those of `aligned`, one set a pair."""
     spec, found = fitted(ones), []
     for number in range(len(ones[0][0])):
         pair = tensors(ones, number), tensors(others, number)
-        found.append(_moved(spec, pair, wm.match(Problem(spec, pair, seed=seed)))[1])
-    return stacked(found)
+        found.append(wm.match(Problem(spec, pair, seed=seed)).permutations[0])
+    return found
+
+
+def moved(others: Stack, found: Sequence[Permutations]) -> Stack:
+    """Every network with its units in the order of its set, which may be that of other weights."""
+    spec, models = fitted(others), range(len(others[0][0]))
+    return stacked(
+        [dict(permuted(tensors(others, k), spec, perms)) for k, perms in zip(models, found, strict=True)]
+    )
 
 
 def barriers(ones: Stack, others: Stack, splits: Iterable[Samples], points: int, *, seed: int = 0) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...errors import UsageError
 from ...symmetry import assignment
+from . import systems
 
 
 def drawn(count: int, students: int, units: int, generator: torch.Generator, *, inputs: int = 0) -> Tensor:
@@ -102,11 +103,20 @@ def by_weights(one: Tensor, other: Tensor) -> Tensor:
     return assignment.solve(one @ other.T).perm
 
 
+def by_activations(one: Tensor, other: Tensor) -> Tensor:
+    """The permutation with the largest expected products of activations: one linear assignment.
+
+    Units of two types are active together half of the time, so types may mix where weights' may not.
+    """
+    return assignment.solve(systems.products(one, other)).perm
+
+
 METHODS = {
     "naive": lambda one, other: torch.arange(len(one)),
     "Algorithm 1": by_type,
     "unsorted": lambda one, other: by_type(one, other, sort=False),
     "LAP on weights": by_weights,
+    "LAP on activations": by_activations,
 }
 
 

@@ -10,6 +10,7 @@ Tatro et al. 2020, Optimizing mode connectivity via neuron alignment, equation 5
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +27,7 @@ from ...matchers.straight_through.mixture import Mixture
 from ...networks.attacks import Attack, Attacker
 from ...runtime.seeds import generator, uniform
 from ...symmetry.elements import Elements
+from ...types import Tensors
 from ..loop import Learner, Passes, learn
 from ..recipe import cosine, halving, has_convolutions
 from .curve import check_kind, shares
@@ -82,14 +84,22 @@ class Trained:
     losses: tuple[float, ...]
 
 
-def train(problem: Problem, element: Elements, options: Training) -> Trained:
+def train(
+    problem: Problem,
+    element: Elements,
+    options: Training,
+    *,
+    controls: Sequence[Tensors] = (),
+    nu: float | None = None,
+) -> Trained:
     """The trained control points between the two models of `problem`, the second of them aligned.
 
-    `element` is what aligned it: it goes into the states that are reported. A state that was
+    Training begins on the straight line, or at `controls`, to which `nu` pulls: ‖φ − φ⁰‖²/(2ν) is added to
+    the loss. `element` is what aligned it: it goes into the states that are reported. A state that was
     reported goes on to the same bits. Raises UsageError, DataError, and NetworkError when the loss is no
     longer a number.
     """
-    return Search(problem, element, options).run()
+    return Search(problem, element, options, controls, nu).run()
 
 
 class Search(Learner):
@@ -99,10 +109,18 @@ class Search(Learner):
     moved as whole rows.
     """
 
-    def __init__(self, problem: Problem, element: Elements, options: Training):
-        self.problem, self.element, self.options = problem, element, options
-        self.mixture = Mixture(_with_controls(problem, options.bends), "fp32", turned=False)
+    def __init__(
+        self,
+        problem: Problem,
+        element: Elements,
+        options: Training,
+        controls: Sequence[Tensors] = (),
+        nu: float | None = None,
+    ):
+        self.problem, self.element, self.options, self.nu = problem, element, options, nu
+        self.mixture = Mixture(_with_controls(problem, options.bends, controls), "fp32", turned=False)
         self.controls = self.mixture.rows[1:-1]
+        self.anchors = [control.clone() for control in self.controls] if nu else self.controls
         self.momenta = [torch.zeros_like(control) for control in self.controls]
         self.kept = problem.fitted.ignored & self.mixture.flat.shapes.keys()
         convolutional = has_convolutions(self.mixture.network)
@@ -167,6 +185,10 @@ class Search(Learner):
                 views[name].zero_()
         for control, momentum, weight in zip(self.controls, self.momenta, self.weights[1:-1], strict=True):
             _descend(control, momentum, gradient, weight, self.now)
+        if self.nu:
+            for control, anchor in zip(self.controls, self.anchors, strict=True):
+                pull = self.now / self.nu
+                control.add_(anchor, alpha=pull).div_(1 + pull)
 
     def ended(self, epoch: int, mean: float) -> None:
         if not math.isnan(mean):
@@ -195,12 +217,13 @@ def _descend(
     control.add_(gradient, alpha=-rate * weight).add_(momentum, alpha=-rate * MOMENTUM)
 
 
-def _with_controls(problem: Problem, bends: int) -> Problem:
-    """The problem with control points on the straight line between its two models.
+def _with_controls(problem: Problem, bends: int, controls: Sequence[Tensors] = ()) -> Problem:
+    """The problem with these control points, or some on the straight line between its two models.
 
     Tensors that the spec ignores are the first one's throughout.
     """
     a, b = problem.models
     b = replaced(b, {name: a[name] for name in problem.fitted.ignored})
-    between = [interpolate(a, b, k / (bends + 1)) for k in range(1, bends + 1)]
+    line = [interpolate(a, b, k / (bends + 1)) for k in range(1, bends + 1)]
+    between = [replaced(at, its) for at, its in zip(line, controls or [{}] * bends, strict=True)]
     return replace(problem, models=(a, *between, b))

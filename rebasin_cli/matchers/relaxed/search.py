@@ -1,9 +1,9 @@
 """The permutation step of PAM: descent over doubly stochastic matrices, then a choice among permutations.
 
 The curve between A and PB whose control point is θ̃ off the middle is (1−t) A + t PB + 2t(1−t) θ̃. While θ̃
-is still 0 that is the straight line: what is minimised is its mean loss over t, where every word's P may be
-any doubly stochastic matrix, with ‖P − P⁰‖²/(2ν) added. Each step draws one t; P's gradient is t times that
-of the loss. After it, P is projected back.
+is still 0 that is the straight line; later rounds hold the θ̃ that they have. What is minimised is the mean
+loss over t, where every word's P may be any doubly stochastic matrix, with ‖P − P⁰‖²/(2ν) added. Each step
+draws one t; P's gradient is t times that of the loss. After it, P is projected back.
 
 Tatro et al. 2020, appendix E, equations 34, 35 and 51 (NeurIPS 2020).
 """
@@ -32,7 +32,7 @@ from ...spec.notation import words_of
 from ...symmetry.elements import Elements
 from ...symmetry.lists import without_lists
 from ...symmetry.permutation import permuted
-from ...types import Permutations
+from ...types import Permutations, Tensors
 from .. import INITS, Declared, MatchResult, Problem, State, kept
 from ..accounts import Relaxed, Rounded
 from ..straight_through.mixture import Mixture
@@ -98,9 +98,10 @@ def memory(models: int, parameters: int, options: Descent) -> dict[str, int]:
     }
 
 
-def search(problem: Problem, options: Descent) -> MatchResult:
+def search(problem: Problem, options: Descent, bend: Tensors | None = None) -> MatchResult:
     """The permutations that PAM's permutation step ends with, for the second of two models.
 
+    With a `bend`, θ̃ by the names of the parameters, it is the curve through it whose loss is made small.
     The objective is the mean loss along the straight line on training samples, in nats and negative: before,
     where the search started. A sweep is one step. Raises UsageError without a network or data and for more
     than two models, SpecError for lists, CheckpointError for weights that are no numbers, DataError and
@@ -112,7 +113,7 @@ def search(problem: Problem, options: Descent) -> MatchResult:
         raise UsageError(f"pam matches two models, not {len(problem.models)}")
     without_lists(problem.fitted, "pam")
     with torch.inference_mode(False), torch.enable_grad():  # whatever holds for the caller
-        run = Run(problem, options)
+        run = Run(problem, options, bend)
         run.begin(problem.start)
         learn(run, run.passes)
         return run.rounded()
@@ -121,12 +122,13 @@ def search(problem: Problem, options: Descent) -> MatchResult:
 class Run(Learner):
     """One search: both models as rows of numbers, a matrix a word, and where all began."""
 
-    def __init__(self, problem: Problem, options: Descent):
-        self.problem, self.options = problem, options
+    def __init__(self, problem: Problem, options: Descent, bend: Tensors | None = None):
+        self.problem, self.options, self.bent = problem, options, bend is not None
         fitted, (a, b) = problem.fitted, problem.models
         _check_finite(problem)
         self.b = replaced(b, {name: a[name] for name in fitted.ignored})
-        self.line = Mixture(dataclasses.replace(problem, models=(a, self.b)), "fp32", turned=False)
+        models = (a, self.b) if bend is None else (a, self.b, bend)
+        self.line = Mixture(dataclasses.replace(problem, models=models), "fp32", turned=False)
         self.device, self.flat = self.line.device, self.line.flat
         own = [name for name in self.flat.shapes if _moves(fitted.tensors.get(name, ()))]
         self.given = {name: b[name].detach().float().to(self.device) for name in own}
@@ -204,7 +206,7 @@ class Run(Learner):
 
     def _at(self, t: float, inputs: Any, targets: Any) -> Tensor:
         """The loss of a batch at t."""
-        self.line.mix([1 - t, t])
+        self.line.mix([1 - t, t, *[2 * t * (1 - t)] * self.bent])
         return self.line.loss(to_device(inputs, self.device), to_device(targets, self.device), self.done)
 
     def _tell(self, found: Sequence[Permutations], objective: float, notes: Mapping[str, float]) -> None:
@@ -303,6 +305,11 @@ def _check_finite(problem: Problem) -> None:
                 raise CheckpointError(f"model {number}: {name} holds NaN or infinite values")
 
 
-def line_loss(problem: Problem, options: Descent, permutations: Permutations) -> float:
-    """The mean loss along the line between two models, the second permuted so: what a search makes small."""
-    return Run(problem, options)._loss(permutations)
+def line_loss(
+    problem: Problem, options: Descent, permutations: Permutations, bend: Tensors | None = None
+) -> float:
+    """The mean loss along the line between two models, the second permuted so: what a search makes small.
+
+    With a `bend` along that curve.
+    """
+    return Run(problem, options, bend)._loss(permutations)
