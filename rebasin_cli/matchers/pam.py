@@ -1,8 +1,8 @@
 """PAM: descend over doubly stochastic matrices on the mean loss of the line, then round to permutations.
 
 Alternating minimisation takes a permutation step and a curve step in turn; one of each was published. This is
-the first: `rebasin curve --method pam`, or `--perm` with what this finds, takes the second; `--rounds` goes on.
-Every word has one matrix, residual streams and heads too.
+the first: `rebasin curve --method pam`, or `--perm` with what this finds, takes the second, and `--rounds`
+goes on. Every word has one matrix, residual streams and heads too.
 
 Tatro et al. 2020, Optimizing mode connectivity via neuron alignment, appendix E (NeurIPS 2020).
 """
