@@ -96,6 +96,16 @@ def cross_entropies(outputs: Tensor, targets: Tensor) -> Tensor:
     return _by_sample(losses.nan_to_num(math.inf, posinf=math.inf), targets)
 
 
+def divergences(outputs: Tensor, wanted: Tensor, targets: Tensor) -> Tensor:
+    """How far the probabilities of logits (N, classes, …) are from those `wanted`, in nats, float64 (N,).
+
+    The Kullback-Leibler divergence from `wanted`, by sample as `cross_entropies`: targets say what counts.
+    """
+    given, wanted = wide(outputs).log_softmax(dim=1), wide(wanted)
+    each = torch.where(wanted > 0, wanted * (wanted.log() - given), 0.0).sum(dim=1)
+    return _by_sample(each.nan_to_num(math.inf, posinf=math.inf), targets)
+
+
 def accuracies(outputs: Tensor, targets: Tensor) -> Tensor:
     """How often the largest logit is the label's, 0–1, float64 (N,); outputs with NaN are wrong."""
     right = (outputs.argmax(dim=1) == targets) & ~outputs.isnan().any(dim=1)

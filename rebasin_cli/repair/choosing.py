@@ -1,30 +1,31 @@
-"""`--repair auto` of a network without running statistics: repaired or not, whichever loses less.
+"""Which of several merges of the same models is taken, by held-out samples.
 
-A repair mends what averaging broke, and where nothing broke it does harm: so both are measured. On samples
-that no endpoint was trained on (`unseen`) the smaller loss is chosen. Training samples that the repair itself
-was not measured on are second best: the endpoints may know them by heart, then whatever makes logits larger
-loses less, here and nowhere else. There a repair must gain `MARGIN` nats, by more than chance, and something
-when each model has its best temperature, too. The rule is the one of least regret that did no harm of 0.002
-nats on the cases of benchmarks/choices.csv; samples with noise, or mixed, told less than those as they are.
+One rule, wherever something is chosen: the least of what a merge loses plus `PULL` times how far its
+probabilities are from the mean of its endpoints'. On training samples, which endpoints may know by heart, the
+loss tells what a merge has kept of them, and little of what it will do on others. What the endpoints say in
+the mean is what a merge is to be made of, and how far it is from that there tells more; on samples that no
+endpoint was trained on both together tell more than the loss alone, too. The rule has the least regret on the
+cases of benchmarks/regret.jsonl. Of other losses than cross-entropy, and where a metric is to decide, that
+figure is all.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..datasets import held_out
 from ..errors import DataError, NetworkError, UsageError
 from ..networks.evaluation import Scores
-from ..types import CROSS_ENTROPY, Batches, aside
-from .calibration import COLDEST, Scaled
+from ..types import CROSS_ENTROPY, Batches, Tensors, aside
+from .ensemble import Agreement
 
-SURE = 2.0  # standard errors by which a repair must win on samples that endpoints were trained on
-MARGIN = 0.03  # … and nats: below it merges gained 0.034 on these, and lost 0.014 on others
+PULL = 2.0  # how much the distance to the endpoints' mean counts beside the loss
 EVERY = 3  # of a caller's batches the third, sixth, … are held out
 
 
@@ -32,16 +33,17 @@ EVERY = 3  # of a caller's batches the third, sixth, … are held out
 class Choice:
     """`chosen` is "none" or the repair; `losses` the held-out losses of both, in `unit`, as far as measured.
 
-    `matched`: the same at the best temperature of each, {} where outputs are no logits (N, classes), or where
-    it does not matter; `gain`: how much better the repaired model is, `error` its standard error, NaN where
-    single samples are not known, both of the figure `by` which was chosen. `metrics` are those of both, where
-    any were asked for; `name` is the loss's. `samples` were held out, `apart` from those that the repair was
-    measured on, `unseen` by the endpoints, too; `why` there was no choice.
+    `distances`: how far both are from the mean of their endpoints' probabilities, in nats, {} where outputs
+    are no logits of classes or a metric decides. `gain`: how much better the repaired model is, `error` its
+    standard error, NaN where single samples are not known, both of what decided: the figure `by`, with the
+    distance. `metrics` are those of both, where any were asked for; `name` is the loss's. `samples` were held
+    out, `apart` from those that the repair was measured on, `unseen` by the endpoints, too; `why` there was
+    no choice.
     """
 
     chosen: str
     losses: dict[str, float]
-    matched: dict[str, float] = field(default_factory=dict)
+    distances: dict[str, float] = field(default_factory=dict)
     gain: float = 0.0
     error: float = math.nan
     samples: int = 0
@@ -61,21 +63,34 @@ class Choice:
 
 @dataclass(frozen=True)
 class Measured:
-    """A merge on held-out samples: its `plain` scores and, where looked at, at its best temperature.
+    """A merge on held-out samples: its `plain` scores, and of every sample how far it is from its endpoints.
 
-    `cold`: that temperature has no bottom, since all samples are right: its losses say nothing. `by` is the
-    key of the figure that it is compared by.
+    `apart` is in nats, (samples,), of the first ones where there are very many; None where outputs are no
+    logits of classes or a metric decides. `by` is the key of the figure that it is compared by.
     """
 
     plain: Scores
-    matched: Scores | None = None
-    cold: bool = False
+    apart: Tensor | None = field(default=None, repr=False)
     by: str = "loss"
 
     @property
-    def classes(self) -> bool:
-        """Whether it is compared by a cross-entropy of class numbers, of which a margin in nats is known."""
-        return self.by == "loss" and self.plain.quantities[0] == CROSS_ENTROPY
+    def distance(self) -> float:
+        """The mean distance to the endpoints' probabilities, in nats; NaN where it is not known."""
+        return math.nan if self.apart is None or not len(self.apart) else self.apart.nanmean().item()
+
+    @property
+    def cost(self) -> float:
+        """What is least of the merge that is taken."""
+        return self.lost if math.isnan(self.distance) else self.lost + PULL * self.distance
+
+    @property
+    def each(self) -> Tensor | None:
+        """The same of every sample, (samples,); None where single samples are not known."""
+        found = self.plain.sampled(self.by)
+        if found is None or math.isnan(self.distance):
+            return None if found is None else self.sign * found.double()
+        few = self.apart is None or len(self.apart) < len(found)
+        return None if few else found.double() + PULL * self.apart
 
     @property
     def lost(self) -> float:
@@ -100,6 +115,8 @@ def choose(
     held: Iterable[Any],
     *,
     scores: Callable[..., Scores],
+    endpoints: Sequence[Tensors] = (),
+    weights: Sequence[float] = (),
     output: str | int | None = None,
     device: str = "cpu",
     repair: str = "repair",
@@ -110,28 +127,27 @@ def choose(
 ) -> Choice:
     """Measure `network`, which holds the merged weights, `apply` the repair, measure again; the better wins.
 
-    `unseen`: no endpoint was trained on `held`. `by` is the key of the figure that decides; the choice tells
-    all `metrics` if asked to. In doubt nothing is changed. The network is left as `apply`
-    leaves it. What cannot be measured or repaired stays as it is, and `why` says so: nobody asked for that
-    very repair.
+    `endpoints` are those of the merge, with their `weights` in it, and `unseen` says that none was trained on
+    `held`. `by` is the key of the figure that decides; the choice tells all `metrics` if asked to. In doubt
+    nothing is changed. The network is left as `apply` leaves it. What cannot be measured or repaired stays as
+    it is, and `why` says so: nobody asked for that very repair.
     """
     losses: dict[str, float] = {}
+    compared = Comparison(network, endpoints, weights, held, scores, output, device, by)
     try:
-        before = measure(network, held, scores, output, device, scaled=not unseen, by=by)
+        before = compared.measure(network, output)
         losses["none"] = before.plain.loss
         apply(network)
-        after = measure(network, held, scores, output, device, scaled=not unseen, by=by)
+        after = compared.measure(network, output)
     except (DataError, NetworkError, UsageError) as error:
         return Choice("none", losses, apart=apart, unseen=unseen, why=error.message, by=by)
     losses[repair] = after.plain.loss
     gain, deviation = gained(before, after)
-    matched = {}
-    if before.matched is not None and after.matched is not None:
-        matched = {"none": before.matched.loss, repair: after.matched.loss}
+    known = before.apart is not None and after.apart is not None
     return Choice(
-        repair if better(before, after, unseen=unseen, sure=0.0 if unseen else SURE) else "none",
+        repair if better(before, after) else "none",
         losses,
-        matched,
+        {"none": before.distance, repair: after.distance} if known else {},
         gain,
         deviation,
         before.plain.samples,
@@ -144,56 +160,59 @@ def choose(
     )
 
 
-def measure(
-    network: nn.Module,
-    held: Iterable[Any],
-    scores: Callable[..., Scores],
-    output: str | int | None,
-    device: str,
-    *,
-    scaled: bool,
-    by: str = "loss",
-) -> Measured:
-    """As it is and, if `scaled` and outputs are finite logits, at its best temperature.
+class Comparison:
+    """Measures merges of the same endpoints on the same held-out samples, with what a choice goes by.
 
-    No temperature changes what is compared `by` a metric.
+    `network` says what runs; `weights` are the endpoints' in the merge.
     """
-    plain = scores(network, held, each=True)
-    if by != "loss":
-        return Measured(plain, by=by)
-    if not scaled or math.isnan(plain.ece) or not math.isfinite(plain.loss):
-        return Measured(plain)
-    cooled = Scaled(network, held, output, device)
-    return Measured(plain, scores(cooled, held, output=None, each=True), cooled.temperature < 1.01 * COLDEST)
+
+    def __init__(
+        self,
+        network: nn.Module,
+        endpoints: Sequence[Tensors],
+        weights: Sequence[float],
+        held: Iterable[Any],
+        scores: Callable[..., Scores],
+        output: str | int | None,
+        device: str,
+        by: str = "loss",
+    ):
+        self.held, self.scores, self.by = held, scores, by
+        self._agreed = partial(Agreement, network, endpoints, weights, held, output, device)
+        self._able = bool(endpoints) and by == "loss"
+
+    @cached_property
+    def agreement(self) -> Agreement | None:
+        """What the endpoints say in the mean; None where outputs are no logits of classes."""
+        return self._agreed() if self._able else None
+
+    def measure(self, network: nn.Module, output: str | int | None) -> Measured:
+        """The network, of which `output` is measured. Raises as `evaluate`."""
+        plain = self.scores(network, self.held, each=True)
+        self._able &= plain.quantities[0] == CROSS_ENTROPY
+        finite = math.isfinite(plain.loss) and self.agreement is not None
+        return Measured(plain, self.agreement.apart(network, output) if finite else None, self.by)
+
+    def left(self, found: Measured) -> float:
+        """About what a merge may gain at most: what the endpoints' mean loses less. Infinite if not known.
+
+        On the recorded cases what it was worse than the best candidate on test data was seldom more.
+        """
+        known = self.agreement if not math.isnan(found.distance) else None
+        return math.inf if known is None or math.isnan(known.loss) else found.cost - known.loss
 
 
-def better(
-    before: Measured, after: Measured, *, unseen: bool, margin: float = MARGIN, sure: float = SURE
-) -> bool:
-    """Whether one merge is taken for better than another: by samples that are `unseen`, or known by heart.
-
-    By `sure` standard errors at least. On samples known by heart also by `margin` nats, which is for what
-    makes logits larger, and at the best temperature of each.
-    """
-    gain, error = gained(before, after)
-    error = 0.0 if math.isnan(error) else error
-    if unseen:
-        return gain > sure * error
-    if before.cold and after.cold:  # both right on everything: their losses say nothing
-        return False
-    if not before.classes:  # nats mean nothing of another loss: more than chance is enough
-        return gain > sure * error
-    falls = before.matched is None or after.matched is None or after.matched.loss < before.matched.loss
-    return gain > max(margin, sure * error) and falls
+def better(before: Measured, after: Measured) -> bool:
+    """Whether one merge is taken for better than another: the one that costs less."""
+    return after.cost < before.cost
 
 
 def gained(before: Measured, after: Measured) -> tuple[float, float]:
     """How much less is lost, and the standard error of that over the samples, which are the same."""
-    gain, found = before.lost - after.lost, (before.plain.sampled(before.by), after.plain.sampled(after.by))
-    losses = [before.sign * each for each in found if each is not None and len(each) > 1]
-    if len(losses) < 2 or not math.isfinite(gain):
+    gain, losses = before.cost - after.cost, [each for it in (before, after) if (each := it.each) is not None]
+    if len(losses) < 2 or len(losses[0]) < 2 or not math.isfinite(gain):
         return (math.inf if math.isnan(gain) else gain), math.nan
-    apart = losses[0].double() - losses[1].double()
+    apart = losses[0].cpu() - losses[1].cpu()
     return gain, (apart.std() / math.sqrt(len(apart))).item()
 
 
@@ -207,27 +226,20 @@ def in_words(choice: Choice) -> str:
     )
     on = "samples that no endpoint was trained on" if choice.unseen else f"training samples {measured}"
     sure = "" if math.isnan(choice.error) else f" (standard error of the difference {choice.error:.4f})"
-    matched = ""
-    if choice.matched:
-        one, other = choice.matched.values()
-        matched = f"; at the best temperature of each {one:.4f} and {other:.4f}"
+    more = ""
+    if choice.distances:
+        one, other = choice.distances.values()
+        more = f"; {one:.4f} and {other:.4f} nats from the mean of the endpoints' answers, which counts twice"
     if choice.metrics:
         bare, mended = choice.metrics.values()
         both = sorted(bare.keys() & mended.keys())
-        matched += "".join(f"; {key} {bare[key]:.4f} and {mended[key]:.4f}" for key in both)
-    doubt = ""
+        more += "".join(f"; {key} {bare[key]:.4f} and {mended[key]:.4f}" for key in both)
     unit = f" {choice.unit}" if choice.unit else ""
     named = aside(choice.name)
     by = "" if choice.by == "loss" else f" by {choice.by}"
-    if choice.chosen == "none" and not by and repaired < without and not choice.unseen:
-        least = (
-            f"less than {MARGIN:g} nats, or than chance," if choice.name == CROSS_ENTROPY.name else "chance"
-        )
-        doubt = f". On samples known by heart {least} is no gain"
     return (
         f"--repair auto chose {choice.chosen}{by}: the merged model's held-out loss{named} is "
-        f"{without:.4f}{unit} without, {repaired:.4f} with {name}, on {choice.samples} {on}{sure}{matched}"
-        f"{doubt}"
+        f"{without:.4f}{unit} without, {repaired:.4f} with {name}, on {choice.samples} {on}{sure}{more}"
     )
 
 

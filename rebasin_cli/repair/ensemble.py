@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -11,8 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import networks
-from ..datasets.batches import checked, describe, part_of, tensors_in
+from ..datasets.batches import checked, describe, part_of, tensors_in, to_device
 from ..errors import DataError, NetworkError
+from ..networks.classes import cross_entropies, divergences, logits_of
+from ..networks.layout import in_parts
 from ..networks.returned import leaves_of
 from ..networks.running import evaluating, fed, needs_two, returned
 from ..networks.state import duplicate
@@ -105,3 +108,53 @@ class Ensemble:
 def holding(network: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     """A copy of the network with these weights, in evaluation."""
     return networks.load(duplicate(network), tensors).eval()
+
+
+class Agreement:
+    """How far networks are from the mean of their endpoints' probabilities, on samples with class numbers.
+
+    `shares` are the endpoints' weights in that mean, `loss` is its cross-entropy, in nats. `batches` come in
+    the same order each time; of as many as take `memory` bytes of probabilities it is known. `network` says
+    what runs, and keeps its weights. Raises DataError, NetworkError where outputs are no logits of classes.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        endpoints: Sequence[Mapping[str, Tensor]],
+        shares: Sequence[float],
+        batches: Batches,
+        output: str | int | None = None,
+        device: str = "cpu",
+        memory: int = MEMORY,
+    ):
+        self.batches, self.device = batches, device
+        own, self.wanted, losses = duplicate(network).float().to(device), list[Tensor](), list[Tensor]()
+        for k, (endpoint, share) in enumerate(zip(endpoints, shares, strict=True)):
+            networks.load(own, endpoint)
+            for number, (logits, targets) in enumerate(self._answers(own, output)):
+                part = share * logits.float().softmax(dim=1)
+                if k and number == len(self.wanted):
+                    break
+                if not k:
+                    if (memory := memory - part.nbytes) < 0:
+                        break
+                    self.wanted.append(torch.zeros_like(part))
+                self.wanted[number] += part
+                if k == len(endpoints) - 1:
+                    losses.append(cross_entropies(self.wanted[number].log(), targets))
+        self.loss = torch.cat(losses).nanmean().item() if losses else math.nan
+
+    def apart(self, network: nn.Module, output: str | int | None = None) -> Tensor:
+        """The divergence of every sample, in nats, float64 (samples,); NaN where no target counts."""
+        pairs = zip(self.wanted, self._answers(network, output), strict=False)
+        found = [divergences(logits, one, targets) for one, (logits, targets) in pairs]
+        return torch.cat(found) if found else torch.empty(0)
+
+    def _answers(self, network: nn.Module, output: str | int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """The logits and targets of every batch."""
+        with evaluating(network), torch.inference_mode():
+            for number, (inputs, targets) in enumerate(checked(self.batches)):
+                outputs = in_parts(network, fed(network, inputs, self.device), output)
+                targets = to_device(targets, self.device)
+                yield logits_of(outputs, targets, number), targets

@@ -157,7 +157,7 @@ class Repairs:
         apart: bool = True,
         unseen: bool = False,
     ) -> tuple[Choice, Repaired | None]:
-        """Whether the loss on `held` falls by the repair; what it did, if so. The network is left repaired.
+        """Whether the merge is better on `held` by the repair; what it did, if so. It stays repaired.
 
         `held` are samples `apart` from those that the repair measures, if that can be, and `unseen` by the
         endpoints, if they are. What cannot be
@@ -169,6 +169,8 @@ class Repairs:
             lambda it: done.append(self.apply(it, weights)),
             held,
             scores=self.scores or partial(evaluate, output=output, device=self.device),
+            endpoints=self.endpoints,
+            weights=weights,
             output=output,
             device=self.device,
             repair=self.how,
@@ -222,7 +224,7 @@ def repair_merged(
 ) -> Outcome:
     """Repair the merge that `tensors` are, with these `weights` of the endpoints.
 
-    `how` "auto" repairs where the loss on `held` (which may be `unseen` by the endpoints) falls by it as
+    `how` "auto" repairs where it is better on `held` (which may be `unseen` by the endpoints), as
     `choosing` says, else leaves the model as it is. `network`, on the device of `repairs`, is overwritten.
     Raises UsageError, DataError, NetworkError.
     """

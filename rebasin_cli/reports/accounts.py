@@ -122,7 +122,9 @@ def tried_in_words(match: Mapping[str, Any]) -> str:
     loss = match.get("measured", {}).get("loss", {})
     named = aside(clean(loss["name"])) if loss else ""
     by = f"by {clean(match['by'])}; " if "by" in match else ""
-    return (f"{by}held-out loss{named} at the mean " if losses else by) + said
+    apart = any("distance" in row for row in rows)
+    how = "; taken is the least of the loss and twice the distance to the endpoints' mean answer (apart)"
+    return (f"{by}held-out loss{named} at the mean " if losses else by) + said + how * apart
 
 
 def _told(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -133,7 +135,8 @@ def _told(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         if "why" in row:
             whys.setdefault(row["why"], []).append(repair)
         else:
-            beside = [f"{clean(key)} {fixed(value)}" for key, value in row.get("metrics", {}).items()]
+            beside = [f"{fixed(row['distance'])} apart"] if "distance" in row else []
+            beside += [f"{clean(key)} {fixed(value)}" for key, value in row.get("metrics", {}).items()]
             more = f" ({', '.join(beside)})" if beside else ""
             yield f"{repair} {fixed(row.get('held_out_loss', math.inf))}{more}".strip()
     for why, repairs in whys.items():

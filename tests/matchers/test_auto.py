@@ -48,6 +48,12 @@ def problem():
     return Problem(fitted, (a, b), network=network, data=data)
 
 
+@pytest.fixture(autouse=True)
+def _all_is_tried(monkeypatch):
+    """However little is left to gain."""
+    monkeypatch.setattr(trying, "LITTLE", -math.inf)
+
+
 def still(problem):
     return [permutation.identity(problem.fitted.words)]
 
@@ -194,36 +200,31 @@ def only_weights(monkeypatch, how):
 
 
 @pytest.mark.parametrize("unseen", [False, True])
-def test_where_the_first_mean_loses_next_to_nothing_no_other_is_tried(problem, unseen):
-    """Of samples that the endpoints know by heart; on others a small loss may yet be a smaller one."""
-    sure = {name: t * (1e4 if "head" in name else 1) for name, t in problem.models[0].items()}
-    held = problem.data[4:] if unseen else None
-    able = dataclasses.replace(problem, models=(sure, sure), held=held, repairs=("none", "repair", "refit"))
+def test_where_next_to_nothing_is_left_to_gain_no_other_is_tried(problem, monkeypatch, unseen):
+    """The mean of a model and itself is what both say, whatever that loses."""
+    monkeypatch.setattr(trying, "LITTLE", 0.005)
+    one, held = problem.models[0], problem.data[4:] if unseen else None
+    able = dataclasses.replace(problem, models=(one, one), held=held, repairs=("none", "repair", "refit"))
     rows = auto.match(able, auto.Options(budget="2G")).chosen.rows()
-    assert (rows[0]["method"], rows[0]["repair"]) == ("wm", "none") and rows[0]["held_out_loss"] < 0.01
-    assert all(row.get("why") == trying.ENOUGH for row in rows[1:]) is not unseen
+    assert (rows[0]["method"], rows[0]["repair"]) == ("wm", "none") and rows[0]["distance"] < 1e-6
+    assert rows[0]["held_out_loss"] > 0.1 and all(row.get("why") == trying.ENOUGH for row in rows[1:])
     assert len({row["method"] for row in rows}) == len(candidates(problem.fitted, 2, able=True))
 
 
-def test_a_first_mean_that_loses_next_to_nothing_once_it_is_repaired_ends_nothing(problem, monkeypatch):
-    found = trials_of(problem)
-    judged = {"none": figures(4 * trying.LITTLE), "refit": figures(0.0), "repair": figures(0.0)}
+@pytest.mark.parametrize("repaired", [True, False])
+def test_what_is_left_to_gain_is_asked_of_the_best_so_far(problem, monkeypatch, repaired):
+    monkeypatch.setattr(trying, "LITTLE", 0.005)
+    found = trials_of(problem, ("am", "none", figures(0.3, apart=0.01)))
+    monkeypatch.setattr(found.mending.comparison, "agreement", Agreed(0.0))
+    assert not found._settled()
+    judged = {"none": figures(0.1, apart=0.01), "refit": figures(0.002 + 0.1 * (not repaired), apart=0.0)}
     monkeypatch.setattr(Mending, "judge", lambda self, models, how, seconds: judged[how])
     trial = Trial("wm", result=MatchResult((permutation.identity(problem.fitted.words),), 0, 0, 1, 1, True))
-    found._mend(trial, last=True)
-    assert not found.content and list(trial.merges) == ["none", "refit", "repair"]
-
-
-@pytest.mark.parametrize("earlier", [(), ("wm",)])
-def test_a_later_mean_that_loses_next_to_nothing_ends_nothing(problem, monkeypatch, earlier):
-    """It was worth trying others; they may do as well with less."""
-    found = trials_of(problem, *((method, "none", figures(0.3)) for method in earlier))
-    monkeypatch.setattr(Mending, "judge", lambda *given: figures(trying.LITTLE / 2))
-    trial = Trial("am", result=MatchResult((permutation.identity(problem.fitted.words),), 0, 0, 1, 1, True))
-    found._mend(trial, last=True)
-    assert found.content is not bool(earlier)
-    assert list(trial.merges) == ["none"]
-    assert set(trial.lacking.values()) == {trying.BELOW if earlier else trying.ENOUGH}
+    found.mending.open = ("none", "repair", "refit")
+    judged["repair"] = figures(0.2, apart=0.01)
+    found._mend(trial, last=True)  # the refit first, which is worth most
+    assert list(trial.merges) == (["none", "refit"] if repaired else ["none", "refit", "repair"])
+    assert trial.lacking == ({"repair": trying.ENOUGH} if repaired else {})
 
 
 def test_every_candidate_is_told_with_its_figures_and_the_chosen_one_is_among_them(problem):
@@ -239,14 +240,21 @@ def test_every_candidate_is_told_with_its_figures_and_the_chosen_one_is_among_th
     assert all("repair" not in row and ("held_out_loss" in row or row["why"]) for row in tried)
 
 
-def figures(loss, spread=0.0, *, cold=False, matched=None, samples=100):
-    """Held-out figures of a merge, whose samples lose `loss` and, every other one, `spread` more or less."""
+class Agreed:
+    """An ensemble of this loss."""
 
-    def scores(mean):
-        each = mean + spread * torch.tensor([1.0, -1.0]).repeat(samples // 2)
-        return Scores(mean, {"accuracy": 0.5}, samples, 0.0, each={"loss": each, "accuracy": each})
+    def __init__(self, loss):
+        self.loss = loss
 
-    return Measured(scores(loss), None if matched is None else scores(matched), cold)
+
+def figures(loss, spread=0.0, *, apart=None, samples=100):
+    """Held-out figures of a merge, whose samples lose `loss` and, every other one, `spread` more or less.
+
+    All are as far `apart` from their endpoints' mean answer.
+    """
+    each = loss + spread * torch.tensor([1.0, -1.0]).repeat(samples // 2)
+    scores = Scores(loss, {"accuracy": 0.5}, samples, 0.0, each={"loss": each, "accuracy": each})
+    return Measured(scores, None if apart is None else torch.full((samples,), apart))
 
 
 def trials_of(problem, *merges, repairs=("none", "repair", "refit"), held=None):
@@ -263,81 +271,20 @@ def taken(problem, *merges, **how):
     return trial.method, repair
 
 
-def test_the_first_stays_unless_another_is_better_by_more_than_chance(problem):
-    wm = ("wm", "none", figures(0.5))
-    assert taken(problem, wm, ("am", "none", figures(0.5))) == ("wm", "none")
-    assert taken(problem, wm, ("am", "none", figures(0.49))) == ("am", "none")
-    assert taken(problem, wm, ("am", "none", figures(0.49, 0.1))) == ("wm", "none")  # error 0.01
-    assert taken(problem, wm, ("am", "none", figures(0.47, 0.1))) == ("am", "none")
-    assert taken(problem, wm, ("am", "none", figures(0.49)), ("ste", "none", figures(0.48))) == (
-        "ste",
-        "none",
+def test_the_one_of_least_loss_and_distance_is_taken_and_of_equals_the_first(problem):
+    first, *others = (
+        ("wm", "none", figures(0.5)),
+        ("am", "none", figures(0.49, 0.1)),
+        ("wm", "refit", figures(0.48)),
     )
-    unseen = {"held": problem.data[:1]}
-    assert taken(problem, wm, ("am", "none", figures(0.49, 0.1)), **unseen) == ("wm", "none")
-    assert taken(problem, wm, ("am", "none", figures(0.49)), **unseen) == ("am", "none")
-
-
-def test_what_changes_weights_has_to_win_by_a_margin_on_samples_that_endpoints_know(problem):
-    wm, near, far = ("wm", "none", figures(0.5)), figures(0.49), figures(0.46)
-    for how in ("repair", "refit"):
-        assert taken(problem, wm, ("wm", how, near)) == ("wm", "none")
-        assert taken(problem, wm, ("wm", how, far)) == ("wm", how)
-        assert taken(problem, wm, ("wm", how, near), held=problem.data[:1]) == ("wm", how)
-    repaired = ("wm", "repair", figures(0.5))
-    assert taken(problem, repaired, ("wm", "refit", figures(0.48))) == ("wm", "refit")
-    assert taken(problem, repaired, ("wm", "refit", figures(0.495))) == ("wm", "repair")
-    assert taken(problem, repaired, ("ste", "none", near)) == ("ste", "none")
-    fitted = {"repairs": ("none", "repair", "refit", "distill")}
-    slightly = ("wm", "distill", figures(0.495))
-    assert taken(problem, ("wm", "refit", figures(0.5)), slightly, **fitted) == ("wm", "distill")
-    assert taken(problem, ("wm", "refit", figures(0.5, 0.1)), slightly, **fitted) == ("wm", "refit")
-    assert taken(problem, repaired, slightly, **fitted) == ("wm", "repair")
-    assert taken(problem, ("wm", "refit", figures(0.5)), ("am", "refit", figures(0.499, 0.1))) == (
-        "am",
-        "refit",
-    )
-    assert taken(problem, ("wm", "repair", figures(0.5)), ("am", "repair", figures(0.499, 0.1))) == (
-        "wm",
-        "repair",
-    )
-    assert taken(problem, ("wm", "none", figures(0.5)), ("am", "none", figures(0.499, 0.1))) == ("wm", "none")
-    one = {"repairs": ("rescale",)}  # what is named is the default, too
-    assert (
-        taken(problem, ("wm", "rescale", figures(0.5)), ("am", "rescale", figures(0.499, 0.1)), **one)[0]
-        == "wm"
-    )
-    for last in (0.399, 0.401):  # once the default is left, nothing is protected
-        merges = [
-            ("wm", "none", figures(0.5)),
-            ("am", "none", figures(0.4)),
-            ("ste", "none", figures(last, 0.1)),
-        ]
-        assert taken(problem, *merges) == ("ste" if last < 0.4 else "am", "none")
-    normed = {"repairs": ("reset", "refit")}
-    assert taken(problem, ("wm", "reset", figures(0.5)), ("am", "reset", near), **normed) == ("am", "reset")
-    assert taken(problem, ("wm", "reset", figures(0.5)), ("am", "refit", near), **normed) == ("wm", "reset")
-
-
-def test_a_gain_that_a_temperature_gives_too_is_none_on_samples_that_endpoints_know(problem):
-    wm = ("wm", "none", figures(0.5, matched=0.4))
-    assert taken(problem, wm, ("wm", "refit", figures(0.3, matched=0.41))) == ("wm", "none")
-    assert taken(problem, wm, ("wm", "refit", figures(0.3, matched=0.39))) == ("wm", "refit")
-    sure = [("wm", "none", figures(0.1, cold=True)), ("am", "none", figures(0.0, cold=True))]
-    assert taken(problem, *sure) == ("wm", "none")  # all samples right: their losses say nothing
-
-
-def test_repairs_that_cannot_gain_enough_are_not_tried(problem):
-    whole = {"repairs": ("none", "repair", "refit", "distill")}
-    for held, loss, tried in ((None, 0.02, False), (None, 0.04, True), (problem.data[:1], 0.02, True)):
-        merges = ("wm", "none", figures(0.05)), ("am", "none", figures(loss))
-        found = trials_of(problem, *merges, held=held, **whole)
-        assert (not found._needless(found.done[0], "refit", False)) == tried
-        assert not found._needless(found.done[0], "none", True)
-        found.mending.took = {"refit": 1.0}
-        assert (found._for_repairs() > 0) == tried
-    found = trials_of(problem, ("wm", "none", figures(0.05)), ("am", "refit", figures(0.01)), **whole)
-    assert not found._needless(found.done[0], "distill", False)
+    assert taken(problem, first, ("am", "none", figures(0.5))) == ("wm", "none")
+    assert taken(problem, first, others[0]) == ("am", "none")
+    assert taken(problem, first, *others) == taken(problem, first, *reversed(others)) == ("wm", "refit")
+    assert taken(problem, first, *others, held=problem.data[:1]) == ("wm", "refit")
+    near, far = figures(0.5, apart=0.01), figures(0.49, apart=0.02)
+    assert taken(problem, ("wm", "none", far), ("wm", "refit", near)) == ("wm", "refit")
+    assert taken(problem, ("wm", "none", near), ("wm", "refit", far)) == ("wm", "none")
+    assert taken(problem, ("wm", "none", figures(math.inf)), ("wm", "refit", far)) == ("wm", "refit")
 
 
 def test_a_repair_is_not_tried_where_another_one_was_better_wherever_both_were(problem):
@@ -509,7 +456,7 @@ def test_a_distillation_is_tried_once_in_the_end_with_the_best_if_there_is_time(
     assert [trial for trial in trials.done if trial.distilled] == [best]
     models = trials.mending.models(best.result.permutations)
     fitted = {**rebasin_cli.average(models), **best.distilled.tensors}
-    figures = trials.mending.scores(networks.load(problem.network, fitted), trials.held)
+    figures = trials.mending.comparison.scores(networks.load(problem.network, fitted), trials.held)
     assert figures.loss == pytest.approx(best.merges["distill"][0].plain.loss, rel=1e-6)
     hasty = Trials(able, Clock(60.0))
     hasty.try_(first)
@@ -564,8 +511,9 @@ def test_time_is_kept_back_for_half_a_distillation_at_least(problem, monkeypatch
         assert trials.reserved == kept
     trials = Trials(able, Clock(60.0))
     trials.try_(first)
-    trials.done[0].merges["none"] = figures(0.02), 0.0  # nothing will gain 0.03 nats any more
+    monkeypatch.setattr(trying, "LITTLE", 9.0)  # nats are left to gain
     trials.try_(second)
+    monkeypatch.setattr(trying, "LITTLE", -math.inf)
     assert trials.reserved == 0
     trials = Trials(able, Clock(25.0))
     trials.try_(first)
@@ -659,7 +607,6 @@ def test_samples_that_no_model_was_trained_on_are_what_is_compared_by(problem):
     unseen, seen = Trials(dataclasses.replace(problem, held=wrong), Clock(5.0)), Trials(problem, Clock(5.0))
     losses = [it.mending.judge(problem.models, "none").plain.loss for it in (unseen, seen)]
     assert losses[0] > losses[1] and unseen.train is problem.data
-    assert unseen.mending.unseen and not seen.mending.unseen
 
 
 def test_what_is_tried_follows_from_what_is_known():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import time
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from rebasin_cli.matchers import Problem, am, auto, ste
 from rebasin_cli.matchers.polish.length import Length, multiplications
 from rebasin_cli.matchers.polish.midpoint import Midpoint
 from rebasin_cli.matchers.polish.search import polish
+from rebasin_cli.matchers.portfolio import trying
 from rebasin_cli.matchers.portfolio.candidates import candidates
 from rebasin_cli.matchers.portfolio.clock import SPEED, Clock
 from rebasin_cli.matchers.portfolio.sizes import sized
@@ -25,6 +27,12 @@ from rebasin_cli.spec.library import resolve_spec
 from rebasin_cli.symmetry import permutation
 
 REPAIRS = ("none", "repair", "refit", "distill")
+
+
+@pytest.fixture(autouse=True)
+def _all_is_tried(monkeypatch):
+    """However little is left to gain."""
+    monkeypatch.setattr(trying, "LITTLE", -math.inf)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from rebasin_cli.errors import NetworkError, UsageError
 from rebasin_cli.measure import intervals
@@ -104,49 +105,38 @@ def test_the_smaller_held_out_loss_is_chosen_and_on_a_tie_nothing_changes(losses
     assert f"--repair auto chose {chosen}: the merged model's held-out loss" in choosing.in_words(choice)
 
 
-@pytest.mark.parametrize(("unseen", "chosen"), [(False, "none"), (True, "repair")])
-def test_a_little_gain_counts_on_samples_that_no_endpoint_was_trained_on(unseen, chosen):
-    """On training samples 0.02 nats were gained where as much was lost on others."""
+@pytest.mark.parametrize("unseen", [False, True])
+def test_a_little_gain_counts_on_whichever_samples(unseen):
     scores = scores_of((0.5, 0.48))
     choice = choosing.choose(nn.Identity(), lambda network: None, [], scores=scores, unseen=unseen)
-    assert (choice.chosen, choice.unseen) == (chosen, unseen)
-    on = "samples that no endpoint was trained on" if unseen else "is no gain"
-    assert on in choosing.in_words(choice)
+    assert (choice.chosen, choice.unseen, choice.distances) == ("repair", unseen, {})
+    on = "samples that no endpoint was trained on" if unseen else "training samples"
+    assert f"with repair, on 100 {on}" in choosing.in_words(choice)
 
 
-def test_a_gain_within_chance_is_no_gain():
-    each = iter([torch.tensor([[0.0, 1], [1.0, 1], [0.5, 1]]), torch.tensor([[0.9, 1], [0.0, 1], [0.5, 1]])])
-
-    def scores(network, held, **more):
-        found = next(each)
-        return Scores(found[:, 0].mean().item(), {"accuracy": 1.0}, 3, math.nan, each={"loss": found[:, 0]})
-
-    choice = choosing.choose(nn.Identity(), lambda network: None, [], scores=scores)
-    assert choice.losses["repair"] < choice.losses["none"] and choice.chosen == "none"
-
-
-def test_a_repair_that_only_makes_logits_larger_is_not_chosen():
+@pytest.mark.parametrize(("factor", "chosen"), [(4.0, "none"), (1.6, "repair")])
+def test_what_makes_logits_larger_than_the_endpoints_are_is_not_chosen(factor, chosen):
     """As on samples that are known by heart: all are right, so larger logits always lose less."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(300, 3, generator=generator)
+    x = torch.randn(300, 3, generator=torch.Generator().manual_seed(0))
     held, network = [(x, x.argmax(1))], Line(1.0)
-
-    def louder(network):
-        with torch.no_grad():
-            network.factor.fill_(4.0)
-
-    scores = functools.partial(evaluate, output="logits")
-    choice = choosing.choose(network, louder, held, scores=scores, output="logits")
-    assert choice.losses["repair"] < choice.losses["none"] and choice.chosen == "none"
-
-
-def test_on_unseen_samples_larger_logits_that_lose_less_are_as_good_as_any():
-    held, network = [(torch.eye(3), torch.arange(3))], Line(1.0)
-    scores = functools.partial(evaluate, output="logits")
+    ends = [{"factor": torch.tensor(value)} for value in (1.4, 1.6)]
     choice = choosing.choose(
-        network, lambda it: it.factor.data.fill_(4.0), held, scores=scores, output="logits", unseen=True
+        network,
+        lambda it: it.factor.data.fill_(factor),
+        held,
+        scores=functools.partial(evaluate, output="logits"),
+        endpoints=ends,
+        weights=[0.5, 0.5],
+        output="logits",
     )
-    assert choice.chosen == "repair" and choice.matched == {}
+    assert choice.losses["repair"] < choice.losses["none"] and choice.chosen == chosen
+    wanted = sum(0.5 * (end["factor"] * x).softmax(1) for end in ends)
+    for how, by in (("none", 1.0), ("repair", factor)):
+        apart = functional.kl_div((by * x).log_softmax(1), wanted, reduction="batchmean").item()
+        assert choice.distances[how] == pytest.approx(apart, rel=1e-4)
+    assert "nats from the mean of the endpoints' answers" in choosing.in_words(choice)
+    cost = [choice.losses[how] + choosing.PULL * choice.distances[how] for how in ("none", "repair")]
+    assert choice.gain == pytest.approx(cost[0] - cost[1], rel=1e-4) and choice.error > 0
 
 
 def test_what_cannot_be_repaired_is_not_and_says_why():

@@ -133,12 +133,16 @@ class Polish(Plain):
 
 @dataclass(frozen=True)
 class Tried:
-    """A method, with one repair where several are open: its held-out loss, or `why` there is none."""
+    """A method, with one repair where several are open: its held-out loss, or `why` there is none.
+
+    `distance` is how far the mean is from its endpoints' probabilities there, in nats (`repair.choosing`).
+    """
 
     method: str
     repair: str | None = None
     seconds: float | None = None
     held_out_loss: float | None = None
+    distance: float | None = None
     why: str | None = None
     metrics: Mapping[str, float] | None = None  # held-out, by name, where any was asked for
 

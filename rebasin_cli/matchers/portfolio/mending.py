@@ -17,14 +17,13 @@ from ...networks.recording import Recording
 from ...networks.running import fed
 from ...networks.state import duplicate
 from ...repair import Outcome, Repairs
-from ...repair.choosing import MARGIN, SURE, Measured, better, measure
+from ...repair.choosing import Comparison, Measured
 from ...repair.costs import TRACING, distillation_passes, refit_products, repair_passes
 from ...repair.options import (
     DISTILL_SAMPLES,
     MOST_DISTILLED,
     REFIT_BATCH,
     REFIT_SAMPLES,
-    SAMPLES,
     STEP,
     epochs_of,
 )
@@ -40,7 +39,6 @@ MEASURING = 0.1  # share of the time that a repair may take which reads its samp
 MEASURED = 2_500  # samples, in batches as large as those of a refit: a graph is of one size
 FORWARDS = 2  # passes of a model through the network, with what is added up, that a refit takes
 BASES = ("none", "reset")  # they change no weights
-NEARER = 0.01  # nats that a refit has to gain against a repair, on samples that endpoints know by heart
 A_STEP = 2e-3  # seconds that a step of training takes however small the network
 LAST = "distill"  # it takes so long that it is tried once, with the best of all
 SHORTENED = 0.5  # of its training, which still gains most of what it can; a third of it does not
@@ -64,7 +62,7 @@ class Mending:
         most: int,
     ):
         self.problem, self.train, self.held, self.clock = problem, train, held, clock
-        self.a_sample, self.most, self.unseen = a_sample, most, problem.held is not None
+        self.a_sample, self.most = a_sample, most
         self.network = duplicate(problem.given_network).float().to(problem.device).eval()
         base = "reset" if networks.has_running_statistics(self.network) else "none"
         self.open = problem.repairs or (base,)
@@ -72,7 +70,9 @@ class Mending:
         self.graphs: dict[Any, Any] = {}
         self.took: dict[str, float] = {}  # seconds of a repair, the last time
         self.distilled: Outcome | None = None  # by the last repair, if it was one that took long
-        self.scores = partial(evaluate, loss=problem.loss, metric=problem.metric, device=problem.device)
+        scores = partial(evaluate, loss=problem.loss, metric=problem.metric, device=problem.device)
+        models, own = problem.models, (problem.output, problem.device, problem.choose)
+        self.comparison = Comparison(self.network, models, [1 / len(models)] * len(models), held, scores, *own)
 
     def models(self, permutations: Sequence[Permutations]) -> list[Any]:
         reference, *others = self.problem.models
@@ -100,8 +100,7 @@ class Mending:
             done = replace(done, samples=getattr(batches, "samples", None))
             self.distilled = Outcome.of(self.network, done) if how == LAST else None
         answers = Recording(self.network, self.problem.output)  # the network is run once for all figures
-        device, by = self.problem.device, self.problem.choose
-        return measure(answers, self.held, self.scores, None, device, scaled=not self.unseen, by=by)
+        return self.comparison.measure(answers, None)
 
     def seconds(self, how: str, room: float, share: float = 1.0) -> float:
         """About how long a repair takes: as long as the last time, else by what it computes.
@@ -132,7 +131,9 @@ class Mending:
         repaired = self._distilling(self._share(room)) if how == LAST else self.seconds(how, room)
         if how in self.took and how not in (*BASES, LAST):
             return repaired
-        return repaired + self.a_sample * sum(size_of(targets, inputs) for inputs, targets in self.held)
+        runs = 1 if self.took else 1 + len(self.problem.models)  # what the models say themselves, once
+        held = sum(size_of(targets, inputs) for inputs, targets in self.held)
+        return repaired + runs * self.a_sample * held
 
     def _distilling(self, share: float) -> float:
         """Seconds of a distillation that trains for a `share` of its steps."""
@@ -151,18 +152,6 @@ class Mending:
         """Follow the network for what changes its weights, once for all candidates."""
         inputs, _ = next(checked(self._batches("refit")))
         Graphs(self.network, self.graphs).of(fed(self.network, inputs, self.problem.device))
-
-    def wins(self, one: tuple[str, Measured], other: tuple[str, Measured], *, default: bool = True) -> bool:
-        """Whether the `other` of two (repair, figures) is taken for the better one.
-
-        What changes more of the weights looks better than it is on samples that the endpoints know by heart.
-        A distillation did not, against a refit. With the same repair the one that loses less is taken, unless
-        the first is the `default`, which only chance may not take away.
-        """
-        more = self.open.index(other[0]) > self.open.index(one[0]) and one[0] not in SAMPLES
-        margin = (MARGIN if one[0] in BASES else NEARER) if more else 0.0
-        sure = SURE if default or one[0] != other[0] else 0.0
-        return better(one[1], other[1], unseen=self.unseen, margin=margin, sure=sure)
 
     def _samples(self, how: str) -> int:
         if how == LAST:

@@ -47,6 +47,7 @@ class Trial:
                 how if repairs else None,
                 round(self.seconds + seconds, 2),
                 loss if loss < math.inf else None,
+                measured.distance if math.isfinite(measured.distance) else None,
                 metrics=measured.plain.finite if metrics else None,
             )
         for how, why in self.lacking.items():

@@ -1,7 +1,7 @@
 """Several methods tried on the same models within a time, and compared by the held-out loss of their mean.
 
-Each is compared with every repair that is open. What needs weights alone, repaired as by default, is left
-only where held-out samples say so by more than chance.
+Each is compared with every repair that is open, and the best is taken as `repair.choosing` says. Where what
+is left to gain is little, no more is tried.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...datasets import Data
 from ...datasets.batches import size_of
 from ...datasets.held_out import held_out
 from ...errors import CheckpointError, DataError, NetworkError, SpecError, UsageError
-from ...repair.choosing import MARGIN
+from ...repair.choosing import better
 from ...repair.costs import TRACING
 from ...runtime.seeds import derive
 from ...symmetry.elements import Elements
@@ -38,9 +38,8 @@ TIMED = 1e10  # multiplications of the batch that is timed
 SWAPS = 40  # forward passes of FEWEST samples, without the time of which swaps are not begun
 REPAIR = 0.3  # share of the time that is left, which a repair may take that is not the last one
 SPARE = 1.3  # times as long as the last time a repair may take
-LITTLE = 0.01  # nats, below which samples that endpoints know by heart tell nothing more
-ENOUGH = f"not tried: below {LITTLE:g} nats there is little to gain"
-BELOW = f"cannot gain {MARGIN:g} nats, as is asked on samples known by heart, where less is lost"
+LITTLE = 0.005  # nats that the endpoints' mean answer loses less than the best so far: then nothing is left
+ENOUGH = f"not tried: less than {LITTLE:g} nats are left to gain"
 FINDING = 0.7  # share of what is left beside a distillation, which other repairs may take at most
 
 
@@ -75,20 +74,16 @@ class Trials:
         self.done: list[Trial] = []
         self.never: dict[str, str] = {}  # repairs that this network does not admit, and why
         self.reserved = 0.0  # seconds, for the distillation that ends it
-        self.content = False  # the first mean loses so little that nothing else is tried
 
     @property
     def best(self) -> tuple[Trial, str]:
-        """The trial, and the repair, that is taken: the first, unless another is surely better."""
+        """The trial, and the repair, that is taken: the first of those that cost least."""
         return self._best_of(self.done)
 
     def _best_of(self, trials: Iterable[Trial]) -> tuple[Trial, str]:
         found, *others = [(trial, how) for trial in trials for how in trial.merges]
-        first, own = found[0], (*DEFAULTS, self.mending.open[0])
         for trial, how in others:
-            before, after = ((it, t.merges[it][0]) for t, it in (found, (trial, how)))
-            default = found[0] is first and found[1] in own
-            if self.mending.wins(before, after, default=default):
+            if better(found[0].merges[found[1]][0], trial.merges[how][0]):
                 found = trial, how
         return found
 
@@ -120,8 +115,9 @@ class Trials:
         began, first, swaps = time.monotonic(), not self.done, candidate.method == "polish"
         trial = Trial(candidate.method)
         room = (self.clock.left - self.reserved - self._for_repairs()) * candidate.share
-        if self.content or (room <= 0 and not first):
-            trial.why = ENOUGH if self.content else "not tried: nothing is left of the budget"
+        settled = not first and self._settled()
+        if settled or (room <= 0 and not first):
+            trial.why = ENOUGH if settled else "not tried: nothing is left of the budget"
             self.done.append(trial)
             return trial
         try:
@@ -215,33 +211,31 @@ class Trials:
                 continue
             self.mending.took[how] = self.clock.spent(began, reckoned)
             trial.merges[how] = measured, time.monotonic() - began
-            first = how == base and not (self.done or self.mending.unseen)
-            self.content |= first and measured.classes and measured.plain.loss < LITTLE
             trial.distilled = self.mending.distilled if how == LAST else trial.distilled
             trial.lacking.pop(how, None)
 
     def _needless(self, trial: Trial, how: str, certain: bool) -> str:
         """Why a repair is not worth trying, "" where it is."""
-        if self.content or how in self.never:
-            return ENOUGH if self.content else self.never[how]
+        if how in self.never:
+            return self.never[how]
+        if trial.merges and self._settled(trial):
+            return ENOUGH
         if certain:
             return ""
-        if more := self._beaten(how):
-            return f"not tried: {more} was better wherever both were"
-        return BELOW if self._settled(trial) else ""
+        more = self._beaten(how)
+        return f"not tried: {more} was better wherever both were" if more else ""
 
     def _settled(self, *more: Trial) -> bool:
-        """Whether what is taken, of these `more`, too, loses so little that no repair can gain enough."""
+        """Whether next to nothing is left to gain on what is taken, of these `more`, too."""
         best, how = self._best_of([*self.done, *more])
-        found = best.merges[how][0]
-        return not self.mending.unseen and how in BASES and found.classes and found.plain.loss < MARGIN
+        return self.mending.comparison.left(best.merges[how][0]) < LITTLE
 
     def _beaten(self, how: str) -> str:
         """What changes more of the weights, is tried as often, and won wherever both were; "" for none."""
         order = self.mending.open
         for more in (name for name in order[order.index(how) + 1 :] if name != LAST):
             both = [it.merges for it in self.done if {how, more} <= it.merges.keys()]
-            if both and all(self.mending.wins((how, it[how][0]), (more, it[more][0])) for it in both):
+            if both and all(better(it[how][0], it[more][0]) for it in both):
                 return more
         return ""
 
