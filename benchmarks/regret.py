@@ -341,12 +341,12 @@ def case(number: int, sets: Sets) -> dict[str, Any]:
     return {"case": number, **vars(it), "held": len(drawn), "candidates": candidates, "looks": told}
 
 
-def record(most: int) -> None:
+def record(most: int, nets: Sequence[str]) -> None:
     torch.set_num_threads(1)
     done = {row["case"] for row in read()} if TABLE.exists() else set()
     sets = Sets()
     for number in range(most):
-        if number in done:
+        if number in done or recipe(number).net not in nets:
             continue
         began = time.process_time()
         try:
@@ -506,8 +506,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("what", choices=("record", "rules"))
     parser.add_argument("--most", type=int, default=300)
+    parser.add_argument("--nets", nargs="+", default=["mlp", "cnn", "vit"], help="record only these")
     asked = parser.parse_args()
-    record(asked.most) if asked.what == "record" else rules()
+    record(asked.most, asked.nets) if asked.what == "record" else rules()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from ..types import CROSS_ENTROPY, Batches, Tensors, aside
 from .ensemble import Agreement
 
 PULL = 2.0  # how much the distance to the endpoints' mean counts beside the loss
+SAME = 1e-6  # of the cost: what differs by less is rounding, and no gain
 EVERY = 3  # of a caller's batches the third, sixth, … are held out
 
 
@@ -204,7 +205,7 @@ class Comparison:
 
 def better(before: Measured, after: Measured) -> bool:
     """Whether one merge is taken for better than another: the one that costs less."""
-    return after.cost < before.cost
+    return before.cost - after.cost > SAME * abs(after.cost)
 
 
 def gained(before: Measured, after: Measured) -> tuple[float, float]:

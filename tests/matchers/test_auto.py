@@ -509,12 +509,11 @@ def test_time_is_kept_back_for_half_a_distillation_at_least(problem, monkeypatch
         assert trials.reserved == 0
         trials.try_(first)
         assert trials.reserved == kept
+    monkeypatch.setattr(trying, "LITTLE", 9.0)  # nats are left to gain
     trials = Trials(able, Clock(60.0))
     trials.try_(first)
-    monkeypatch.setattr(trying, "LITTLE", 9.0)  # nats are left to gain
-    trials.try_(second)
-    monkeypatch.setattr(trying, "LITTLE", -math.inf)
     assert trials.reserved == 0
+    monkeypatch.setattr(trying, "LITTLE", -math.inf)
     trials = Trials(able, Clock(25.0))
     trials.try_(first)
     trials.mending.took["refit"] = 15.0  # of the 4 seconds that are left

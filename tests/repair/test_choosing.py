@@ -1,0 +1,86 @@
+"""Which merge is taken: on cases of benchmarks/regret.py, and of single figures."""
+
+import functools
+import math
+
+import pytest
+import torch
+
+from rebasin_cli.networks.evaluation import Scores
+from rebasin_cli.repair.choosing import Measured, better, gained
+from rebasin_cli.types import Quantity
+
+# Of every candidate: its held-out loss, its distance to the endpoints' mean answer there, its test loss.
+CASES = {
+    "characters, mlp 128": {
+        "wm": (2.146, 0.001212, 2.462),
+        "wm + repair": (2.123, 0.00155, 2.445),
+        "wm + refit": (2.121, 0.0002335, 2.444),
+        "wm + distill": (2.117, 8.202e-05, 2.442),
+        "am": (2.152, 0.001761, 2.461),
+    },
+    "characters, mlp 16 with BatchNorm": {
+        "wm + reset": (1.689, 0.1344, 2.326),
+        "wm + refit": (1.699, 0.1147, 2.296),
+        "wm + distill": (1.682, 0.07807, 2.27),
+        "am + reset": (1.712, 0.1451, 2.346),
+        "am + refit": (1.724, 0.1253, 2.296),
+    },
+    "MNIST, mlp 32 with BatchNorm": {
+        "wm + reset": (0.1208, 0.06388, 0.3386),
+        "wm + refit": (0.08925, 0.03369, 0.3017),  # the least loss, of samples known by heart
+        "wm + distill": (0.09003, 0.02173, 0.2846),
+        "am + reset": (0.1531, 0.07715, 0.331),
+    },
+    "CIFAR-10, mlp 128 with LayerNorm": {
+        "wm": (0.3689, 0.06703, 2.116),  # again the least loss
+        "wm + refit": (0.3887, 0.06142, 2.084),
+        "wm + distill": (0.3888, 0.05206, 2.082),
+        "am": (0.4497, 0.09535, 2.099),
+    },
+    "MNIST, mlp 32": {
+        "wm": (0.1708, 0.02796, 0.392),
+        "wm + repair": (0.1641, 0.02796, 0.3955),
+        "wm + distill": (0.1204, 0.007209, 0.3936),
+        "am + refit": (0.1217, 0.007975, 0.3941),
+    },
+}
+
+
+def measured(loss, apart=None, spread=0.0, samples=100, **more):
+    """Held-out figures of a merge, whose samples lose `loss` and, every other one, `spread` more or less."""
+    each = loss + spread * torch.tensor([1.0, -1.0]).repeat(samples // 2)
+    scores = Scores(loss, {"hits": 0.5}, samples, each={"loss": each}, **more)
+    return Measured(scores, None if apart is None else torch.full((samples,), apart, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_on_recorded_cases_the_taken_one_is_next_to_the_best_on_test_data(case):
+    found = {name: measured(loss, apart) for name, (loss, apart, _) in CASES[case].items()}
+    for order in (list(found), list(reversed(found))):
+        taken = functools.reduce(lambda one, it: it if better(found[one], found[it]) else one, order)
+        assert CASES[case][taken][2] - min(test for *_, test in CASES[case].values()) <= 0.003
+
+
+def test_of_equals_the_first_stays_and_what_is_no_number_is_never_taken():
+    assert not better(measured(0.5, 0.1), measured(0.5, 0.1))
+    assert not better(measured(0.5), measured(0.5 - 1e-8)) and better(measured(0.5), measured(0.4999))
+    for broken in (math.inf, math.nan):
+        assert not better(measured(0.5, 0.1), measured(broken))
+    assert better(measured(math.inf), measured(0.5, 0.1))
+
+
+def test_what_decides_is_told_with_its_standard_error():
+    gain, error = gained(measured(0.5, 0.1, 0.2), measured(0.4, 0.05))
+    assert gain == pytest.approx(0.2) and error == pytest.approx(0.2 / math.sqrt(99), rel=1e-4)
+    few = Measured(measured(0.5).plain, torch.tensor([0.1]))  # the distance is known of some alone
+    assert gained(few, few)[0] == 0 and math.isnan(gained(few, few)[1])
+
+
+def test_where_a_metric_decides_no_distance_counts():
+    for larger in (True, False):
+        quantities = (Quantity("cents"), Quantity("hits", larger_is_better=larger))
+        one, other = (
+            Measured(Scores(0.5, {"hits": hits}, 10, quantities=quantities), by="hits") for hits in (0.5, 0.6)
+        )
+        assert better(one, other) is larger and better(other, one) is not larger
