@@ -38,8 +38,6 @@ from repair import BATCH, RESET, Pair, interval, parsed, score
 import rebasin_cli
 from rebasin_cli import matchers, networks
 from rebasin_cli.matchers.portfolio import align as searching
-from rebasin_cli.matchers.portfolio.mending import NEARER
-from rebasin_cli.repair.choosing import MARGIN, SURE
 from rebasin_cli.repair.options import DISTILL_SAMPLES
 from rebasin_cli.repair.repairing import open_to_choice
 from rebasin_cli.runtime.seeds import generator
@@ -236,22 +234,8 @@ def table(found: list[dict[str, Row]]) -> None:
         line(date.today(), name.replace("|", " "), len(own), *cells, interval(share, ".1f", ".1f"), *spent)
 
 
-def margin(done: dict[str, Row], row: str) -> float:
-    """Nats that `auto` wants against the default, by what a row changes more of the weights than that."""
-    alike = [
-        how for how in (*PLAIN, *NORMED) if done.get(f"wm + {how}", {}).get("loss") == done[DEFAULT]["loss"]
-    ]
-    if not alike:  # what the default took was not measured by itself: the row may change more than it
-        return MARGIN
-    least, how = ("none", "reset"), row.rpartition(" + ")[2].partition(",")[0]
-    if how in (alike[0], *least):
-        return 0.0
-    return MARGIN if alike[0] in least else NEARER
-
-
+SURE = 2.0  # standard errors
 RULES: dict[str, Callable[[dict[str, Row], str], bool]] = {
-    "auto's, on training samples": lambda done, row: taken(done[row]["seen"], margin(done, row)),
-    "auto's, with --held-out 0.1": lambda done, row: gained(done[row]["tenth"], SURE),
     "training samples: 2 errors": lambda done, row: gained(done[row]["seen"], SURE),
     "training samples: 0.01 nats": lambda done, row: taken(done[row]["seen"], 0.01),
     "training samples: 0.03 nats": lambda done, row: taken(done[row]["seen"], 0.03),

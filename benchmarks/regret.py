@@ -1,15 +1,15 @@
-"""What a choice between merges costs: candidates of many kinds of networks, judged by rules, and by test data.
+"""What a choice between merges costs: candidates of many kinds of networks, rules, and test data.
 
-    python benchmarks/regret.py record [--most 300]     adds cases to benchmarks/regret.jsonl, or goes on there
-    python benchmarks/regret.py rules                   the table of rules, from the recorded cases
+    python benchmarks/regret.py record [--most 400]     adds cases to benchmarks/regret.jsonl, or goes on
+    python benchmarks/regret.py rules                   tables of rules, from the recorded cases
 
 A case is a pair or three of networks that `rebasin train` does not make: a recipe of its own each (plain SGD,
 no decay, dropout, norms, few samples, augmentation, label noise, convolutions, a transformer, regression,
-characters) on images of 14×14, characters, or a function. Its candidates are methods with repairs; its truth is
-what each loses on nine tenths of the test split. Rules may look at training samples that repairs and methods
-were not given ("train", a tenth, as `auto` holds out), at these with noise or mixed ("noise 0.5", "noise 1",
-"mixed 0.3", "mixed 0.5"), and at the tenth of the test split ("tenth"), at each: every candidate's loss,
-its loss at its best temperature, its distance to the ends' mean output (from probabilities in nats, of
+characters) on images of 14×14, characters, or a function. Its candidates are methods with repairs; its truth
+is what each loses on nine tenths of the test split. Rules may look at training samples that repairs and
+methods were not given ("train", a tenth, as `auto` holds out), at these with noise or mixed ("noise 0.5",
+"noise 1", "mixed 0.3", "mixed 0.5"), and at the tenth of the test split ("tenth"), at each: every candidate's
+loss, its loss at its best temperature, its distance to the ends' mean output (from probabilities in nats, of
 regression squared), its accuracy, and the standard errors of all differences of the first and the third.
 """
 
@@ -20,8 +20,8 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -372,7 +372,7 @@ Rule = Callable[[Row], int]
 
 def able(row: Row) -> list[int]:
     """The candidates that `auto` has, the default first."""
-    return [k for k, (method, _) in enumerate(row["candidates"]) if method != "none"]
+    return [k for k, one in enumerate(row["candidates"]) if row.get("within", SETS["all candidates"])(*one)]
 
 
 def values(row: Row, look: str, figure: str) -> list[float]:
@@ -404,14 +404,20 @@ def least(look: str, figure: str = "loss", sure: float = 0.0, per: float = 0.0) 
     return rule
 
 
-def total(*parts: tuple[str, str]) -> Rule:
-    """The least sum of figures."""
+def total(*parts: tuple[float, str, str]) -> Rule:
+    """The least sum of figures (weight, look, figure); of other losses than cross-entropy the loss alone."""
 
     def rule(row: Row) -> int:
-        seen = [values(row, *part) for part in parts]
-        return min(able(row), key=lambda k: sum(one[k] for one in seen))
+        known = parts if row["data"] != "function" else [part for part in parts if part[2] == "loss"]
+        seen = [(weight, values(row, look, figure)) for weight, look, figure in known]
+        return min(able(row), key=lambda k: sum(weight * one[k] for weight, one in seen))
 
     return rule
+
+
+def pulled(weight: float, look: str = "train", apart: str = "") -> Rule:
+    """The least of the loss and so many times the distance to the ends, there or at another look."""
+    return total((1.0, look, "loss"), (weight, apart or look, "apart"))
 
 
 def simplest(look: str, figure: str = "loss", sure: float = 1.0) -> Rule:
@@ -449,28 +455,48 @@ def before(row: Row) -> int:
     return found
 
 
+WEIGHTS = (0.5, 1.0, 2.0, 4.0, 8.0)  # of the distance
 RULES: dict[str, Rule] = {
     "never: wm, not repaired": lambda row: able(row)[0],
-    "before: 0.03 nats and 2 errors (train)": before,
+    "before: 0.03 nats and 2 errors, train": before,
     **{f"least loss: {look}": least(look) for look in LOOKS},
-    **{f"least matched loss: {look}": least(look, "matched") for look in LOOKS},
-    **{f"least distance to the ends: {look}": least(look, "apart") for look in LOOKS},
-    **{f"least loss, 1 error: {look}": least(look, sure=1) for look in LOOKS},
-    **{f"least loss, 2 errors: {look}": least(look, sure=2) for look in LOOKS},
-    **{f"first within 1 error: {look}": simplest(look) for look in LOOKS},
-    "least loss + distance: train": total(("train", "loss"), ("train", "apart")),
-    "least loss train + noise 0.5": total(("train", "loss"), ("noise 0.5", "loss")),
-    "least loss train + distance noise 0.5": total(("train", "loss"), ("noise 0.5", "apart")),
-    "least loss train + distance mixed 0.3": total(("train", "loss"), ("mixed 0.3", "apart")),
-    "least loss tenth + distance train": total(("tenth", "loss"), ("train", "apart")),
+    "least loss at the best temperature: train": least("train", "matched"),
+    **{f"least distance: {look}": least(look, "apart") for look in LOOKS[:4]},
+    **{
+        f"least loss, {k:g} errors: {look}": least(look, sure=k)
+        for look in ("train", "tenth")
+        for k in (1, 2)
+    },
+    "first within 1 error of the least: train": simplest("train"),
+    **{f"loss + {w:g} × distance: {look}": pulled(w, look) for look in ("train", "tenth") for w in WEIGHTS},
+    **{f"loss (train) + 2 × distance ({look})": pulled(2, apart=look) for look in LOOKS[1:5]},
 }
 
 
-def regrets(rows: Sequence[Row], rule: Rule) -> tuple[list[float], list[float], list[bool]]:
+def crossed(rows: Sequence[Row]) -> tuple[list[float], dict[str, float]]:
+    """The regret of every case by the weight that is best on the others' data and nets, and these weights."""
+    found, taken = [], {}
+    for row in rows:
+        kind = kind_of(row)
+        if kind not in taken:
+            others = [it for it in rows if kind_of(it) != kind]
+            taken[kind] = min(WEIGHTS, key=lambda w: sum(regrets(others, pulled(w))[0]))
+        found.append(regrets([row], pulled(taken[kind]))[0][0])
+    return found, taken
+
+
+def kind_of(row: Row) -> str:
+    """What recipes have in common that are left out together."""
+    return f"{row['data']} {row['net']}"
+
+
+def regrets(
+    rows: Sequence[Row], rule: Rule, figure: str = "loss"
+) -> tuple[list[float], list[float], list[bool]]:
     """Nats (or squares) and points above the least, and whether that is above 0.003 by more than 2 errors."""
     found, points, wrong = [], [], []
     for row in rows:
-        seen, there = values(row, "test", "loss"), able(row)
+        seen, there = values(row, "test", figure), able(row)
         chosen, best = rule(row), min(there, key=lambda k: seen[k])
         found.append(seen[chosen] - seen[best])
         right = row["looks"]["test"].get("right")
@@ -479,27 +505,52 @@ def regrets(rows: Sequence[Row], rule: Rule) -> tuple[list[float], list[float], 
     return found, points, wrong
 
 
+SETS: dict[str, Callable[[str, str], bool]] = {
+    "all candidates": lambda method, how: method != "none",
+    "without distillation": lambda method, how: method != "none" and how != "distill",
+    "wm, repaired or not": lambda method, how: method == "wm" and how in ("none", "repair"),
+    "methods, not repaired": lambda method, how: method != "none" and how in ("none", "reset"),
+}
+
+
 def rules() -> None:
-    rows = read()
-    print(f"{len(rows)} cases\n")
-    columns = ("mean regret", "points", "within 0.003", "largest", "surely wrong", "mean by fold: largest")
-    line("rule", *columns)
-    print("|---" * (len(columns) + 1) + "|")
+    """A table for every set of candidates: all, and those that a command may have."""
+    for name, within in SETS.items():
+        rows = [row for every in read() if len(able(row := every | {"within": within})) > 1]
+        print(f"\n{name}: {len(rows)} cases\n")
+        table(rows)
+
+
+def table(rows: Sequence[Row]) -> None:
+    columns = (
+        "mean regret",
+        "points",
+        "within 0.003",
+        "over 0.01",
+        "largest",
+        "surely wrong",
+        "cooled, mean",
+    )
+    line("rule", *columns, "cooled, largest")
+    print("|---" * (len(columns) + 2) + "|")
     for name, rule in RULES.items():
         regret, points, wrong = regrets(rows, rule)
-        kinds: dict[str, list[float]] = {}
-        for row, lost_ in zip(rows, regret, strict=True):
-            kinds.setdefault(f"{row['data']} {row['net']}", []).append(lost_)
-        worst = max(kinds, key=lambda kind: sum(kinds[kind]) / len(kinds[kind]))
+        cooled = regrets(rows, rule, "matched")[0]
         line(
             name,
             f"{sum(regret) / len(rows):.4f}",
             f"{sum(points) / len(rows):.2f}",
             f"{sum(it <= 0.003 for it in regret) / len(rows):.0%}",
+            sum(it > 0.01 for it in regret),
             f"{max(regret):.4f}",
             sum(wrong),
-            f"{worst} {sum(kinds[worst]) / len(kinds[worst]):.4f}",
+            f"{sum(cooled) / len(rows):.4f}",
+            f"{max(cooled):.4f}",
         )
+    regret, weights = crossed(rows)
+    within = sum(it <= 0.003 for it in regret) / len(rows)
+    told = f"{min(weights.values()):g} … {max(weights.values()):g}"
+    print(f"\nweight by other kinds ({told}): {sum(regret) / len(rows):.4f}, {within:.0%}, {max(regret):.4f}")
 
 
 def main() -> None:

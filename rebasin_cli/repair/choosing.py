@@ -3,9 +3,9 @@
 One rule, wherever something is chosen: the least of what a merge loses plus `PULL` times how far its
 probabilities are from the mean of its endpoints'. On training samples, which endpoints may know by heart, the
 loss tells what a merge has kept of them, and little of what it will do on others. What the endpoints say in
-the mean is what a merge is to be made of, and how far it is from that there tells more; on samples that no
-endpoint was trained on both together tell more than the loss alone, too. The rule has the least regret on the
-cases of benchmarks/regret.jsonl. Of other losses than cross-entropy, and where a metric is to decide, that
+the mean is what a merge is to be made of, and how far it is from that there tells more. On samples that no
+endpoint was trained on the loss tells most, and that distance a little. Both weights have the least regret on
+the cases of benchmarks/regret.py. Of other losses than cross-entropy, and where a metric is to decide, that
 figure is all.
 """
 
@@ -25,7 +25,10 @@ from ..networks.evaluation import Scores
 from ..types import CROSS_ENTROPY, Batches, Tensors, aside
 from .ensemble import Agreement
 
-PULL = 2.0  # how much the distance to the endpoints' mean counts beside the loss
+PULL, LESS = (
+    2.0,
+    0.5,
+)  # how much the distance to the endpoints' mean counts beside the loss; on unseen samples
 SAME = 1e-6  # of the cost: what differs by less is rounding, and no gain
 EVERY = 3  # of a caller's batches the third, sixth, … are held out
 
@@ -66,13 +69,15 @@ class Choice:
 class Measured:
     """A merge on held-out samples: its `plain` scores, and of every sample how far it is from its endpoints.
 
-    `apart` is in nats, (samples,), of the first ones where there are very many; None where outputs are no
-    logits of classes or a metric decides. `by` is the key of the figure that it is compared by.
+    `apart` is in nats, (samples,), of the first ones where there are very many, and counts `pull` times; None
+    where outputs are no logits of classes or a metric decides. `by` is the key of the figure that it is
+    compared by.
     """
 
     plain: Scores
     apart: Tensor | None = field(default=None, repr=False)
     by: str = "loss"
+    pull: float = PULL
 
     @property
     def distance(self) -> float:
@@ -82,7 +87,7 @@ class Measured:
     @property
     def cost(self) -> float:
         """What is least of the merge that is taken."""
-        return self.lost if math.isnan(self.distance) else self.lost + PULL * self.distance
+        return self.lost if math.isnan(self.distance) else self.lost + self.pull * self.distance
 
     @property
     def each(self) -> Tensor | None:
@@ -91,7 +96,7 @@ class Measured:
         if found is None or math.isnan(self.distance):
             return None if found is None else self.sign * found.double()
         few = self.apart is None or len(self.apart) < len(found)
-        return None if few else found.double() + PULL * self.apart
+        return None if few else found.double() + self.pull * self.apart
 
     @property
     def lost(self) -> float:
@@ -134,7 +139,7 @@ def choose(
     it is, and `why` says so: nobody asked for that very repair.
     """
     losses: dict[str, float] = {}
-    compared = Comparison(network, endpoints, weights, held, scores, output, device, by)
+    compared = Comparison(network, endpoints, weights, held, scores, output, device, by, unseen)
     try:
         before = compared.measure(network, output)
         losses["none"] = before.plain.loss
@@ -164,7 +169,8 @@ def choose(
 class Comparison:
     """Measures merges of the same endpoints on the same held-out samples, with what a choice goes by.
 
-    `network` says what runs; `weights` are the endpoints' in the merge.
+    `network` says what runs; `weights` are the endpoints' in the merge; with `unseen` none of them was trained
+    on `held`.
     """
 
     def __init__(
@@ -177,8 +183,9 @@ class Comparison:
         output: str | int | None,
         device: str,
         by: str = "loss",
+        unseen: bool = False,
     ):
-        self.held, self.scores, self.by = held, scores, by
+        self.held, self.scores, self.by, self.pull = held, scores, by, LESS if unseen else PULL
         self._agreed = partial(Agreement, network, endpoints, weights, held, output, device)
         self._able = bool(endpoints) and by == "loss"
 
@@ -192,7 +199,7 @@ class Comparison:
         plain = self.scores(network, self.held, each=True)
         self._able &= plain.quantities[0] == CROSS_ENTROPY
         finite = math.isfinite(plain.loss) and self.agreement is not None
-        return Measured(plain, self.agreement.apart(network, output) if finite else None, self.by)
+        return Measured(plain, self.agreement.apart(network, output) if finite else None, self.by, self.pull)
 
     def left(self, found: Measured) -> float:
         """About what a merge may gain at most: what the endpoints' mean loses less. Infinite if not known.
@@ -230,7 +237,7 @@ def in_words(choice: Choice) -> str:
     more = ""
     if choice.distances:
         one, other = choice.distances.values()
-        more = f"; {one:.4f} and {other:.4f} nats from the mean of the endpoints' answers, which counts twice"
+        more = f"; {one:.4f} and {other:.4f} nats from the mean of the endpoints' answers, which counts, too"
     if choice.metrics:
         bare, mended = choice.metrics.values()
         both = sorted(bare.keys() & mended.keys())

@@ -123,7 +123,7 @@ def tried_in_words(match: Mapping[str, Any]) -> str:
     named = aside(clean(loss["name"])) if loss else ""
     by = f"by {clean(match['by'])}; " if "by" in match else ""
     apart = any("distance" in row for row in rows)
-    how = "; taken is the least of the loss and twice the distance to the endpoints' mean answer (apart)"
+    how = "; taken is the least of the loss and the distance to the endpoints' mean answer (apart) together"
     return (f"{by}held-out loss{named} at the mean " if losses else by) + said + how * apart
 
 

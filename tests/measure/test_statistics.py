@@ -114,8 +114,10 @@ def test_a_little_gain_counts_on_whichever_samples(unseen):
     assert f"with repair, on 100 {on}" in choosing.in_words(choice)
 
 
-@pytest.mark.parametrize(("factor", "chosen"), [(4.0, "none"), (1.6, "repair")])
-def test_what_makes_logits_larger_than_the_endpoints_are_is_not_chosen(factor, chosen):
+@pytest.mark.parametrize(
+    ("factor", "unseen", "chosen"), [(4.0, False, "none"), (1.6, False, "repair"), (4.0, True, "repair")]
+)
+def test_what_makes_logits_larger_than_the_endpoints_are_is_not_chosen(factor, unseen, chosen):
     """As on samples that are known by heart: all are right, so larger logits always lose less."""
     x = torch.randn(300, 3, generator=torch.Generator().manual_seed(0))
     held, network = [(x, x.argmax(1))], Line(1.0)
@@ -128,6 +130,7 @@ def test_what_makes_logits_larger_than_the_endpoints_are_is_not_chosen(factor, c
         endpoints=ends,
         weights=[0.5, 0.5],
         output="logits",
+        unseen=unseen,
     )
     assert choice.losses["repair"] < choice.losses["none"] and choice.chosen == chosen
     wanted = sum(0.5 * (end["factor"] * x).softmax(1) for end in ends)
@@ -135,7 +138,8 @@ def test_what_makes_logits_larger_than_the_endpoints_are_is_not_chosen(factor, c
         apart = functional.kl_div((by * x).log_softmax(1), wanted, reduction="batchmean").item()
         assert choice.distances[how] == pytest.approx(apart, rel=1e-4)
     assert "nats from the mean of the endpoints' answers" in choosing.in_words(choice)
-    cost = [choice.losses[how] + choosing.PULL * choice.distances[how] for how in ("none", "repair")]
+    pull = choosing.LESS if unseen else choosing.PULL
+    cost = [choice.losses[how] + pull * choice.distances[how] for how in ("none", "repair")]
     assert choice.gain == pytest.approx(cost[0] - cost[1], rel=1e-4) and choice.error > 0
 
 

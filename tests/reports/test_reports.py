@@ -861,8 +861,6 @@ def test_what_auto_tried_is_told_a_method_after_the_other_and_the_same_reason_on
     rows[0]["distance"] = 0.0625
     told = accounts.tried_in_words({"tried": rows})
     assert told.startswith("held-out loss at the mean wm 0.2500 (0.0625 apart), repair 0.1250, refit")
-    assert told.endswith(
-        "taken is the least of the loss and twice the distance to the endpoints' mean answer (apart)"
-    )
+    assert told.endswith("the distance to the endpoints' mean answer (apart) together")
     assert accounts.tried_in_words({}) == ""
     assert accounts.tried_in_words({"tried": rows[-1:]}) == "ste too long"

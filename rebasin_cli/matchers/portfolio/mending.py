@@ -71,8 +71,11 @@ class Mending:
         self.took: dict[str, float] = {}  # seconds of a repair, the last time
         self.distilled: Outcome | None = None  # by the last repair, if it was one that took long
         scores = partial(evaluate, loss=problem.loss, metric=problem.metric, device=problem.device)
-        models, own = problem.models, (problem.output, problem.device, problem.choose)
-        self.comparison = Comparison(self.network, models, [1 / len(models)] * len(models), held, scores, *own)
+        models, unseen = problem.models, problem.held is not None
+        own = (problem.output, problem.device, problem.choose, unseen)
+        self.comparison = Comparison(
+            self.network, models, [1 / len(models)] * len(models), held, scores, *own
+        )
 
     def models(self, permutations: Sequence[Permutations]) -> list[Any]:
         reference, *others = self.problem.models
