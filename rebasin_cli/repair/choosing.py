@@ -169,8 +169,8 @@ def choose(
 class Comparison:
     """Measures merges of the same endpoints on the same held-out samples, with what a choice goes by.
 
-    `network` says what runs; `weights` are the endpoints' in the merge; with `unseen` none of them was trained
-    on `held`.
+    `network` says what runs; `weights` are the endpoints' in the merge; with `unseen` none of them was
+    trained on `held`.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Comparison:
         by: str = "loss",
         unseen: bool = False,
     ):
-        self.held, self.scores, self.by, self.pull = held, scores, by, LESS if unseen else PULL
+        self.held, self.scores, self.by, self.unseen = held, scores, by, unseen
         self._agreed = partial(Agreement, network, endpoints, weights, held, output, device)
         self._able = bool(endpoints) and by == "loss"
 
@@ -199,14 +199,20 @@ class Comparison:
         plain = self.scores(network, self.held, each=True)
         self._able &= plain.quantities[0] == CROSS_ENTROPY
         finite = math.isfinite(plain.loss) and self.agreement is not None
-        return Measured(plain, self.agreement.apart(network, output) if finite else None, self.by, self.pull)
+        return Measured(
+            plain,
+            self.agreement.apart(network, output) if finite else None,
+            self.by,
+            LESS if self.unseen else PULL,
+        )
 
     def left(self, found: Measured) -> float:
         """About what a merge may gain at most: what the endpoints' mean loses less. Infinite if not known.
 
-        On the recorded cases what it was worse than the best candidate on test data was seldom more.
+        Of recorded merges those with less than 0.005 nats left were 0.005 worse than the best candidate on
+        test data at most. On samples that no endpoint was trained on others may be better than that mean.
         """
-        known = self.agreement if not math.isnan(found.distance) else None
+        known = None if self.unseen or math.isnan(found.distance) else self.agreement
         return math.inf if known is None or math.isnan(known.loss) else found.cost - known.loss
 
 

@@ -41,7 +41,7 @@ def test_a_refit_is_the_same_as_while_merging(merged, trained, done):
     assert "inputs that are always 0 stay as averaged" in outcome.err  # corners of digits
     assert "repair               refit" in outcome.out
     asked = ("--repair", "refit", "--limit", "300", "--ridge", "0.1")
-    found = done("merge", *trained, *asked, "-o", "whole.safetensors", "--json").json()
+    found = done("merge", *trained, "--method", "wm", *asked, "-o", "whole.safetensors", "--json").json()
     assert found["repair"] == "refit" and found["repaired_layers"] == 2 and found["left"] == {}
     assert same("m_repaired.safetensors", "whole.safetensors")
     told = open_checkpoint("whole.safetensors").metadata["rebasin.options"]
@@ -60,7 +60,7 @@ def test_a_distillation_is_the_same_as_while_merging(merged, trained, done):
     refit = done("merge", *trained, "--repair", "refit", "--dry-run", "--json").json()
     assert planned["repair_layers"] == refit["repair_layers"]
     assert planned["repair_bytes"] > refit["repair_bytes"]
-    found = done("merge", *trained, *asked, "-o", "whole.safetensors", "--json").json()
+    found = done("merge", *trained, "--method", "wm", *asked, "-o", "whole.safetensors", "--json").json()
     assert found["repair"] == "distill" and found["repaired_layers"] == 2
     assert same("m_repaired.safetensors", "whole.safetensors")
     told = open_checkpoint("whole.safetensors").metadata["rebasin.options"]
