@@ -131,6 +131,7 @@ class Barrier(
     )
     repair: str = Repair.repair
     ridge: float | None = Repairing.ridge
+    repair_samples: int | None = Repairing.repair_samples
     full: bool = again(
         Data.full,
         False,

@@ -15,13 +15,12 @@ from ..errors import SpecError, UsageError, unknown
 from ..registry.options import READS, REQUIRED, again, argument, option
 from ..registry.results import UNSET, Result, Unset
 from ..repair import REPAIRS, repair_merged
-from ..repair.options import SAMPLES
 from ..reports import accounts
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights
 from ..session.session import Session
-from ..session.subjects import Choice, Choosing, DataSet, Loading, Network, Repairing, Samples, Scoring
+from ..session.subjects import Choice, Choosing, DataSet, Loading, Network, Repairing, Scoring
 from ..session.subjects import Repair as Mending
 from ..spec.spec import FittedSpec
 from .verbs import provenance, repairs
@@ -52,7 +51,6 @@ class Repair(Loading, Network, DataSet, Choosing, Repairing, Weights, Screen):
     out: str | None = OutModel.out
     share: float = option(0.5, "Where FILE lies between A (0) and B (1).", flag="--lambda", metavar="λ")
     repair: str = again(Mending.repair, "repair")
-    limit: int | None = Samples.limit
     loss: str | None = Scoring.loss
     metric: tuple[str, ...] = Scoring.metric
     choose: str = Choice.choose
@@ -101,10 +99,6 @@ def run(asked: Repair, listener: Listener = SILENT) -> RepairResult:
     session = Session("repair", [path, *asked.endpoints], listener, subjects_of(asked), perm=asked.perm)
     check_outputs(output, session.reads, as_torch=True)
     plan = repairs.planned(session)
-    if plan.how not in SAMPLES and session.asked.data.limit is not None:
-        raise UsageError(
-            "--limit is for --repair refit or distill", hint=f"Leave it out for --repair {plan.how}"
-        )
     merged = session.models[0]
     _, first, aligned = session.standing(None)
     check_between(merged, first, aligned, share, session.fitted)

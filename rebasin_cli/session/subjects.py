@@ -161,8 +161,8 @@ class Samples:
 
     limit: int | None = option(
         None,
-        "Measure (am, dual: look at units; ste: train; refit, distill: fit) on this many samples a "
-        "split, drawn by the seed (of a loader: its first).",
+        "Measure (am, dual: look at units; ste: train) on this many samples a split, drawn by the seed (of "
+        "a loader: its first).",
         min=1,
         max=MOST,
     )
@@ -421,6 +421,9 @@ class Repairing:
         "(0.01).",
         min=0,
         max=1e6,
+    )
+    repair_samples: int | None = option(
+        None, "Fit a refit (1,000) or a distillation (10,000) on this many training samples.", min=1, max=MOST
     )
 
 

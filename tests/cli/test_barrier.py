@@ -369,8 +369,8 @@ def test_rows_of_channels_matched_to_the_endpoints(trained, done, refused):
 
 
 def test_a_refit_stands_beside_its_control_and_the_verdict_tells_what_is_whose(trained, done):
-    asked = ("--method", "wm", "--repair", "refit", "--limit", "400", "--ridge", "0.1", "--json")
-    told = done("barrier", *trained, *asked).json()
+    asked = ("--method", "wm", "--repair", "refit", "--repair-samples", "300", "--ridge", "0.1", "--json")
+    told = done("barrier", *trained, *asked, "--limit", "400").json()
     points = {row["name"]: len(row["curves"]["test"]["lambdas"]) for row in told["rows"]}
     assert points["aligned + refit"] == 11 and points["naive + refit"] == 3
     assert not any("reset" in name for name in points)
@@ -383,12 +383,24 @@ def test_a_refit_stands_beside_its_control_and_the_verdict_tells_what_is_whose(t
     curve = shipped["curves"]["test"]
     assert whole["loss"] == pytest.approx(curve["loss"][curve["lambdas"].index(0.5)], rel=1e-5)
     tuned = next(row for row in told["rows"] if row["name"] == "endpoint fine-tuned")
-    assert tuned["control"] and tuned["details"]["labels"] == 400 and tuned["details"]["steps"] > 8
-    assert any("fitted on 400 training samples, without their labels" in note for note in told["notes"])
+    assert tuned["control"] and tuned["details"]["labels"] == 300 and tuned["details"]["steps"] > 8
+    assert any("fitted on 300 training samples, without their labels" in note for note in told["notes"])
 
 
 def test_a_distillation_is_told_and_planned_by_its_own_name(trained, done):
-    asked = ("--repair", "distill", "--method", "wm", "--limit", "60", "--points", "3", "--json")
+    asked = (
+        "--repair",
+        "distill",
+        "--method",
+        "wm",
+        "--repair-samples",
+        "60",
+        "--limit",
+        "60",
+        "--points",
+        "3",
+        "--json",
+    )
     told = done("barrier", *trained, *asked).json()
     rows = {row["name"]: row for row in told["rows"]}
     assert rows["aligned + distill"]["shipped"] and rows["naive + distill"]["control"]
@@ -402,7 +414,7 @@ def test_a_distillation_is_told_and_planned_by_its_own_name(trained, done):
 
 
 def test_a_refit_of_norms_stands_beside_resets(resnets, done):
-    asked = ("--repair", "refit", "--limit", "16", "--method", "none", "--data", "npz:pictures.npz")
+    asked = ("--repair", "refit", "--repair-samples", "16", "--method", "none", "--data", "npz:pictures.npz")
     told = done("barrier", *resnets, *asked, "--skip-checks", "--dry-run", "--json").json()
     assert told["rows"]["naive + refit"] == 11 and told["rows"]["naive + reset"] == 3
     assert told["times"]["estimated"] > 0

@@ -35,12 +35,12 @@ def test_the_same_as_repairing_while_merging(merged, trained, done, repair):
 def test_a_refit_is_the_same_as_while_merging(merged, trained, done):
     model, a, b = merged
     outcome = done(
-        "repair", model, "--endpoints", a, b, "--repair", "refit", "--limit", "300", "--ridge", "0.1"
+        "repair", model, "--endpoints", a, b, "--repair", "refit", "--repair-samples", "300", "--ridge", "0.1"
     )
     assert "2 layers fitted to the mean of what the models compute there, on 300 samples" in outcome.err
     assert "inputs that are always 0 stay as averaged" in outcome.err  # corners of digits
     assert "repair               refit" in outcome.out
-    asked = ("--repair", "refit", "--limit", "300", "--ridge", "0.1")
+    asked = ("--repair", "refit", "--repair-samples", "300", "--ridge", "0.1")
     found = done("merge", *trained, "--method", "wm", *asked, "-o", "whole.safetensors", "--json").json()
     assert found["repair"] == "refit" and found["repaired_layers"] == 2 and found["left"] == {}
     assert same("m_repaired.safetensors", "whole.safetensors")
@@ -53,7 +53,7 @@ def test_a_refit_is_the_same_as_while_merging(merged, trained, done):
 
 def test_a_distillation_is_the_same_as_while_merging(merged, trained, done):
     model, a, b = merged
-    asked = ("--repair", "distill", "--limit", "200")
+    asked = ("--repair", "distill", "--repair-samples", "200")
     outcome = done("repair", model, "--endpoints", a, b, *asked)
     assert "compute there, and trained towards their outputs, on 200 samples" in outcome.err
     planned = done("merge", *trained, *asked, "--dry-run", "--json").json()
@@ -65,7 +65,7 @@ def test_a_distillation_is_the_same_as_while_merging(merged, trained, done):
     assert same("m_repaired.safetensors", "whole.safetensors")
     told = open_checkpoint("whole.safetensors").metadata["rebasin.options"]
     assert '"repair": "distill"' in told and '"ridge": 0.01' in told and '"samples": 200' in told
-    done("merge", *trained, "--repair", "refit", "--limit", "200", "-o", "refit.safetensors")
+    done("merge", *trained, "--repair", "refit", "--repair-samples", "200", "-o", "refit.safetensors")
     assert not same("refit.safetensors", "whole.safetensors")
 
 
@@ -142,7 +142,9 @@ def test_what_is_refused(merged, trained, refused):
     refused(2, *repair, a, b, "--repair", "none", says="unknown repair")
     refused(2, *repair, a, b, "-o", model, says="is read by this very command")
     refused(2, *repair, a, b, "--repair", "reset", says="no running statistics to reset")
-    refused(2, *repair, a, b, "--limit", "100", says="--limit is for --repair refit or distill")
+    refused(
+        2, *repair, a, b, "--repair-samples", "9", says="--repair-samples is for --repair refit or distill"
+    )
     refused(2, *repair, a, b, "--ridge", "0.1", says="--ridge is for --repair refit or distill")
     refused(2, *repair, a, b, "--data", "digitz", says="Did you mean digits?")
     refused(3, *repair, a, "nowhere.safetensors", says="nowhere.safetensors")

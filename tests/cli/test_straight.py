@@ -255,6 +255,7 @@ def test_a_limit_of_samples_is_taken_where_samples_are_looked_at_and_refused_els
     for command, options, why in (
         ("merge", ("-m", "wm"), "--method wm goes by weights alone, and repairs measure on 2,560"),
         ("merge", ("-m", "wm", "--repair", "none"), "--method wm goes by weights alone"),
+        ("merge", ("-m", "wm", "--repair", "refit"), "--method wm goes by weights alone"),
         ("align", (), "--method wm goes by weights alone"),
     ):
         refused(2, command, *models[:2], *options, *few, says=(nothing + why, "such as am or auto"))

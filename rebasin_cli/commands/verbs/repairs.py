@@ -86,8 +86,9 @@ def decide(fitted: FittedSpec, repair: Repair, *, has_data: bool, has_network: b
     meant = resolved(how, statistics=statistics, measurable=has_data)
     if repair.new_bias and how not in ("repair", "reshift"):
         raise UsageError("--allow-new-bias is for --repair repair or reshift")
-    if repair.ridge is not None and how not in SAMPLES:
-        raise UsageError("--ridge is for --repair refit or distill")
+    for flag, value in (("--ridge", repair.ridge), ("--repair-samples", repair.repair_samples)):
+        if value is not None and how not in SAMPLES:
+            raise UsageError(f"{flag} is for --repair refit or distill")
     check_ridge(0 if repair.ridge is None else repair.ridge)
     if how == "none":
         return "none"

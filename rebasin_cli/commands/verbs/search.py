@@ -71,9 +71,10 @@ def _check_needs(session: Session) -> None:
 
 def _check_limit(session: Session) -> None:
     search, repair = session.asked.search, session.asked.repair.repair
-    if (limit := session.asked.data.limit) is None or repair in SAMPLES or search.method == "none":
+    if (limit := session.asked.data.limit) is None or (search.method == "none" and repair not in SAMPLES):
         return
     why = "the permutation is given" if session.perm else f"--method {search.method} goes by weights alone"
+    why = "nothing is aligned" if search.method == "none" else why
     then = "choose a method that looks at samples, such as am or auto"
     if runs_network(session):
         if not goes_without(session.asked.search) or not (why := nothing_to_run(session)):
@@ -82,7 +83,7 @@ def _check_limit(session: Session) -> None:
     if session.command == "merge":
         measures = repair not in ("none", "bias") and session.has_data
         why += f", and repairs measure on {samples.RESET_SAMPLES:,} samples always" * measures
-        then += ", or --repair refit or distill, which fit on so many"
+        then += f", or --repair-samples {limit}, which --repair refit or distill fit on"
     raise UsageError(f"--limit {limit} limits nothing: {why}", hint=f"Leave it out, or {then}")
 
 
