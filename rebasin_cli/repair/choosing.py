@@ -212,8 +212,9 @@ class Comparison:
         Of recorded merges those with less than 0.005 nats left were 0.005 worse than the best candidate on
         test data at most. On samples that no endpoint was trained on others may be better than that mean.
         """
-        known = None if self.unseen or math.isnan(found.distance) else self.agreement
-        return math.inf if known is None or math.isnan(known.loss) else found.cost - known.loss
+        whole = found.apart is not None and len(found.apart) == found.plain.samples
+        known = self.agreement if whole and not self.unseen else None
+        return math.inf if known is None or not math.isfinite(known.loss) else found.cost - known.loss
 
 
 def better(before: Measured, after: Measured) -> bool:

@@ -5,9 +5,12 @@ import math
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
 
-from rebasin_cli.networks.evaluation import Scores
-from rebasin_cli.repair.choosing import Measured, better, gained
+from rebasin_cli.networks.evaluation import Scores, evaluate
+from rebasin_cli.repair.choosing import Comparison, Measured, better, gained
+from rebasin_cli.repair.ensemble import Agreement
 from rebasin_cli.types import Quantity
 
 # Of every candidate: its held-out loss, its distance to the endpoints' mean answer there, its test loss.
@@ -68,6 +71,50 @@ def test_of_equals_the_first_stays_and_what_is_no_number_is_never_taken():
     for broken in (math.inf, math.nan):
         assert not better(measured(0.5, 0.1), measured(broken))
     assert better(measured(math.inf), measured(0.5, 0.1))
+
+
+def comparison(ends, held, **how):
+    """Of a network that multiplies its inputs by a factor."""
+
+    class Line(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.factor = nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, x):
+            return self.factor * x
+
+    endpoints = [{"factor": torch.tensor(factor)} for factor in ends]
+    shares = [1 / max(1, len(ends))] * len(ends)
+    return Comparison(Line(), endpoints, shares, held, evaluate, None, "cpu", **how), Line()
+
+
+def test_what_is_left_to_gain_is_what_the_endpoints_mean_loses_less():
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    held = [(part, part.argmax(1)) for part in x.split(20)]
+    compared, network = comparison([2.0, 4.0], held)
+    found = compared.measure(network, None)
+    mean = (2 * x).softmax(1) / 2 + (4 * x).softmax(1) / 2
+    assert compared.agreement.loss == pytest.approx(functional.nll_loss(mean.log(), x.argmax(1)).item())
+    assert compared.left(found) == pytest.approx(found.cost - compared.agreement.loss) and found.distance > 0
+    for other, why in (
+        (comparison([2.0, 4.0], held, unseen=True), "others may be better than the mean"),
+        (comparison([], held), "no endpoints are known"),
+        (comparison([2.0, 4.0], held, by="accuracy"), "a metric decides"),
+        (comparison([1e4, 2e4], [(x, x.argmin(1))]), "they are infinitely wrong"),
+    ):
+        assert other[0].left(other[0].measure(other[1], None)) == math.inf, why
+
+
+def test_of_very_many_outputs_the_distance_is_of_the_first_batches():
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    held = [(part, part.argmax(1)) for part in x.split(20)]
+    network, ends = comparison([2.0, 4.0], held)[1], [{"factor": torch.tensor(f)} for f in (2.0, 4.0)]
+    for memory, samples in ((0, 0), (240, 20), (500, 40), (1 << 20, 60)):
+        some = Agreement(network, ends, [0.5, 0.5], held, memory=memory)
+        assert len(some.apart(network)) == samples
+    some = Measured(evaluate(network, held, each=True), some.apart(network)[:20])
+    assert comparison([2.0, 4.0], held)[0].left(some) == math.inf
 
 
 def test_what_decides_is_told_with_its_standard_error():
