@@ -82,7 +82,7 @@ def test_large_models_are_judged_by_a_part_of_them(pair, monkeypatch):
     """What is compared in place is a part, and what is matched another one."""
     a, other = pair
     monkeypatch.setattr(sampled, "VALUES", 2_000)
-    monkeypatch.setattr(sampled, "MATCHED", 6_000)
+    monkeypatch.setattr(sampled, "MATCHED", 4_000)
     monkeypatch.setattr(sampled, "BESIDE", 30)
     data = images(values=40)
     copy = near(a, other, 0.3)
