@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from ..checkpoints.checkpoint import Checkpoint
 from ..errors import DataError, NetworkError, NoSpecFits, UsageError
 from ..matchers.portfolio.candidates import candidates
 from ..measure import diagnosis
 from ..measure.diagnosis import Diagnosis, by_tensors
-from ..measure.diagnosis.facts import Fact
+from ..measure.diagnosis.facts import NARROW, Fact, narrowest
 from ..registry import operations
 from ..registry.options import READS, again, argument
 from ..registry.results import Result
@@ -25,7 +28,7 @@ from ..reports.document import Document
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.models import naming
-from ..session.network import begin_alike
+from ..session.network import begin_alike, need_inputs
 from ..session.outcomes import Answer, ReportFiles, Screen, Weights
 from ..session.session import Session
 from ..session.subjects import DataSet, Loading, Network, Samples, Scoring, Subjects
@@ -36,6 +39,7 @@ PANEL = "Measure"
 FIGURES = True
 ONLY_LOOKS = True
 LOOK = 2_560  # samples that the doctor runs four networks on
+ALIGNED = ("align", "doubtful")  # how verdicts begin that lead to a merge of aligned models
 FEW = 1_000  # samples of a first measurement of what is not promising
 
 
@@ -131,6 +135,12 @@ def _found(session: Session, a: Path, b: Path) -> DoctorResult:
         unseen.append("Give the network with --net file.py:factory")
     if data is None:
         unseen.append("Name data with --data NAME")
+    if data is None and network is not None and _gains_by_noise(session, network, found.verdict, fitted):
+        unseen.append(
+            f"Without data, a refit on noise helps networks as narrow as these. Make it with rebasin dream "
+            f"{shlex.join([str(a), str(b)])} --steps 0 -o noise.npz, and merge with --data npz:noise.npz "
+            "--repair refit"
+        )
     able = network is not None and data is not None
     return DoctorResult(
         files=[str(a), str(b)],
@@ -145,6 +155,15 @@ def _found(session: Session, a: Path, b: Path) -> DoctorResult:
         tensors=list(found.tensors),
         unseen=unseen,
     )
+
+
+def _gains_by_noise(session: Session, network: nn.Module, verdict: str, fitted: FittedSpec) -> bool:
+    """Whether a refit on noise was measured to help networks like this one (docs/dreams.md)."""
+    word = narrowest(fitted)
+    if not verdict.startswith(ALIGNED) or word is None or fitted.words[word] > NARROW or fitted.statistics:
+        return False
+    inputs, _ = _if_there(None, lambda: need_inputs(network, session.asked.network))
+    return isinstance(inputs, torch.Tensor) and inputs.is_floating_point() and inputs.ndim in (2, 4)
 
 
 def _by_tensors(models: Sequence[Checkpoint], asked: Subjects, a: Path, b: Path) -> DoctorResult:

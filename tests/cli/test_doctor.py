@@ -169,6 +169,9 @@ def test_recorded_data_that_are_gone_are_no_error(trained, done, monkeypatch):
     monkeypatch.setattr("rebasin_cli.session.samples.open_data", gone)
     found = done("doctor", *trained, "--json").json()
     assert "digits is not here" in found["unseen"] and found["next"].startswith("rebasin align ")
+    assert any("a refit on noise" in text for text in found["unseen"])  # narrow, and nothing to look at
+    monkeypatch.setattr("rebasin_cli.commands.doctor.NARROW", 8)
+    assert not any("noise" in text for text in done("doctor", *trained, "--json").json()["unseen"])
 
 
 def test_batchnorm(resnets, done):

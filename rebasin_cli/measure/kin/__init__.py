@@ -130,7 +130,8 @@ def kin(
         notes.append(f"ρ is not measured: {none}.")
     if place.held:
         some = [f"{word}: {reason}" for word, reason in place.held.items()]
-        notes.append(f"{len(some)} words are held in place, {'; '.join(some[:3])}{' …' * (len(some) > 3)}.")
+        are = "word is" if len(some) == 1 else "words are"
+        notes.append(f"{len(some)} {are} held in place, {'; '.join(some[:3])}{' …' * (len(some) > 3)}.")
     return Kin(
         verdict,
         why,
@@ -195,7 +196,7 @@ def _judged(
         )
     if stand:
         return DERIVED_IN_PLACE, f"Units that stand at one place belong together ({at})."
-    if place.tensors and place.z <= OPPOSITE:
+    if place.tensors and place.z <= OPPOSITE and place.p >= 1 - alpha:
         return UNDECIDED, (
             f"Units that stand at one place are each other's opposite, far beyond chance ({at}), as those of "
             f"a copy whose signs were turned are. {_next(again)}"
@@ -205,8 +206,14 @@ def _judged(
             f"Where units stand tells nothing, but once they are matched ρ is {rho:.2f}, {word_of(rho)}. "
             f"{_next(again)}"
         )
+    few = place.orders * alpha < 1 - 1e-9
     if not place.tensors and not exact:
         return UNDECIDED, f"No unit's place tells anything here. {_next(again)}"
+    if few and not exact:
+        least = 1 / place.orders
+        return UNDECIDED, (
+            f"The few units have {place.orders:.0f} orders, so p is at least {least:.2g}. {_next(again)}"
+        )
     tests = [f"where units stand {at}"] * bool(place.tensors) + [f"what the data never moved {by}"] * exact
     return NO_EVIDENCE, f"Nothing beyond chance: {'; '.join(tests)}."
 

@@ -20,6 +20,7 @@ from ...symmetry import permutation
 from ...types import Permutations, Tensors
 
 TOP = 0.25  # of the singular directions
+ROUNDING = 1e-10  # of a tensor's square: what lies outside its directions is nothing
 # Copies that are tuned, rounded, half of a merge have 0.5–1; strangers 0.04–0.25, aligned ones up to 0.28
 COPIES, STRANGERS = 0.4, 0.1  # benchmarks/results.md
 
@@ -61,9 +62,13 @@ def correlation(
         if pruned and ours * theirs > 0:
             # The few largest values of a stranger agree with A's in sign, hardly in size
             cosines.append(max(0.0, 1 - float((x - y).square().sum()) / min(ours, theirs)))
-        elif ours * theirs > 0:
+        elif not pruned and min(ours / _size(a[name]), theirs / _size(b[name])) > ROUNDING:
             cosines.append(float((x * y).sum()) / math.sqrt(ours * theirs))
     return sum(cosines) / len(cosines) if cosines else math.nan
+
+
+def _size(tensor: Tensor) -> float:
+    return float(tensor.square().sum()) or 1.0
 
 
 def matched(a: Tensors, b: Tensors, fitted: FittedSpec, *, seed: int = 0) -> Permutations:

@@ -27,6 +27,7 @@ from .sampled import Sample
 
 FLAT = 1e-5  # deviations below this, of a tensor's own size, are rounding
 SORTED = 0.9  # rank correlation of a unit's size and its place, in both models
+MANY = 700.0  # the exponent of what is as good as infinite
 FEW = 8  # units, of which no order tells that it was sorted
 
 
@@ -34,10 +35,10 @@ FEW = 8  # units, of which no order tells that it was sorted
 class InPlace:
     """What the test found. `statistic` is Σ of the tensors' cosines, of a unit's own deviations.
 
-    `z` is its distance from what orders by chance give, in standard deviations: in `closed` form, or by the
-    draws. `p` is (1 + draws that reach it) / (1 + draws); NaN, as z, where `tensors` is empty. `same` are
-    equal in both bit for bit. `held` says of each word that was held in place why. `left_out` says of tensors
-    why.
+    There are `orders` of the units, in which B could be. `z` is the distance from what orders by chance give,
+    in standard deviations: in `closed` form, or by the draws. `p` is (1 + draws that reach it) / (1 + draws);
+    NaN, as z, where `tensors` is empty. `same` are equal in both bit for bit. `held` says of each word that
+    was held in place why. `left_out` says of tensors why.
     """
 
     statistic: float
@@ -50,6 +51,7 @@ class InPlace:
     same: tuple[str, ...]
     held: Mapping[str, str]
     left_out: Mapping[str, str]
+    orders: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,17 @@ def in_place(found: Sample, *, draws: int = 999, seed: int = 0) -> InPlace:
     reached = len(drawn) - int((drawn < statistic - 1e-6 * len(names)).sum())  # also what is no number
     z = (statistic - mean) / deviation if deviation else math.nan
     p = (1 + reached) / (1 + len(drawn))
-    return InPlace(statistic, z, p, len(drawn), variance is not None, names, cosines, same, held, left)
+    count = _orders(merged, words, within)
+    return InPlace(statistic, z, p, len(drawn), variance is not None, names, cosines, same, held, left, count)
+
+
+def _orders(parts: Sequence[Part], words: Mapping[str, int], within: Mapping[str, Block]) -> float:
+    """How many orders of units there are; infinite where that is no number."""
+    log = 0.0
+    for word in dict.fromkeys(word for part in parts for word in part.words):
+        block = within.get(word)
+        log += math.lgamma(words[word] + 1) if block is None else block.count * math.lgamma(block.size + 1)
+    return math.exp(log) if log < MANY else math.inf
 
 
 def _telling(found: Sample, name: str) -> bool:

@@ -134,6 +134,16 @@ def test_where_no_unit_differs_from_another_that_is_said_and_not_that_models_are
     assert found.notes == ("ρ is not measured: no tensor is left to compare.",)
 
 
+def test_what_has_too_few_orders_or_one_direction_is_undecided():
+    """Two units have two orders; of constant tensors only rounding lies outside their direction."""
+    a, other = (strangers(k, sizes=(40, 2, 10)) for k in range(2))
+    found = kin(a, other)
+    assert found.verdict == "undecided" and "2 orders" in found.why
+    flat = [{name: k * torch.ones_like(tensor) for name, tensor in a.items()} for k in (1.1, 2.3)]
+    found = kin(*flat)
+    assert found.verdict == "undecided" and math.isnan(found.effect)
+
+
 @pytest.mark.parametrize("scale", [1e30, 1e-30])
 def test_no_scale_makes_strangers_kin_or_copies_strangers(pair, scale):
     a, other = pair
