@@ -17,7 +17,7 @@ from ..errors import DataError, NetworkError, NoSpecFits, UsageError
 from ..matchers.portfolio.candidates import candidates
 from ..measure import diagnosis
 from ..measure.diagnosis import Diagnosis, by_tensors
-from ..measure.diagnosis.facts import NARROW, Fact, narrowest
+from ..measure.diagnosis.facts import Fact, narrowest
 from ..registry import operations
 from ..registry.options import READS, again, argument
 from ..registry.results import Result
@@ -39,6 +39,7 @@ PANEL = "Measure"
 FIGURES = True
 ONLY_LOOKS = True
 LOOK = 2_560  # samples that the doctor runs four networks on
+REFITTED = 128  # units: refits on noise gained at 64 and 128, and lost at 512
 ALIGNED = ("align", "doubtful")  # how verdicts begin that lead to a merge of aligned models
 FEW = 1_000  # samples of a first measurement of what is not promising
 
@@ -160,7 +161,7 @@ def _found(session: Session, a: Path, b: Path) -> DoctorResult:
 def _gains_by_noise(session: Session, network: nn.Module, verdict: str, fitted: FittedSpec) -> bool:
     """Whether a refit on noise was measured to help networks like this one (docs/dreams.md)."""
     word = narrowest(fitted)
-    if not verdict.startswith(ALIGNED) or word is None or fitted.words[word] > NARROW or fitted.statistics:
+    if not verdict.startswith(ALIGNED) or word is None or fitted.words[word] > REFITTED or fitted.statistics:
         return False
     inputs, _ = _if_there(None, lambda: need_inputs(network, session.asked.network))
     return isinstance(inputs, torch.Tensor) and inputs.is_floating_point() and inputs.ndim in (2, 4)

@@ -73,7 +73,8 @@ class KinResult(Result):
 
     `in_place` and `relabelled` are the two tests: "p", "z" (in standard deviations), "draws", the "tensors"
     compared, and "why" where there is no exact test; None where there was none. `effect` has ρ ("rho", −1–1),
-    what it is like ("as"), ρ of the references and its "rank" among them (0–1). `left_out` says of each
+    what it is like ("as"), ρ of the references and its "rank" among them (0–1), and ρ of copies whose units
+    were "rotated". `left_out` says of each
     tensor that was not compared why, `read` is how many bytes of A and B were compared. `notes` are
     sentences.
     """
@@ -156,6 +157,7 @@ def run(asked: Kin, listener: Listener = SILENT) -> KinResult:
                 zip(map(str, asked.reference), found.references, strict=bool(found.references))
             ),
             "rank": found.rank,
+            "rotated": found.rotated,
         },
         left_out=dict(found.left_out),
         read=found.read,

@@ -170,7 +170,7 @@ def test_recorded_data_that_are_gone_are_no_error(trained, done, monkeypatch):
     found = done("doctor", *trained, "--json").json()
     assert "digits is not here" in found["unseen"] and found["next"].startswith("rebasin align ")
     assert any("a refit on noise" in text for text in found["unseen"])  # narrow, and nothing to look at
-    monkeypatch.setattr("rebasin_cli.commands.doctor.NARROW", 8)
+    monkeypatch.setattr("rebasin_cli.commands.doctor.REFITTED", 8)
     assert not any("noise" in text for text in done("doctor", *trained, "--json").json()["unseen"])
 
 

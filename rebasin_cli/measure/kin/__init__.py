@@ -43,7 +43,8 @@ class Kin:
 
     `in_place` and `relabelled` are the tests, None where there was none. `effect` is ρ, NaN where it was not
     measured, and `as_what` its word; `references` are those of models known to be apart, in their order, and
-    `rank` is (1 + how many of them reach it) / (1 + how many were measured). `left_out` says of tensors why.
+    `rank` is (1 + how many of them reach it) / (1 + how many were measured). `rotated` is ρ of copies whose
+    units were rotated, where units stand tells nothing. `left_out` says of tensors why.
     `read` are the bytes of both models that the first test and the effect read.
     """
 
@@ -58,6 +59,7 @@ class Kin:
     left_out: Mapping[str, str] = ()  # type: ignore[assignment]
     read: int = 0
     notes: tuple[str, ...] = ()
+    rotated: float = math.nan
 
     @property
     def derived(self) -> bool:
@@ -108,14 +110,17 @@ def kin(
     found = sampled.sample(a, b, fitted)
     place = orders.in_place(found, draws=draws, seed=seed)
     notes = []
+    rotated = math.nan
     standing = bool(place.tensors) and place.p <= alpha
     if standing and not aligned:
         rho, share = _effect(found, match=False, seed=seed), math.nan
         if rho < effect.COPIES:
             share = _share(a, b, fitted, found, seed)
     else:
-        rho = _matched_effect(a, b, fitted, found, seed)
+        whole = _whole(a, b, fitted, found)
         share = math.nan
+        rho = math.nan if whole is None else _effect(whole, match=True, seed=seed)
+        rotated = math.nan if whole is None else effect.rotated(whole.a, whole.b, whole.fitted)
     again = _relabelled(a, b, fitted, found, data, draws, seed) if data is not None else None
     more = tuple(_matched_effect(a, c, fitted, sampled.sample(a, c, fitted), seed) for c in references)
     known = [each for each in more if not math.isnan(each)]
@@ -125,6 +130,9 @@ def kin(
         else math.nan
     )
     verdict, why = _judged(place, again, rho, share, aligned, alpha)
+    if verdict == NO_EVIDENCE and rotated >= effect.COPIES:
+        alike = f"inner products that no rotation of units changes correlate by {rotated:.2f}"
+        verdict, why = UNDECIDED, f"Where units stand tells nothing, but {alike}. {_next(again)}"
     if math.isnan(rho):
         none = "no tensor of it can be matched" if place.tensors else "no tensor is left to compare"
         notes.append(f"ρ is not measured: {none}.")
@@ -144,6 +152,7 @@ def kin(
         {**found.left_out, **place.left_out},
         found.read,
         tuple(notes),
+        rotated,
     )
 
 

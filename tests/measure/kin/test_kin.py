@@ -134,6 +134,21 @@ def test_where_no_unit_differs_from_another_that_is_said_and_not_that_models_are
     assert found.notes == ("ρ is not measured: no tensor is left to compare.",)
 
 
+def test_a_copy_whose_units_were_rotated_is_not_called_a_stranger():
+    shapes = {"embed": (90, 48), "head": (90, 48)}
+    fitted = fitted_of({name: ". s" for name in shapes}, shapes)
+    a, other = (
+        {n: torch.randn(shape, generator=torch.Generator().manual_seed(k)) for n, shape in shapes.items()}
+        for k in range(2)
+    )
+    turn = torch.linalg.qr(torch.randn(48, 48, generator=torch.Generator().manual_seed(2)))[0]
+    found = kin(a, {name: (a[name] + 0.1 * other[name]) @ turn for name in a}, fitted)
+    assert found.in_place.p > 0.001 and found.rotated > 0.9
+    assert found.verdict == "undecided" and "rotation" in found.why
+    found = kin(a, other, fitted)
+    assert abs(found.rotated) < 0.15 and found.verdict == "no evidence"
+
+
 def test_what_has_too_few_orders_or_one_direction_is_undecided():
     """Two units have two orders; of constant tensors only rounding lies outside their direction."""
     a, other = (strangers(k, sizes=(40, 2, 10)) for k in range(2))
