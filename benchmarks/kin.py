@@ -1,7 +1,7 @@
 """Derived or independent: p of strangers, z of copies, the variance in closed form, a large pair of files.
 
     python benchmarks/kin.py --work DIR [--pairs 190] [--recipes SGD …]
-        [--stages closed random trained power aligned nets hub large]
+        [--stages closed random trained power aligned nets hub large rotated] [--files FILE …]
 
 REBASIN_DATA holds MNIST and CIFAR-10. Strangers learn the same images from other seeds, twenty at once, by a
 plain loop of PyTorch; `nets` by `rebasin train`. What was measured is kept in DIR/kin.json, and models beside
@@ -485,6 +485,32 @@ sys.exit(done.returncode)
     return {"seconds": seconds, "peak": peak, "out": rest}
 
 
+def rotated(work: Path, asked: Any) -> Rows:
+    """By `--files` of one architecture: strangers, and the first one with the units of a layer rotated."""
+    models = [dict(rebasin_cli.open_checkpoint(path)) for path in asked.files]
+    if not models:
+        return
+    fitted, name = resolve_words(None, models[:1]), asked.files[0].stem.partition(".")[0]
+    for i, j in itertools.combinations(range(len(models)), 2):
+        yield f"{name}, strangers: {i} {j}", partial(_rotated, models[i], models[j], fitted)
+    a, other = models[0], models[1]
+    rng = torch.Generator().manual_seed(0)
+    noise = {n: t.std() * torch.randn(t.shape, generator=rng) if t.ndim > 1 else t for n, t in a.items()}
+    copies = {"rotated": a}
+    copies |= {f"rotated, noise of {k} σ": {n: t + k * noise[n] for n, t in a.items()} for k in (0.3, 1)}
+    copies["rotated, half of a merge"] = {n: (t + other[n]) / 2 for n, t in a.items()}
+    for called, b in copies.items():
+        first = next(n for n, t in b.items() if t.ndim == 2)
+        size = len(b[first])
+        turn = torch.linalg.qr(torch.randn(size, size, generator=rng))[0]
+        yield f"{name}, {called}: 0", partial(_rotated, a, b | {first: turn @ b[first]}, fitted)
+
+
+def _rotated(a: Model, b: Model, fitted: Any) -> dict[str, Any]:
+    found = sampled.sample(a, b, fitted)
+    return {"rotated": effect.rotated(found.a, found.b, found.fitted)}
+
+
 STAGES: dict[str, Callable[[Path, Any], Rows]] = {
     "closed": closed,
     "random": random,
@@ -494,6 +520,7 @@ STAGES: dict[str, Callable[[Path, Any], Rows]] = {
     "nets": nets,
     "hub": hub,
     "large": large,
+    "rotated": rotated,
 }
 
 
@@ -550,6 +577,11 @@ def tables(kept: dict[str, dict[str, Any]]) -> None:
         ["copy", "z in place", "z relabelled", "ρ", "verdict"],
         rows,
     )
+    alike: dict[str, list[float]] = {}
+    for key, row in of("rotated").items():
+        alike.setdefault(key.rpartition(": ")[0], []).append(row["rotated"])
+    rows = [[name, str(len(its)), f"{min(its):.3f} – {max(its):.3f}"] for name, its in alike.items()]
+    table("Copies whose units were rotated:", ["pairs", "how many", "ρ of inner products"], rows)
     keys = ("read", "z", "seconds", "reading", "imports", "peak", "peak of imports")
     rows = [[n, *(f"{v[k]:.3g}" if k in v else "" for k in keys)] for n, v in of("large").items()]
     names = ["B", "share read", "z", "seconds", "reading both", "imports alone", "peak MB", "imports MB"]
@@ -576,6 +608,7 @@ def main() -> None:
     parser.add_argument("--stages", nargs="*", default=list(STAGES), choices=list(STAGES))
     parser.add_argument("--pairs", type=int, default=190)
     parser.add_argument("--recipes", nargs="*", default=list(RECIPES), choices=list(RECIPES))
+    parser.add_argument("--files", nargs="*", type=Path, default=[], help="of the stage rotated")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     state = asked.work / "kin.json"
