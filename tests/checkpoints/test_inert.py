@@ -22,6 +22,7 @@ from torch import nn
 
 from rebasin_cli.checkpoints import opening, torch_file
 from rebasin_cli.checkpoints.checkpoint import digest, open_checkpoint
+from rebasin_cli.checkpoints.rebuilding import Storage, _tensor
 from rebasin_cli.errors import CheckpointError, ResourceError, UnsafeCheckpoint, UsageError
 
 WEIGHTS = {"fc.weight": torch.arange(6.0).reshape(2, 3), "fc.bias": torch.tensor([0.5, -1.0]).bfloat16()}
@@ -506,3 +507,12 @@ def test_records_of_one_name_are_refused(tmp_path):
 def test_the_digest_does_not_know_what_lies_beside(tmp_path):
     for path in files(tmp_path, {"model": WEIGHTS, "args": argparse.Namespace(a=1)}):
         assert open_checkpoint(path).digest() == digest(WEIGHTS)
+
+
+def test_a_tensor_that_begins_within_its_storage_and_ends_behind_it_is_refused():
+    """PyTorch would make the storage longer, and give what lies in memory there."""
+    values = Storage(torch.arange(4.0).untyped_storage(), torch.float32)
+    reader = argparse.Namespace(spend=lambda what: None)
+    assert _tensor(reader, values, 2, (2,), (1,)).tolist() == [2, 3]
+    with pytest.raises(pickle.UnpicklingError, match="reaches beyond what is stored"):
+        _tensor(reader, values, 3, (2,), (1,))

@@ -13,8 +13,10 @@ import torch
 
 from rebasin_cli.checkpoints import pieces
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.families import _factors_of_one
 from rebasin_cli.checkpoints.folder import as_safetensors
 from rebasin_cli.checkpoints.locate import locate, read_index
+from rebasin_cli.checkpoints.pieces import escapes
 from rebasin_cli.errors import CheckpointError
 
 W = torch.arange(6.0).reshape(2, 3)
@@ -352,3 +354,17 @@ def test_shards_are_called_what_loaders_look_for():
         "model.safetensors.index.json",
     ):
         assert as_safetensors(name, whole=True) == "model.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("file", "wrong"),
+    [("a.bin", 0), ("sub/a.bin", 0), ("/a.bin", 1), ("../a.bin", 1), ("sub/../a.bin", 1), ("a.txt", 1)]
+    + [("a\\b.bin", 1), ("a\0.bin", 1), (3, 1)],
+)
+def test_a_name_in_an_index_stays_within_its_folder(file, wrong):
+    assert escapes(file, {".bin"}) == bool(wrong)
+
+
+def test_two_factors_have_in_common_what_is_no_longer_than_their_other_axes():
+    assert _factors_of_one((8, 2), (2, 9)) and _factors_of_one((2, 8), (9, 2))
+    assert not _factors_of_one((8, 2), (9, 8)) and not _factors_of_one((2,), (2,))

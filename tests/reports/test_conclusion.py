@@ -5,7 +5,8 @@ import json
 import pytest
 
 from rebasin_cli.reports import Barrier, Curve, Heights, Report, Row
-from rebasin_cli.reports.conclusion import conclude
+from rebasin_cli.reports.conclusion import _Step, conclude
+from rebasin_cli.reports.path import logarithmic
 
 
 def row(name, loss, accuracy=0.9, **more):
@@ -47,6 +48,32 @@ def test_an_alignment_that_does_not_help_is_told(control, than):
     if than == "nearly as good":
         losses |= {"aligned + refit": 0.44, "naive + refit": 0.448}
     assert f"but alignment is not what helps: the refit alone (naive + refit) is {than}" in verdict(losses)
+
+
+def test_a_repair_alone_that_is_nearly_as_good_is_told_however_sure_the_difference():
+    losses = {"naive": 1.8, "aligned": 0.9, "aligned + repair": 0.44, "naive + repair": 0.448}
+    told = verdict(losses, shipped="aligned + repair")
+    assert "Alignment is not what helps: repair alone (naive + repair) is nearly as good, +0.008" in told
+    told = verdict(losses | {"naive + repair": 0.46}, shipped="aligned + repair")
+    assert "Alignment is not what helps" not in told
+
+
+def test_an_interval_that_begins_at_nothing_is_no_gain():
+    assert [_Step(0.1, its).sign for its in ((0.0, 0.2), (-0.2, 0.0), (0.01, 0.2), (-0.2, -0.01))] == [
+        0,
+        0,
+        1,
+        -1,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("losses", "wanted"), [((0.0, 30.0), False), ((0.1, 30.0), True), ((0.1, 3.0), False)]
+)
+def test_only_a_loss_without_zeros_gets_a_logarithmic_axis(losses, wanted):
+    curve = Curve((0.0, 0.25, 0.5, 1.0), (0.2, *losses, 0.2), {"accuracy": (0.9,) * 4}, 100)
+    its = Row("naive", {"test": curve}, {"test": Barrier(1, 1, {"accuracy": Heights(0.0, 0.0)})})
+    assert logarithmic(Report("0", "barrier", 0, (), {}, {}, {}, {}, endpoints=(), rows=(its,))) == wanted
 
 
 def test_a_distillation_is_called_by_its_name():

@@ -9,7 +9,7 @@ from rebasin_cli.errors import CheckpointError, DataError, GateNotMet, ResourceE
 from rebasin_cli.reports import github
 from rebasin_cli.reports.formats.junit import junit
 from rebasin_cli.reports.github import summary
-from rebasin_cli.reports.verdicts import Ended, GateResult, raise_unmet
+from rebasin_cli.reports.verdicts import Ended, GateResult, raise_unmet, verdict
 
 from .junit_schema import problems
 
@@ -66,6 +66,14 @@ ENDED = [
     GateResult(HOSTILE, math.nan, HOSTILE, False, HOSTILE, HOSTILE, HOSTILE, HOSTILE),
     Ended(HOSTILE, HOSTILE, HOSTILE, HOSTILE, details=(HOSTILE,)),
 ]
+
+
+def test_a_baseline_that_is_not_there_is_no_gate():
+    missed = GateResult("g", 2.0, "at most 1", False, "2 is more than 1")
+    met = GateResult("h", 0.5, "at most 1", True, "0.5")
+    none = GateResult("baseline", math.nan, "a report", True, "not there yet", skipped=True)
+    assert verdict([missed, met, none]) == "1 of 2 gates not met, no baseline yet"
+    assert verdict([met, none]) == "1 gate met, no baseline yet" and verdict([none]) == "no baseline yet"
 
 
 def test_crashes_are_errors_gates_are_failures_and_what_was_not_run_is_skipped():

@@ -747,8 +747,8 @@ def test_numbers_are_rounded_alike_everywhere():
         "inf",
         "—",
     ]
-    times = [duration(value) for value in (0.04, 12.3, 212.3, 3723)]
-    assert times == ["0.0 s", "12 s", "3 min 32 s", "1 h 02 min"]
+    times = [duration(value) for value in (0.04, 12.3, 75.2, 99.6, 212.3, 3723)]
+    assert times == ["0.0 s", "12 s", "75 s", "1 min 40 s", "3 min 32 s", "1 h 02 min"]
 
 
 def test_clean_text_is_one_line_that_commands_nothing():

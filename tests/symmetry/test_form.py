@@ -1,4 +1,5 @@
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from rebasin_cli.errors import CheckpointError
 from rebasin_cli.symmetry import elements as acts
 from rebasin_cli.symmetry import form as module
 from rebasin_cli.symmetry.acting import views
-from rebasin_cli.symmetry.balancing import _together, balance
+from rebasin_cli.symmetry.balancing import ONE_SIDED, _together, balance
 from rebasin_cli.symmetry.form import canonical
 from tests.transformers import (
     After,
@@ -99,6 +100,20 @@ def test_dead_units_are_not_scaled():
     tensors["a.weight"][3] = tensors["a.bias"][3] = 0
     element, left = balance(tensors, found.fitted)
     assert element.maps["a"][3] == 1 and not left and element.maps["a"].isfinite().all()
+
+
+def test_a_product_of_which_one_side_is_there_stays_and_says_so():
+    _, tensors, found, _ = form_of(relu)
+    fitted = replace(found.fitted, tensors={n: its for n, its in found.fitted.tensors.items() if n[0] == "a"})
+    element, left = balance(tensors, fitted)
+    assert left["a"] == ONE_SIDED and "a" not in element.maps
+
+
+def test_statistics_are_no_side_of_a_product():
+    _, tensors, found, _ = form_of(relu)
+    fitted = replace(found.fitted, statistics=frozenset({"a.bias"}))
+    before = balance(tensors, fitted)[0].maps["a"]
+    assert torch.equal(before, balance(tensors | {"a.bias": 100 * tensors["a.bias"]}, fitted)[0].maps["a"])
 
 
 def test_single_precision_is_rounded_once():
