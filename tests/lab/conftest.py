@@ -11,6 +11,7 @@ TINY = {
     "split-data": NETWORKS | {"epochs": 1},
     "steepest-descent": NETWORKS | {"epochs": 1},
     "slerp": NETWORKS | {"epochs": 1},
+    "curve-costs": NETWORKS | {"epochs": 1, "passes": 1},
     "as-published": {
         "models": 3,
         "width": 4,

@@ -18,7 +18,7 @@ from rebasin_cli.runtime.threads import on_one_thread
 from .conftest import TINY, bench
 
 NAMES = registry.names(own=True)
-LONG = {"many-models", "width", "failures"}  # half a second each
+LONG = {"many-models", "width", "failures", "curve-costs"}  # half a second or more
 
 
 def test_every_experiment_has_a_tiny_form():
