@@ -570,6 +570,154 @@ def weighed_rows() -> nn.Module:
     )
 
 
+# ------------------------------------------------------------------------------- more, counted and then run
+
+
+def _two(between: Callable[[Any, torch.Tensor], torch.Tensor], **layers: Any) -> nn.Module:
+    """A layer, what comes between, another one, and a head."""
+
+    def forward(s: Any, x: torch.Tensor) -> torch.Tensor:
+        return s.head(s.more(between(s, s.first(x).relu())).relu())
+
+    own = {"first": linear(IN, UNITS), "more": linear(UNITS, 6), "head": linear(6, OUT)}
+    return Written(forward, **(own | layers))
+
+
+def temporal_shift() -> nn.Module:
+    """Of the channels of a sequence some come a step late, some a step early."""
+    return _two(lambda s, h: torch.cat([h[..., :2].roll(1, 1), h[..., 2:4].roll(-1, 1), h[..., 4:]], -1))
+
+
+def sorted_pool() -> nn.Module:
+    """Each feature of a set is sorted by itself, and weighed by rank."""
+    return _two(lambda s, h: (h.sort(1).values * s.ranks).sum(1), ranks=table(7, UNITS))
+
+
+def trimmed() -> nn.Module:
+    return _two(lambda s, h: h.sort(1).values[:, 2:5].mean(1) + h.median(1).values)
+
+
+def winners() -> nn.Module:
+    """Only the largest units of a sample count."""
+    return _two(lambda s, h: h * (h >= h.topk(3).values[..., -1:]))
+
+
+def shifted() -> nn.Module:
+    """Units beside those that stand three places before."""
+    return _two(lambda s, h: h.roll(3, -1).tanh())
+
+
+def linear_units() -> nn.Module:
+    return _two(lambda s, h: F.glu(s.wide(h)), wide=linear(UNITS, 2 * 5), more=linear(5, 6))
+
+
+def reservoir() -> nn.Module:
+    """A recurrent matrix that nobody trains, kept in the file."""
+
+    def forward(s: Any, x: torch.Tensor) -> torch.Tensor:
+        h = x.new_zeros(len(x), UNITS)
+        for step in x.unbind(1):
+            h = (h @ s.echo.mT + s.first(step)).tanh()
+        return s.head(h)
+
+    network = Written(forward, first=linear(IN, UNITS), head=linear(UNITS, OUT))
+    network.register_buffer("echo", torch.randn(UNITS, UNITS) / UNITS)
+    return network
+
+
+def slots() -> nn.Module:
+    """Slots compete for the steps of a sequence, and are updated by a gated unit."""
+
+    def forward(s: Any, x: torch.Tensor) -> torch.Tensor:
+        held = s.slots.expand(len(x), -1, -1)
+        for _ in range(2):
+            shares = (s.queries(held) @ s.keys(x).mT).softmax(1)
+            new = (shares / shares.sum(-1, keepdim=True)) @ s.values(x)
+            held = s.cell(new.flatten(0, 1), held.flatten(0, 1)).view_as(held)
+        return s.head(held.relu()).sum(1)
+
+    return Written(
+        forward, slots=table(3, UNITS), queries=linear(UNITS, 6), keys=linear(IN, 6), values=linear(IN, 5),
+        cell=nn.GRUCell(5, UNITS), head=linear(UNITS, OUT),
+    )  # fmt: skip
+
+
+def additive() -> nn.Module:
+    """A network for each feature, added up."""
+
+    def forward(s: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([part(x[:, k : k + 1]) for k, part in enumerate(s.parts)]).sum(0)
+
+    return Written(
+        forward,
+        parts=nn.ModuleList(nn.Sequential(linear(1, 6), nn.ReLU(), linear(6, OUT)) for _ in range(IN)),
+    )
+
+
+def ensemble() -> nn.Module:
+    """Networks side by side, whose answers are averaged."""
+    parts = nn.ModuleList(nn.Sequential(linear(IN, 6), nn.ReLU(), linear(6, OUT)) for _ in range(3))
+    return Written(lambda s, x: torch.stack([part(x) for part in s.parts]).mean(0), parts=parts)
+
+
+def tucker() -> nn.Module:
+    def forward(s: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("abco,na,nb,nc->no", s.core, s.a(x).tanh(), s.b(x).tanh(), s.c(x).tanh())
+
+    return Written(forward, core=table(5, 6, 7, OUT), a=linear(IN, 5), b=linear(IN, 6), c=linear(IN, 7))
+
+
+def mobile() -> nn.Module:
+    def forward(s: Any, x: torch.Tensor) -> torch.Tensor:
+        h = s.norm(s.slopes(s.first(x)))
+        return s.head(s.point(s.depth(h)).relu().mean((2, 3)))
+
+    return Written(
+        forward, first=nn.Conv2d(3, UNITS, 3), slopes=nn.PReLU(UNITS),
+        norm=nn.InstanceNorm2d(UNITS, affine=True), depth=nn.Conv2d(UNITS, UNITS, 3, groups=UNITS),
+        point=nn.Conv2d(UNITS, 6, 1), head=linear(6, OUT),
+    )  # fmt: skip
+
+
+def hopfield() -> nn.Module:
+    return _two(lambda s, h: (2 * h @ s.stored.mT).softmax(-1) @ s.stored, stored=table(7, UNITS))
+
+
+def linear_attention() -> nn.Module:
+    def between(s: Any, h: torch.Tensor) -> torch.Tensor:
+        q, k, v = F.elu(s.q(h)) + 1, F.elu(s.k(h)) + 1, s.v(h)
+        seen = q @ (k.mT @ v) / (q @ k.sum(1).unsqueeze(-1))
+        return h + s.out(seen)
+
+    own = {"q": linear(UNITS, 7), "k": linear(UNITS, 7), "v": linear(UNITS, 5), "out": linear(5, UNITS)}
+    return _two(between, **own)
+
+
+def complex_layers() -> nn.Module:
+    """Real and imaginary parts by two matrices each; what is read are moduli."""
+
+    def forward(s: Any, x: torch.Tensor) -> torch.Tensor:
+        real, imaginary = s.a(x), s.b(x)
+        real, imaginary = s.c(real) - s.d(imaginary), s.c(imaginary) + s.d(real)
+        return s.head((real.square() + imaginary.square() + 0.1).sqrt())
+
+    own = {"a": linear(IN, UNITS), "b": linear(IN, UNITS)}
+    own |= {name: linear(UNITS, 6, bias=False) for name in "cd"}
+    return Written(forward, head=linear(6, OUT), **own)
+
+
+def kronecker() -> nn.Module:
+    """A layer that is a product of two small matrices, on units that are a table."""
+
+    def forward(s: Any, x: torch.Tensor) -> torch.Tensor:
+        h = s.first(x).tanh().unflatten(-1, (2, 4))
+        return s.head(torch.einsum("nij,ki,lj->nkl", h, s.outer, s.inner).tanh().flatten(1))
+
+    return Written(
+        forward, first=linear(IN, UNITS), outer=table(3, 2), inner=table(5, 4), head=linear(15, OUT)
+    )
+
+
 def _graph() -> Any:
     return torch.randn(2, 6, IN), torch.rand(2, 6, 6)
 
@@ -613,4 +761,20 @@ ODD = {
     "perceiver": Structure(perceiver, pictures, f(UNITS) + f(4) + HEAD + f(6)),
     "early exit": Structure(early_exit, rows, f(UNITS) + f(6)),
     "rows that a gate chooses": Structure(weighed_rows, rows, f(UNITS)),
+    "temporal shift": Structure(temporal_shift, sequences, 2 * f(2) + f(4) + f(6)),
+    "sorted pool": Structure(sorted_pool, sequences, f(UNITS) + f(6)),
+    "trimmed mean": Structure(trimmed, sequences, f(UNITS) + f(6)),
+    "winners": Structure(winners, rows, f(UNITS) + f(6)),
+    "shifted units": Structure(shifted, rows, f(UNITS) + f(6)),  # the second layer's in an order of theirs
+    "gated linear units": Structure(linear_units, rows, f(UNITS) + f(5) + f(6)),
+    "reservoir": Structure(reservoir, sequences, f(UNITS)),
+    "slots": Structure(slots, sequences, f(UNITS) + f(6) + f(5) + f(3)),
+    "additive": Structure(additive, rows, IN * f(6)),
+    "ensemble": Structure(ensemble, rows, 3 * f(6) + f(3)),
+    "Tucker": Structure(tucker, rows, f(5) + f(6) + f(7)),
+    "depthwise": Structure(mobile, pictures, f(UNITS) + f(6)),
+    "Hopfield": Structure(hopfield, rows, f(UNITS) + f(7) + f(6)),
+    "linear attention": Structure(linear_attention, sequences, f(UNITS) + f(7) + f(5) + f(6)),
+    "complex layers": Structure(complex_layers, rows, f(UNITS) + f(6)),
+    "Kronecker": Structure(kronecker, rows, f(2) + f(4) + f(3) + f(5)),
 }
