@@ -6,11 +6,12 @@ operations without a rule. Whether like modules of a list could change places is
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..axes.axes import Fixed, Var, variables
+from ..axes.axes import Fixed, Sum, Var, variables
 from .alike import Alike
 from .walk import COMPLEX, UNUSED, Walk
 from .writable import ALONE, NO_EVIDENCE
@@ -21,6 +22,7 @@ KNOWN = {
     NO_EVIDENCE: "units that only running statistics have",
     UNUSED: "units of tensors that no kept output shows",
 }
+SHIFTED = "units in two parts since a roll shifts them"
 PLACES = "modules of a list that could change places"
 
 
@@ -54,7 +56,7 @@ def missed(walk: Walk, unlisted: Sequence[tuple[Alike, str]]) -> tuple[Missed, .
     `unlisted` are lists whose modules could change places and that the spec does not say so of, and why.
     """
     lists = (Missed(f"{PLACES}; {why}", one.places, factorial10(len(one.numbers))) for one, why in unlisted)
-    return (*_held(walk), *_alike(walk), *lists)
+    return (*_held(walk), *_alike(walk), *_shifted(walk), *lists)
 
 
 def _held(walk: Walk) -> Iterator[Missed]:
@@ -78,13 +80,29 @@ def _held(walk: Walk) -> Iterator[Missed]:
             yield Missed(what, tuple(place for place, _ in places), digits if own else None)
 
 
-def _alike(walk: Walk) -> Iterator[Missed]:
-    """Orders that depend on more than the notation can say."""
-    places: dict[Var, list[str]] = {var: [] for var in walk.merged}
+def _places(walk: Walk, units: Iterable[Var]) -> dict[Var, list[str]]:
+    """The axes that have these units."""
+    places: dict[Var, list[str]] = {var: [] for var in units}
     for name, axes in walk.tensors.items():
         for k, axis in enumerate(axes):
             for var in places.keys() & set(variables(walk.units.resolve(axis))):
                 places[var].append(f"{name} axis {k}")
+    return places
+
+
+def _shifted(walk: Walk) -> Iterator[Missed]:
+    """Units in two parts where others have them shifted: a word says which order, not that it is shifted."""
+    for one in walk.shifted:
+        whole = walk.units.resolve(one.before)
+        parts = _places(walk, variables(whole))
+        if isinstance(whole, Sum) and any(parts.values()):
+            digits = factorial10(whole.size) - sum(factorial10(var.size) for var in parts)
+            yield Missed(SHIFTED, tuple(dict.fromkeys(itertools.chain(*parts.values()))), digits, bound=True)
+
+
+def _alike(walk: Walk) -> Iterator[Missed]:
+    """Orders that depend on more than the notation can say."""
+    places = _places(walk, walk.merged)
     for var, (could, do) in walk.merged.items():
         if places[var]:
             what = (
