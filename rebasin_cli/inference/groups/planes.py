@@ -18,14 +18,14 @@ from torch import fx, nn
 from torch.export.graph_signature import InputKind
 
 from ...graph.interpreter import Run, given
-from ...graph.nodes import name_of, operand
+from ...graph.nodes import operand, operation
 from ...graph.program import Program
 from ...graph.tracing import needed_for
 from ...groups import group, planes
 from .sides import Linear, Sides
 
 WHY = "positions turn each pair by an angle of its own"
-ATTENTION = {"scaled_dot_product_attention": -1, "matmul": -2}  # the axis of keys that has a head's units
+KEYS = {"attention": -1, "product": -2}  # by kind of operation: the axis of keys that has a head's units
 GAINED = (
     "a norm with a gain for each unit comes before positions turn it: "
     "of a pair's angles only half turns keep both gains"
@@ -74,10 +74,10 @@ def find(walk: Sides, module: nn.Module, program: Program) -> tuple[list[Planes]
     runs = _Runs(walk, module, program)
     found, normed = [], []
     for node in program.graph.nodes:
-        if (called := name_of(node)) not in ATTENTION:
+        if (keys := KEYS.get(operation(node).kind)) is None:
             continue
         try:
-            query, key = runs.rows(operand(node, 0), -1), runs.rows(operand(node, 1), ATTENTION[called])
+            query, key = runs.rows(operand(node, 0), -1), runs.rows(operand(node, 1), keys)
         except Exception:  # what cannot be run is not understood
             continue
         if query is None or key is None:

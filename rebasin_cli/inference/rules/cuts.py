@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from ...graph.nodes import schema_of, values_of
+from ...graph.nodes import name_of, operation, values_of
 from ..axes.stack import Stack
 from . import looking
 
@@ -16,18 +16,13 @@ if TYPE_CHECKING:
     from .walk import Value, Walk
 
 MOST = 64  # pieces that are told apart
-SAME = ("clone", "_to_copy", "contiguous", "alias", "detach", "to")
-MOVES = ("permute", "transpose", "unsqueeze", "squeeze")
+MOVES = ("permute", "axis")  # kinds of operations
 
 
-def _name(node: fx.Node) -> str:
-    schema = schema_of(node)
-    return schema.name.removeprefix("aten::") if schema else ""
-
-
-def moved(name: str, dim: int, rank: int, arguments: Sequence[Any]) -> int | None:
+def moved(node: fx.Node, dim: int, rank: int) -> int | None:
     """Where a dimension is after the operation; None where it is gone or its length was read."""
-    if name in SAME:
+    name, arguments = name_of(node).removesuffix("_copy"), values_of(node)
+    if operation(node).kept:
         return dim
     if name == "permute":
         return [d % rank for d in arguments[1]].index(dim)
@@ -48,11 +43,11 @@ def cuts(walk: Walk, node: fx.Node, dim: int) -> set[int]:
     shape = node.meta["val"].shape
     found: set[int] = set()
     for user in node.users:
-        name, given = _name(user), values_of(user)
+        name, given, known = name_of(user), values_of(user), operation(user)
         if not given or given[0] is not node:
             continue
-        if name in SAME + MOVES:
-            if (at := moved(name, dim, len(shape), given)) is not None:
+        if known.kept or known.kind in MOVES:
+            if (at := moved(user, dim, len(shape))) is not None:
                 found |= cuts(walk, user, at)
         elif name == "select" and given[1] % len(shape) == dim:
             index = given[2] % shape[dim]

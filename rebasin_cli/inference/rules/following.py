@@ -224,7 +224,8 @@ def _applied(walk: Walk, node: fx.Node, name: str, args: Any, kwargs: Any, read:
     routing.hold(walk, read)
     if rule is None:
         return None
-    if name in stacking.RESHAPES and not read[0].uniform:
+    known = operation_of(node.target, name)
+    if known.kind == "reshape" and not read[0].uniform:
         stacked = cuts.reshaped(walk, arguments["self"], meta.shape)
         if stacked is not None:
             return _placed(walk, stacked, meta)
@@ -233,7 +234,6 @@ def _applied(walk: Walk, node: fx.Node, name: str, args: Any, kwargs: Any, read:
         return None
     for axes in result if isinstance(result, list) else [result]:
         walk.units.ground(axes)
-    known = operation_of(node.target, name)
     uniform = (known.rearranges or known.kind == "constant") and all(value.uniform for value in read)
     return _wrap(result, meta, uniform)
 

@@ -14,19 +14,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...graph.nodes import values_of
+import torch
+
+from ...graph.nodes import operation
 from ..axes.axes import Axes, Fixed, total
 from ..axes.stack import Stack
 from . import looking, rules
-from .cuts import MOST, MOVES, SAME, moved, range_of
+from .cuts import MOST, MOVES, moved, range_of
 
 if TYPE_CHECKING:
     from .walk import Value, Walk
-
-RESHAPES = ("view", "reshape", "_unsafe_view", "unflatten", "_reshape_copy", "flatten", "view_copy")
-SPLITS = ("split", "split_with_sizes", "chunk")
-REDUCTIONS = ("sum", "mean", "amax", "amin", "prod", "logsumexp")
-PICKS = ("select", "slice", "unbind", *SPLITS)
 
 
 def apply(walk: Walk, rule: rules.Rule, name: str, arguments: dict[str, Any], pointwise: bool) -> Any:
@@ -48,21 +45,22 @@ def apply(walk: Walk, rule: rules.Rule, name: str, arguments: dict[str, Any], po
         return None
     stack: Stack = value.stack
     alone = _alone(walk, rule, arguments, value)
-    if pointwise or name in SAME:
+    known = operation(walk.node)
+    if pointwise or known.kept:
         return stack.each(alone)
-    if name in MOVES:
+    if known.kind in MOVES:
         rank = len(value.axes)
-        to = [moved(name, at, rank, values_of(walk.node)) for at in stack.at]
+        to = [moved(walk.node, at, rank) for at in stack.at]
         found = stack.each(alone)
         if found is None or None in to:
             return None
         return replace(found, at=tuple(at for at in to if at is not None))
-    if name in RESHAPES:
+    if known.kind == "reshape":
         return _reshape(walk, stack, walk.node.meta["val"].shape)
-    if name in REDUCTIONS:
+    if known.kind == "reduction" and isinstance(walk.node.meta["val"], torch.Tensor):
         return _reduced(walk, rule, arguments, value)
-    if name in PICKS:
-        return _picked(walk, stack, name, arguments, alone)
+    if known.kind in ("part", "parts"):
+        return _picked(walk, stack, name.removesuffix("_copy"), arguments, alone)
     return None
 
 
