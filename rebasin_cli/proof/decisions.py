@@ -9,7 +9,7 @@ is computed from them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,11 +67,13 @@ class Decisions(Uncompiled):
     """While it lasts, keeps the numbers of which others in steps were made.
 
     What follows from these is known by its memory, so that views of it are, too. `found` says which numbers
-    decided on what the network returned.
+    decided on what the network returned; `written` are those of the `given` tensors that it wrote into.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, given: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()
+        self._given = {_memory(tensor): tensor for tensor in given if tensor.numel()}
+        self.written: dict[int, torch.Tensor] = {}
         self._leaving = _Leaving(self)
         self._made: list[tuple[Key, torch.Tensor, float]] = []  # what decides, and how large it is
         # By memory, of which of them, and whether of nothing else; while it is referred to, no other storage
@@ -105,6 +107,8 @@ class Decisions(Uncompiled):
     def _follow(
         self, func: Any, read: list[torch.Tensor], made: list[torch.Tensor], kwargs: dict[str, Any]
     ) -> None:
+        if func._schema.is_mutable and read and (own := self._given.get(_memory(read[0]))) is not None:
+            self.written[_memory(read[0])] = own
         floating = self._floating(read)
         looks = torch.Tag.data_dependent_output in func.tags
         behind, new = self._behind(read), NOTHING

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -53,6 +53,7 @@ class Runs:
         self.last = Returned((), (), (), ())
         self.decides: bool | None = None  # whether anything is in steps; None: it has not run yet
         self.decided = Decided()  # what decided on what it returned at last
+        self._written: list[torch.Tensor] = []  # parameters that the network writes into
 
     def draw(self, rng: torch.Generator) -> None:
         """Random weights in place of those that there are."""
@@ -80,10 +81,12 @@ class Runs:
             self.decided = decided
             return [torch.stack(its) for its in zip(*each, strict=True)] if same_shapes(each) else each[0]
         self._refresh()
-        decisions = None if self.decides is False else Decisions()
+        first = False
+        decisions = None if self.decides is False else Decisions(self.network.parameters())
         try:
             with contextlib.ExitStack() as modes:
                 modes.enter_context(buffers_kept(self.network))
+                modes.enter_context(_values_kept([] if scale else self._written))
                 if scale and self.drawn:
                     modes.enter_context(drawing.Scaling(self.network))
                 if decisions is not None:
@@ -96,12 +99,27 @@ class Runs:
         self.last = self._kept.of(found)
         if decisions is not None:
             self.decides, self.decided = decisions.any, decisions.found(self.last.tensors)
+            first = not self._written
+            self._written = self._written or list(decisions.written.values())
+        if self._written and (first or scale):  # the next call would compute with what this one left
+            return self.outputs(inputs)
         return [self._real(tensor) for tensor in self.last.tensors]
 
     def _real(self, tensor: torch.Tensor) -> torch.Tensor:
         whole = real_view(tensor.resolve_conj())
         whole = whole if whole.layout is torch.strided else whole.to_dense()
         return whole.to(self.dtype).clone()
+
+
+@contextlib.contextmanager
+def _values_kept(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """What a run writes into these is taken back, unseen by gradients."""
+    kept = [tensor.detach().clone() for tensor in tensors]
+    try:
+        yield
+    finally:
+        for tensor, values in zip(tensors, kept, strict=True):
+            tensor.data.copy_(values)
 
 
 def in_finest(network: nn.Module, inputs: Any, kept: Kept, work: Callable[[Runs, Any], T]) -> T:

@@ -359,6 +359,31 @@ def test_weights_near_their_own_keep_what_a_mask_forbids():
     assert net.mask[:2].equal(mask[:2]) and not net.mask[2].equal(mask[2])
 
 
+class Halved(Two):
+    """A first call halves a weight, for all calls after it."""
+
+    def __init__(self):
+        super().__init__()
+        self.done = False
+
+    def forward(self, x):
+        if not self.done:
+            with torch.no_grad():
+                self.two.weight.div_(2)
+            self.done = True
+        return super().forward(x)
+
+
+def test_what_a_first_call_writes_into_weights_is_taken_back():
+    network = Halved()
+    assert prove(network, spec_for(network, HIDDEN), X).largest_difference < 1e-14
+    assert not network.done
+    for wrong in ({"one.bias": "."}, {"two.weight": ". ."}):
+        with pytest.raises(NotProven):
+            prove(network, spec_for(network, HIDDEN | wrong), X)
+    assert infer_spec(network, X).proof is not None
+
+
 class Halting(nn.Module):
     """As many steps as a unit of its own asks for: nothing that is computed from `stop` is an output."""
 
