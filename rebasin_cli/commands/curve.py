@@ -219,9 +219,8 @@ def _in_rounds(
         except NetworkError:  # no bound is known: as long as the loss falls
             return 0.0
 
-    found = alternate(
-        replace(problem, start=None), element, trained, how, session.options, rounds=rounds - 1, least=least
-    )
+    still = replace(problem, start=None, progress=None)  # what is kept stays the end of the first round
+    found = alternate(still, element, trained, how, session.options, rounds=rounds - 1, least=least)
     told = {"rounds": [dataclasses.asdict(each) for each in found.rounds], "converged": found.converged}
     return found.element, found.trained, told
 
