@@ -58,10 +58,11 @@ def _weight(part: str, text: str) -> float:
     return value
 
 
-def checked(weights: Sequence[float] | None, models: int) -> list[float]:
+def checked(weights: Sequence[float] | None, models: int, *, any_sum: bool = False) -> list[float]:
     """One weight a model, None for equal ones.
 
-    Raises UsageError for weights that are not one finite number a model, or do not add up to 1.
+    Raises UsageError for weights that are not one finite number a model, or do not add up to 1, unless
+    `any_sum` makes sense.
     """
     if not models:
         raise UsageError("there are no models to average")
@@ -76,7 +77,7 @@ def checked(weights: Sequence[float] | None, models: int) -> list[float]:
     if not all(map(math.isfinite, weights)):
         raise UsageError(f"the weights are {', '.join(f'{w:g}' for w in weights)}, expected finite numbers")
     total = sum(weights)
-    if abs(total - 1) > NEAR:
+    if abs(total - 1) > NEAR and not any_sum:
         raise UsageError(f"the weights add up to {total:g}, expected 1", hint=_next(weights))
     return weights
 

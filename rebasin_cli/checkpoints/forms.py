@@ -65,7 +65,8 @@ _KINDS = (
         "adapter",
         "factors of what is added to a base model's weights",
         "Merge each adapter into its base first (with peft: model.merge_and_unload(), then "
-        "save_pretrained), and merge the models that this gives",
+        "save_pretrained), and merge the models that this gives. LoRA alone (with adapter_config.json, "
+        "or lora_up and lora_down) is averaged as what it adds: rebasin average A/ B/ -o merged/",
     ),
     Kind(
         "parametrization",

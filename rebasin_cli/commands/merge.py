@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from ..session.subjects import (
     Scoring,
     Subjects,
 )
-from .merging import aligned, curved, plain, soups
+from .merging import adapters, aligned, curved, plain, soups
 from .merging.average import Average, Averaging, Mean
 from .verbs import search
 from .verbs.outputs import Output, check_outputs, output_of
@@ -111,11 +111,14 @@ class MergeResult(Result):
 
     With a search: `spec`, `match`, `proof` and `times` (seconds). On a curve: its `curve` and the point `at`.
     An average of models as they are: its weights, how many tensors were averaged, which were `copied` and
-    why, which `heads` and `extra` tensors were treated how, which were `left_out`. A soup: the models in it,
-    its loss on so many `samples` and that of the best single model, all `tries`, each with its metrics, and
-    what was `measured`. Last what was repaired in how many norms or layers, which were `left` and why,
-    `held_out_loss` where a repair was chosen, `held_out` where that was by a metric, the `temperature` that
-    was baked in.
+    why, which `heads` and `extra` tensors were treated how, which were `left_out`. Of adapters: how many
+    modules they adapt; the largest sum of their ranks (`summed_rank`), the largest `rank` that was written,
+    the `ranks` of all modules; `relative_error`, ‖written − sum‖ / ‖sum‖ of all modules together in the
+    Frobenius norm, with the rounding to what is stored, and that of the `worst` modules. A soup: the models
+    in it, its loss on so many `samples` and that of the best single model, all `tries`, each with its
+    metrics, and what was `measured`. Last what was repaired in how many norms or layers, which were `left`
+    and why, `held_out_loss` where a repair was chosen, `held_out` where that was by a metric, the
+    `temperature` that was baked in.
     """
 
     written: list[str]
@@ -130,6 +133,12 @@ class MergeResult(Result):
     interpolation: str | Unset = UNSET
     weights: Mapping[str, float] | list[float] | Unset = UNSET
     averaged_tensors: int | Unset = UNSET
+    adapted_modules: int | Unset = UNSET
+    summed_rank: int | Unset = UNSET
+    rank: int | Unset = UNSET
+    relative_error: float | Unset = UNSET
+    worst: Mapping[str, float] | Unset = UNSET
+    ranks: Mapping[str, int] | Unset = field(default=UNSET, metadata=IN_JSON_ONLY)
     schedule: str | Unset = UNSET
     copied: Mapping[str, str] | Unset = UNSET
     heads: Mapping[str, str] | Unset = UNSET
@@ -164,12 +173,21 @@ def merged(
 ) -> MergeResult | Plan:
     """One model of several. Of models as they are it is the same file whichever command makes it."""
     paths, mean = of(asked, Average, weights=parse(asked.weights)).in_order(models)
-    mean.check(len(paths))
-    curved.check(mean, subjects.search, len(paths))
-    output = mean.placed(output, paths)
+    of_adapters = adapters.asked(paths)
+    if of_adapters:
+        output = adapters.placed_output(output, paths, mean.base)
+    else:
+        mean.check(len(paths))
+        curved.check(mean, subjects.search, len(paths))
+        output = mean.placed(output, paths)
     session = Session("merge", paths, listener, subjects, perm=mean.perm, curves=filter(None, [mean.curve]))
     reads = session.reads.and_files([mean.curve, *mean.sources()])
-    check_outputs(output, reads, as_torch=True)
+    if of_adapters:
+        reads = replace(reads, models=(*reads.models, *([mean.base] if mean.base else [])))
+        mean = adapters.check(session, mean, output)
+    check_outputs(output, reads, as_torch=not of_adapters or mean.base is not None)
+    if of_adapters:
+        return _result(session, output, adapters.merge(session, output, mean), mean.base)
     search.check(session, output, or_none=True)
     way = _way(session, mean)
     if session.chosen_by != "loss" and way in (plain.merge, soups.merge):
@@ -177,8 +195,13 @@ def merged(
         raise UsageError(
             f"--choose {session.asked.data.choose}: {by}", hint="Leave it out, or align: --method auto"
         )
-    done = way(session, output, mean)
-    done = attested(session, output, done, copied=mean.copy_from)
+    return _result(session, output, way(session, output, mean), mean.copy_from)
+
+
+def _result(
+    session: Session, output: Output, done: dict[str, Any], copied: Path | None
+) -> MergeResult | Plan:
+    done = attested(session, output, done, copied=copied)
     return Plan(done) if output.dry_run else MergeResult(**done)
 
 

@@ -10,6 +10,7 @@ from ...averages import weights as schedules
 from ...averages.mixing import check_interpolation
 from ...averages.parts import check_choices
 from ...averages.weights import checked
+from ...checkpoints.adapters import CONFIG
 from ...errors import UsageError, unknown
 from ...registry.options import PLAIN, READS, option
 from ...session.asked import of_model
@@ -98,6 +99,22 @@ class AsTheyAre(Mean):
         kind="extra",
         role=PLAIN,
     )
+    rank: str | None = option(
+        None,
+        "Of adapters: the rank of what is written, the best one, or the share of the sum's energy that it "
+        "keeps (0.99); full if left out.",
+        metavar="N|SHARE|full",
+        kind="rank",
+        role=PLAIN,
+    )
+    base: Path | None = option(
+        None,
+        "Of adapters: the model that they were trained on. average writes it with their sum in it, apply "
+        "reads the places of its units.",
+        metavar="MODEL",
+        role=READS,
+        everywhere=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +170,11 @@ class Average(Averaging, AsTheyAre):
 
     def check(self, models: int) -> None:
         """Raise UsageError for what so many models cannot be averaged like."""
+        if self.rank is not None or self.base is not None:
+            raise UsageError(
+                f"{'--base' if self.rank is None else '--rank'} is for adapters, and none of these is one",
+                hint=f"An adapter is a folder with {CONFIG}, or a file of lora_up and lora_down alone",
+            )
         if models < 2:
             raise UsageError(
                 "merging takes at least two models", hint="rebasin merge A B … or rebasin average A B …"
@@ -207,8 +229,8 @@ class Average(Averaging, AsTheyAre):
             )
 
     def sources(self) -> list[Path]:
-        """The files of the model that is copied from, beside those that are averaged."""
-        return [] if self.copy_from is None else of_model(self.copy_from)
+        """The files of the models that are read beside those that are averaged."""
+        return [file for model in (self.copy_from, self.base) if model for file in of_model(model)]
 
     def placed(self, output: Output, models: Sequence[Path]) -> Output:
         """The output, in a folder as the first model's where a folder was named. Raises UsageError."""

@@ -168,6 +168,7 @@ def check_outputs(
     check_files(attest, inputs, force=output.force)
     if output.folder is not None and not output.folder.exists():
         destination.check_report_folder(output.folder)
+        files.check_output(output.path, inputs, weights=True)  # a new folder may lie in one that is read
         return
     if output.distributed:
         destination.check_distributed(output.path, force=output.force, inputs=inputs)

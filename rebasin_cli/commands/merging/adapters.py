@@ -1,0 +1,464 @@
+"""Adapters of low rank averaged as what they add to their base: no mean of factors, no full matrix."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...averages.kinship import equal_values
+from ...averages.low_rank import Best, Factors, Rank, best, distance, joined
+from ...averages.weights import checked
+from ...checkpoints import adapters as files
+from ...checkpoints import configuration, destination
+from ...checkpoints.adapters import Adapter, Module
+from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.tensors import LazyTensors, plan_of
+from ...errors import CheckpointError, SpecError, UsageError
+from ...runtime.text import some
+from ...session.models import open_models, tell_notes
+from ...session.session import Session
+from ..verbs import provenance
+from ..verbs.folders import placed
+from ..verbs.outputs import Output, write_as_planned
+from .average import Average
+
+WORST = 3  # modules that are told
+TIED = ("embed", "lm_head", "wte", "shared")  # parts of names of what networks use twice
+FLAT = re.compile(r"lora_[a-z0-9]+_")  # before a module's name where its dots are underscores
+
+
+def asked(paths: Sequence[Path]) -> bool:
+    """Whether one of these is an adapter: then all have to be."""
+    return any(map(files.is_adapter, paths))
+
+
+def check(session: Session, mean: Average, output: Output) -> Average:
+    """The same with a weight for every adapter. Raises UsageError for what is asked of full models alone."""
+    asked, weights = session.asked, checked(mean.numbers, len(session.paths), any_sum=True)
+    given: dict[str, Any] = {
+        "--heads": mean.heads,
+        "--soup": mean.soup,
+        "--perm": mean.perm,
+        "--curve": mean.curve,
+        "--copy-from": mean.copy_from,
+        "--ignore": mean.ignore,
+        "--extra": mean.extra != "error",
+        "--interpolation": mean.interpolation != "linear",
+        "--data": asked.data.data,
+        "--net": asked.network.net,
+        "--spec": asked.loading.spec,
+        "--repair": asked.repair.repair not in ("auto", "none"),
+        "--new-bias": asked.repair.new_bias,
+        "--bake-temperature": asked.repair.bake_temperature,
+        "--resume": output.resume,
+        "--copy-files": mean.copy_files and mean.base is None,
+        "--out-shard-size": output.shard_size and mean.base is None,
+        "--rank": mean.rank and mean.base is not None,
+    }
+    if session.asked.search.method != "none":
+        raise UsageError(
+            f"--method {session.asked.search.method}: adapters have no units of their own to match",
+            hint="Average what they add to their base: rebasin average A/ B/ -o merged/",
+        )
+    if unfit := [option for option, there in given.items() if there]:
+        of = "a model with adapters in it" if mean.base else "adapters"
+        raise UsageError(f"{', '.join(unfit)}: not for {of}", hint="Leave it out")
+    return replace(mean, weights=weights)
+
+
+def placed_output(output: Output, paths: Sequence[Path], base: Path | None) -> Output:
+    """Where the adapter, or the model, is written. Raises UsageError for a peft adapter in a file."""
+    if base is not None:
+        return placed(output, base)
+    if all(files.config_beside(path) is None for path in paths):
+        return output if output.folder is None else replace(output, path=output.folder / paths[0].name)
+    folder = output.folder or output.path
+    if output.folder is None and folder.suffix:
+        raise UsageError(
+            f"{folder}: an adapter is a folder, with {files.CONFIG} beside its weights",
+            hint=f"Name one: -o {folder.with_suffix('')}/",
+        )
+    # its content is made later: that it will be there is checked now
+    return replace(output, folder=folder, path=folder / files.WEIGHTS, copies={files.CONFIG: b""})
+
+
+def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
+    """Average adapters and write one, or their base with the sum; what was done, as values.
+
+    Raises SpecError where they are more than factors, or not of one base, CheckpointError for values that are
+    no numbers, UsageError for sums beyond float64.
+    """
+    weights, rank = checked(mean.numbers, len(session.paths), any_sum=True), Rank.parse(mean.rank)
+    adapters = opened(session.paths, session.opened, skip=session.asked.data.skip_checks)
+    base = None if mean.base is None else _base(session, mean.base, adapters)
+    for adapter in adapters:
+        tell_notes(adapter.path, adapter.weights, session.say)
+        adapter.weights.look(name=str(adapter.path))
+    session.say(f"weights: {some([f'{a.path} {w:.4g}' for a, w in zip(adapters, weights, strict=True)], 20)}")
+    options: dict[str, Any] = {"weights": weights, "rank": mean.rank or "full"}
+    account: dict[str, Any] = {
+        "models": len(adapters),
+        "method": "none",
+        "weights": {str(a.path): round(w, 6) for a, w in zip(adapters, weights, strict=True)},
+    }
+    if len(account["weights"]) < len(adapters):
+        account["weights"] = [round(weight, 6) for weight in weights]
+    names = [*dict.fromkeys(name for adapter in adapters for name in adapter.modules)]
+    account["adapted_modules"] = len(names)
+    if base is not None:
+        tensors = _onto(base, adapters, weights)
+        around, models = base.model, [base.model, *(adapter.weights for adapter in adapters)]
+        options |= {"base": base.model.digest()}
+    else:
+        dtype = output.dtype
+        tensors, found = _summed(adapters, weights, rank, names, dtype, session)
+        around, models = adapters[0].weights, [adapter.weights for adapter in adapters]
+        account |= found
+        if adapters[0].config is not None:
+            config = files.config_of(adapters, found["ranks"])
+            output = replace(output, copies={files.CONFIG: config})
+        output = replace(output, dtype=None)  # which the factors have already
+    size = sum(math.prod(shape) * tensors.dtypes[name].itemsize for name, shape in tensors.shapes.items())
+    if output.dry_run:
+        return account | {"written_bytes": size}
+    meta = provenance.describe(
+        "merge", models, None, method="none", seed=session.seed, options=options, like=models[:1]
+    )
+    if output.folder is None:
+        destination.check_space(output.path.parent, size)
+    written = write_as_planned(output, tensors, meta, around=around, say=session.say)
+    return {"written": written} | account
+
+
+# -------------------------------------------------------------------------------------- what is put together
+
+
+def opened(paths: Sequence[Path], models: Sequence[Checkpoint], *, skip: bool) -> list[Adapter]:
+    """The adapters that these models are, all of one base, unless it is to `skip` that.
+
+    Raises SpecError with all that makes them more than factors of low rank that can be added.
+    """
+    adapters, problems = [], []
+    for path, weights in zip(paths, models, strict=True):
+        if not files.is_adapter(path):
+            problems.append(f"{path}  is a model, no adapter: add adapters to it with --base {path}")
+            continue
+        adapter, wrong = files.read(weights)
+        adapters.append(adapter)
+        problems += [f"{path}  {problem}" for problem in wrong]
+    first = adapters[0]
+    for other in adapters[1:]:
+        if other.form != first.form:
+            problems.append(f"{other.path}  is {other.form}, {first.path} is {first.form}")
+        elif not skip:
+            problems += _other_base(first, other)
+        problems += _other_shapes(first, other)
+        for name in dict.fromkeys((*first.whole, *other.whole)):
+            if not (name in first.weights and name in other.weights):
+                problems.append(f"{name}  is saved whole in one of {first.path} and {other.path} alone")
+            elif not _same(first.weights, other.weights, name):
+                problems.append(
+                    f"{name}  is saved whole, with other values in {other.path} than {first.path}"
+                )
+    if problems:
+        error = SpecError(
+            "these adapters cannot be averaged as factors of low rank"
+            if len(paths) > 1
+            else "this adapter is more than factors of low rank",
+            problems=problems,
+            hint="Merge each into its base (with peft: model.merge_and_unload()), and average what that is",
+        )
+        error.most = 40
+        raise error
+    return adapters
+
+
+def _other_base(first: Adapter, other: Adapter) -> list[str]:
+    """What two configurations say of their bases that differs; what one does not say is no difference."""
+    told = []
+    for key in ("base_model_name_or_path", "revision", "layer_replication"):
+        one, two = ((adapter.config or {}).get(key) for adapter in (first, other))
+        if one and two and one != two:
+            told.append(f"{key}  is {one} in {first.path}, {two} in {other.path} (one model? --skip-checks)")
+    return told
+
+
+def _other_shapes(first: Adapter, other: Adapter) -> list[str]:
+    told = []
+    for name in first.modules.keys() & other.modules.keys():
+        shapes = [_shape(adapter, adapter.modules[name]) for adapter in (first, other)]
+        kinds = [adapter.modules[name].embedding for adapter in (first, other)]
+        if shapes[0] != shapes[1] or kinds[0] != kinds[1]:
+            one, two = ("×".join(map(str, shape)) for shape in shapes)
+            told.append(f"{name}  adapts {one} in {first.path}, {two} in {other.path}")
+    return sorted(told)
+
+
+def _shape(adapter: Adapter, module: Module) -> tuple[int, ...]:
+    """Of the product: what the module puts out, what it reads, and its kernel."""
+    return (adapter.weights.shapes[module.up][0], *adapter.weights.shapes[module.down][1:])
+
+
+def _same(one: Checkpoint, other: Checkpoint, name: str) -> bool:
+    alike = one.shapes[name] == other.shapes[name] and one.dtypes[name] == other.dtypes[name]
+    return alike and equal_values(one[name], other[name])
+
+
+def _parts(adapters: Sequence[Adapter], weights: Sequence[float], name: str) -> tuple[Factors, int]:
+    """The sum of all that adapters add to a module, as one pair of factors, and the sum of the ranks."""
+    having = [(a, w) for a, w in zip(adapters, weights, strict=True) if name in a.modules]
+    factors = joined([a.modules[name].factors(a.weights) for a, _ in having], [w for _, w in having])
+    return factors, factors[0].shape[1]
+
+
+# ----------------------------------------------------------------------------------------------- one adapter
+
+
+def _summed(
+    adapters: Sequence[Adapter],
+    weights: Sequence[float],
+    rank: Rank,
+    names: Sequence[str],
+    dtype: torch.dtype | None,
+    session: Session,
+) -> tuple[LazyTensors, dict[str, Any]]:
+    """The tensors of one adapter, held, and what is to be told of them."""
+    made: dict[str, Tensor] = {}
+    sizes: dict[str, float] = {}
+    errors: dict[str, float] = {}
+    ranks: dict[str, int] = {}
+    largest = 0
+    alphas = any(module.alpha for adapter in adapters for module in adapter.modules.values())
+    for k, name in enumerate(names, start=1):
+        owner = next(adapter for adapter in adapters if name in adapter.modules)
+        module = owner.modules[name]
+        factors, summed = _parts(adapters, weights, name)
+        largest = max(largest, summed)
+        try:
+            found = best(factors, rank)
+        except OverflowError:
+            raise UsageError(f"{name}: the weighted sum is beyond the range of float64") from None
+        tensors = _stored(owner, module, found, dtype)
+        made |= tensors
+        rounded = tensors[module.up].double().flatten(1), tensors[module.down].double().flatten(1)
+        sizes[name], ranks[name], errors[name] = found.size, found.rank, distance(rounded, factors)
+        if alphas:
+            stem = module.down[: module.down.rindex(".lora")]
+            made[stem + files.ALPHA] = torch.tensor(float(found.rank))
+        session.listener.step("adapters", k, len(names), name)
+    for name in adapters[0].whole:
+        made[name] = adapters[0].weights[name]
+    whole = math.hypot(*sizes.values())
+    relative = {name: _over(error, sizes[name]) for name, error in errors.items()}
+    worst = sorted(relative, key=lambda name: -relative[name])[:WORST]
+    plan = plan_of(made)
+    tensors_of = LazyTensors(
+        {name: shape for name, (_, shape) in plan.items()},
+        {name: dtype for name, (dtype, _) in plan.items()},
+        made.__getitem__,
+    )
+    return tensors_of, {
+        "summed_rank": largest,
+        "rank": max(ranks.values()),
+        "relative_error": _over(math.hypot(*errors.values()), whole),
+        "worst": {name: relative[name] for name in worst},
+        "ranks": ranks,
+    }
+
+
+def _over(error: float, size: float) -> float:
+    return error / size if size else 0.0
+
+
+def _stored(adapter: Adapter, module: Module, found: Best, dtype: torch.dtype | None) -> dict[str, Tensor]:
+    """The factors as an adapter has them: its names, its dtypes unless one is asked for, its kernels."""
+    up, down = found.factors
+    shapes, dtypes = adapter.weights.shapes, adapter.weights.dtypes
+    tensors = {
+        module.down: down.reshape(found.rank, *shapes[module.down][1:]),
+        module.up: up.reshape(len(up), found.rank, *shapes[module.up][2:]),
+    }
+    stored = {}
+    for name, tensor in tensors.items():
+        stored[name] = tensor.to(dtype or dtypes[name])
+        if not bool(stored[name].isfinite().all()):
+            told = str(dtype or dtypes[name]).removeprefix("torch.")
+            raise UsageError(
+                f"{name} would hold more than {told} does",
+                hint="Choose --out-dtype float64, or smaller weights",
+            )
+    return stored
+
+
+# -------------------------------------------------------------------------------------------- the full model
+
+
+@dataclass(frozen=True)
+class Base:
+    """The model that adapters are of: of each module the `names` of its weight, and whether it is `turned`.
+
+    A turned weight is stored as (inputs, outputs): embeddings, and layers of `fan_in_fan_out`.
+    """
+
+    model: Checkpoint
+    names: Mapping[str, str]
+    turned: frozenset[str]
+
+
+def _base(session: Session, path: Path, adapters: Sequence[Adapter]) -> Base:
+    """The base, opened and held against the adapters, whose sum will be added to it."""
+    (model,) = open_models([path], session.asked.loading, session.say)
+    check_base(path)
+    tell_notes(path, model, session.say)
+    found = of_base(model, adapters, added=True)
+    model.look(name=str(path))
+    return found
+
+
+def check_base(path: Path) -> None:
+    """Raise UsageError for a base that is an adapter."""
+    if files.is_adapter(path):
+        raise UsageError(f"--base {path} is an adapter itself", hint="Name the model that adapters are of")
+
+
+def of_base(model: Checkpoint, adapters: Sequence[Adapter], *, added: bool) -> Base:
+    """Where the weights of adapted modules are in their base, and how they lie.
+
+    Raises SpecError where a module has no weight that fits; and where the product is to be `added`, for what
+    cannot take it: quantised numbers, a tensor that the network reads in two places, a module saved whole.
+    """
+    modules = {name: (a, module) for a in reversed(adapters) for name, module in a.modules.items()}
+    names, problems, turned = names_in(model, [*modules]), [], set()
+    problems += [f"{name}  is no module with a weight" for name in modules if name not in names]
+    problems += [
+        f"{name}  is saved whole, beside factors"
+        for name in (adapters[0].whole if added else ())
+        if not _is_its_own(model, adapters[0], name)
+    ]
+    straight = []
+    flags = {bool((adapter.config or {}).get("fan_in_fan_out")) for adapter in adapters}
+    square = []
+    for name, stored in names.items():
+        shape, module = _shape(*modules[name]), modules[name][1]
+        dtype = model.dtypes[stored]
+        if added and (dtype.itemsize == 1 or not dtype.is_floating_point):
+            problems.append(f"{name}  {stored} is {str(dtype).removeprefix('torch.')}, quantised or packed")
+        elif added and _is_tied(model, stored):
+            problems.append(f"{name}  {stored} is used twice in the base, and adapted in one of its places")
+        elif module.embedding or len(shape) > 2:
+            wanted = shape[::-1] if module.embedding else shape
+            turned |= {name} if module.embedding else set()
+            if model.shapes[stored] != wanted:
+                problems.append(f"{name}  {_unequal(shape, model.shapes[stored])}")
+        elif shape[0] == shape[1] and model.shapes[stored] == shape:
+            square.append(name)
+        elif model.shapes[stored] == shape:
+            straight.append(name)
+        elif model.shapes[stored] == shape[::-1]:
+            turned.add(name)
+        else:
+            problems.append(f"{name}  {_unequal(shape, model.shapes[stored])}")
+    lying = {name for name in turned if not modules[name][1].embedding}
+    if square and (len(flags) > 1 or (straight if True in flags else lying)):
+        problems.append(
+            f"{square[0]}  is square, and fan_in_fan_out does not say how it lies: other layers contradict it"
+        )
+    turned |= {*square} if True in flags else set()
+    if problems:
+        raise SpecError(
+            f"{model.path} is not the base of {some([str(a.path) for a in adapters], WORST)}",
+            problems=problems,
+            hint="Name the model that they were trained on, with all its modules",
+        )
+    return Base(model, names, frozenset(turned))
+
+
+def stored_whole(model: Checkpoint, name: str) -> str | None:
+    """The tensor of the base that one replaces which was saved whole."""
+    module, _, last = name.removeprefix(files.PREFIX).replace(".base_layer", "").rpartition(".")
+    weight = names_in(model, [module]).get(module, "")
+    found = weight.removesuffix("weight") + last
+    return found if found in model else None
+
+
+def _is_its_own(model: Checkpoint, adapter: Adapter, name: str) -> bool:
+    """Whether a tensor that was saved with an adapter is the base's, as peft saves embeddings."""
+    stored = stored_whole(model, name)
+    if stored is None or model.shapes[stored] != adapter.weights.shapes[name]:
+        return False
+    return torch.equal(model[stored].double(), adapter.weights[name].double())
+
+
+def _unequal(shape: Sequence[int], other: Sequence[int]) -> str:
+    return f"adapts {'×'.join(map(str, shape))}, the base has {'×'.join(map(str, other))}"
+
+
+def _is_tied(model: Checkpoint, name: str) -> bool:
+    """Whether a network reads this tensor in two places, as far as the file and its configuration tell."""
+    if any(name in group for group in model.tied):
+        return True
+    config = configuration.beside(model.path) or {}
+    return config.get("tie_word_embeddings") is True and any(part in name for part in TIED)
+
+
+def names_in(model: Checkpoint, modules: Sequence[str]) -> dict[str, str]:
+    """The tensor of each module's weight, by names that are the same, but for one prefix of all.
+
+    Modules that have none are left out.
+    """
+    stems = {name.removesuffix(".weight"): name for name in model if name.endswith(".weight")}
+    ways: list[Mapping[str, str]] = [stems]
+    if modules:
+        one = modules[0]
+        flat: dict[str, list[str]] = {}
+        for stem in stems:
+            flat.setdefault(stem.replace(".", "_"), []).append(stem)
+        for cut in {found[0] for found in map(FLAT.match, modules) if found}:  # sd-scripts
+            ways.append({cut + short: stems[its[0]] for short, its in flat.items() if len(its) == 1})
+        for stem in stems:
+            if stem.endswith(f".{one}"):
+                before = stem.removesuffix(one)
+                ways.append({s.removeprefix(before): n for s, n in stems.items() if s.startswith(before)})
+            elif one.endswith(f".{stem}"):
+                before = one.removesuffix(stem)
+                ways.append({before + s: n for s, n in stems.items()})
+    found = [{name: way[name] for name in modules if name in way} for way in ways]
+    return max(found, key=len)
+
+
+def _onto(base: Base, adapters: Sequence[Adapter], weights: Sequence[float]) -> LazyTensors:
+    """The base with all that the adapters add, in float64 where anything is; rounded where it is written."""
+    module_of = {stored: name for name, stored in base.names.items()}
+    kept: dict[str, Factors] = {}
+
+    def factors(name: str) -> Factors:
+        """As the weight lies, rows first; of the last module alone."""
+        if name not in kept:
+            kept.clear()
+            up, down = _parts(adapters, weights, name)[0]
+            kept[name] = (down.mT, up.mT) if name in base.turned else (up, down)
+        return kept[name]
+
+    def added(stored: str, tensor: Tensor, rows: slice) -> Tensor:
+        if stored not in module_of:
+            return tensor
+        first, second = factors(module_of[stored])
+        delta = first[rows] @ second
+        if not bool(delta.isfinite().all()):
+            raise CheckpointError(f"{stored}: what the adapters add is beyond the range of float64")
+        return tensor.double() + delta.reshape(tensor.shape)
+
+    model = base.model
+    return LazyTensors(
+        model.shapes,
+        model.dtypes,
+        lambda name: added(name, model[name], slice(None)),
+        lambda name, start, stop: added(name, model.rows(name, start, stop), slice(start, stop)),
+    )
