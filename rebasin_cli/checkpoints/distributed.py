@@ -119,6 +119,7 @@ class DistributedFolder:
         self._files: dict[str, StoredFile] = {}
         self._of_safetensors: dict[str, dict[str, Entry]] = {}
         self._pieces: dict[tuple[str, _Item], Piece | Tensor] = {}
+        self._alike: dict[tuple[bytes, str, int], Piece] = {}  # by pickle and record, from its first byte on
         self._last: tuple[_Item, Tensor] | None = None  # does not lie row by row, and is asked for in parts
         self._check()
 
@@ -169,7 +170,7 @@ class DistributedFolder:
                 entry = self._of_safetensors[item.file].get(its.name)
                 found: Piece | Tensor | None = entry and Piece(entry.start, entry.dtype, entry.shape)
             else:
-                found = _of_torch(self.folder / item.file, item)
+                found = self._of_torch(self.folder / item.file, item)
             what = None if found is None else (found.dtype, tuple(found.shape))
             if what != (its.dtype, item.sizes) or found is None:
                 told = "no tensor" if what is None else f"{what[0]} of shape {list(what[1])}"
@@ -180,6 +181,22 @@ class DistributedFolder:
                 )
             self._pieces[its.name, item] = found
         return self._pieces[its.name, item]
+
+    def _of_torch(self, path: Path, item: _Item) -> Piece | Tensor | None:
+        """Where the values of an item of torch.save lie. Many have the same pickle, which is read once."""
+        pickled, records, same = check_zip(path, (item.start, item.length))
+        if pickled[1] > MAX_PICKLE or len(records) != 1 or not same:
+            return _of_pickle(path, item, pickled, records, same)
+        ((key, (start, size)),) = records.items()
+        with files.opened(path) as file:
+            file.seek(pickled[0])
+            alike = file.read(pickled[1]), key, size
+        if alike not in self._alike:
+            found = _of_pickle(path, item, pickled, records, same)
+            if not isinstance(found, Piece):
+                return found
+            self._alike[alike] = found._replace(start=found.start - start)
+        return self._alike[alike]._replace(start=self._alike[alike].start + start)
 
     def _check(self) -> None:
         """Open every file that is needed, and look that it holds all that is said to be in it."""
@@ -429,9 +446,10 @@ def _check_tiling(name: str, shape: tuple[int, ...], items: Sequence[_Item]) -> 
         taken[cut] = True
 
 
-def _of_torch(path: Path, item: _Item) -> Piece | Tensor | None:
+def _of_pickle(
+    path: Path, item: _Item, pickled: tuple[int, int], records: dict[str, tuple[int, int]], same: bool
+) -> Piece | Tensor | None:
     """Where the values of an item of torch.save lie; the values where their bytes are in another order."""
-    pickled, records, same = check_zip(path, (item.start, item.length))
     if pickled[1] > MAX_PICKLE:
         raise CheckpointError(f"{path}: byte {item.start:,} is no single tensor", hint=COPY_AGAIN)
     storages = Mapped(path, pickled, records, same)
