@@ -151,7 +151,7 @@ def matchable(
         left |= {name: "too large to be matched" for name in matrices if name not in chosen}
         matrices, vectors = chosen, []
         used = {word for name in chosen for axis in plain.tensors[name] for word in words_of(axis)}
-        used |= {plain.within[word].word for word in used if word in plain.within} - {None}
+        used |= {outer for word in used if word in plain.within and (outer := plain.within[word].word)}
         words = {word: size for word, size in plain.words.items() if word in used}
         within = {word: block for word, block in plain.within.items() if word in used}
         plain = dataclasses.replace(plain, words=words, within=within)
