@@ -1,6 +1,6 @@
-"""Distillation by the mean square of what outputs lack, against the divergence of distributions.
+"""Distillation by the mean square of what outputs lack, by the divergence of distributions, and by both.
 
-Pairs are merged by weights, refitted and distilled on up to 10,000 training samples, by both recipes: the
+Pairs are merged by weights, refitted and distilled on up to 10,000 training samples, by each recipe: the
 test loss of the merge in nats, its accuracy, 0–1, and the processor seconds of one thread; "refit" where
 training came no nearer than that. Without arguments three pairs of four networks are trained: two by Adam on
 digits, one by SGD without momentum on digits, and one on text, whose logits are (N, T, characters).
@@ -26,7 +26,6 @@ from rebasin_cli.networks.evaluation import evaluate
 from rebasin_cli.repair import Repairs, ensemble
 from rebasin_cli.repair.options import DISTILL_SAMPLES, REFIT_BATCH
 
-SQUARE = ensemble.Ensemble.loss
 MLP = """tensors:
   1.weight: "a ."
   1.bias: "a"
@@ -67,14 +66,12 @@ class Text(nn.Module):
         return self.head(self.inner(seen).relu())
 
 
-def divergence(self, network, inputs, targets):
-    """KL of the distribution of the mean logits from the network's."""
-    (given,), (wanted,) = self._answers(network, inputs), targets
-    given, wanted = (one.log_softmax(-1).flatten(0, -2) for one in (given, wanted))
-    return F.kl_div(given, wanted, reduction="batchmean", log_target=True)
-
-
-RECIPES = {"mean square": SQUARE, "divergence": divergence}
+LACKING = ensemble.Ensemble._lacking
+RECIPES = {
+    "mean square": lambda lacking: lacking[:1],
+    "divergence": lambda lacking: lacking[-1:],
+    "both": lambda lacking: lacking,
+}
 
 
 def mlp():
@@ -118,8 +115,8 @@ def row(name, network, models, spec, train, test):
     for tensors in (*models, mean):
         found = evaluate(networks.load(network, tensors), test)
         cells.append(f"{found.loss:.4f} {found.accuracy:.4f}")
-    for loss in RECIPES.values():
-        ensemble.Ensemble.loss = loss
+    for recipe in RECIPES.values():
+        ensemble.Ensemble._lacking = lambda *asked, recipe=recipe: recipe(LACKING(*asked))
         networks.load(network, mean)
         began = time.process_time()
         done = Repairs("distill", aligned, train).apply(network, [0.5, 0.5])
@@ -136,7 +133,7 @@ def main():
     parser.add_argument("--data", default="digits")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"| pair | first | second | merged | {' | '.join(RECIPES)} |\n|---|---|---|---|---|---|")
+    print(f"| pair | first | second | merged | {' | '.join(RECIPES)} |\n|---|---|---|---|---|---|---|")
     for pair in asked.pairs:
         its = Pair(pair, asked.data, "cpu")
         train = its.train.subset(DISTILL_SAMPLES, 0).with_batch_size(REFIT_BATCH)

@@ -2,7 +2,8 @@
 
 A refit fits layer by layer, and what one layer misses the next ones can only pass on. So all weights are
 trained together afterwards, on the same kind of samples: the targets are the weighted mean of the endpoints'
-outputs, the loss is the mean square of what is missing.
+outputs, the loss is the mean square of what is missing. Of logits of classes the divergence of distributions
+is added, both in parts of what they were before (docs/decisions/0073).
 
 Hinton et al. 2015, arXiv:1503.02531, with several teachers and their outputs in place of probabilities.
 """
@@ -67,7 +68,7 @@ def distill(
     with on_one_thread(), seeded(0, "distillation", str(device)):
         own = duplicate(network).float().to(device)
         samples = Ensemble([holding(own, end) for end in endpoints], shares, batches, output, memory, device)
-        missing = samples.missing(own)
+        missing = samples.begin(own)
         if not math.isfinite(missing):
             raise CheckpointError(
                 "the outputs of the merged models hold NaN or infinite values",

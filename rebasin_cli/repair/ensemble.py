@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from .. import networks
 from ..datasets.batches import checked, describe, part_of, tensors_in, to_device
 from ..errors import DataError, NetworkError
-from ..networks.classes import cross_entropies, divergences, logits_of
+from ..networks.classes import cross_entropies, divergences, logits_of, turned
 from ..networks.layout import in_parts
 from ..networks.returned import leaves_of
 from ..networks.running import evaluating, fed, needs_two, returned
@@ -22,6 +22,7 @@ from ..networks.state import duplicate
 from ..types import Batches
 from .options import STEP
 
+LEAST = 1e-6  # nats: a smaller divergence is rounding
 MEMORY = 1 << 28  # bytes of targets that are kept; what is beyond is computed again
 
 Step = tuple[Any, tuple[Tensor, ...]]  # some inputs and their targets
@@ -30,7 +31,8 @@ Step = tuple[Any, tuple[Tensor, ...]]  # some inputs and their targets
 class Ensemble:
     """Inputs and the weighted mean of the teachers' outputs on them, step by step, in the order of batches.
 
-    Targets beyond `memory` bytes are computed at every pass. Labels are not looked at.
+    Targets beyond `memory` bytes are computed at every pass. Labels are looked at for their shape alone:
+    where they are numbers of classes, it tells the axis of logits.
     """
 
     def __init__(
@@ -47,17 +49,21 @@ class Ensemble:
         self.normed = bool(networks.running_norms(teachers[0]))
         self.known: list[tuple[Tensor, ...]] = []
         self.steps = self.count = self.passes = 0
+        self.axis: int | None = None  # of the classes, where outputs are logits
+        self.starts: tuple[float, ...] = (1.0,)
 
     def __iter__(self) -> Iterator[Step]:
         self.passes += 1
         self.steps = self.count = 0
-        for inputs, _ in checked(self.batches):
+        for inputs, labels in checked(self.batches):
             size = max((len(tensor) for tensor in tensors_in(inputs) if tensor.ndim), default=1)
             self.count += size
             for begun in range(0, size, STEP):
                 if self.normed and size - begun == 1:  # such norms take no single sample
                     continue
                 part = fed(self.teachers[0], part_of(inputs, begun, begun + STEP), self.device)
+                if self.passes == 1 and not self.steps:
+                    self.axis = self._axis(part, part_of(labels, begun, begun + STEP))
                 yield part, self._targets(part)
                 self.steps += 1
         if not self.steps:
@@ -91,18 +97,49 @@ class Ensemble:
             raise NetworkError(f"the network returns {describe(found)}; expected tensors of numbers")
         return answers
 
+    def _axis(self, inputs: Any, labels: Any) -> int | None:
+        """The axis of the classes, where all that the network returns are logits of these labels."""
+        with torch.no_grad():
+            found = returned(self.teachers[0], inputs, output=self.output)
+        if not isinstance(found, Tensor) or not isinstance(labels, Tensor) or labels.dtype != torch.int64:
+            return None
+        logits = turned(found, labels)
+        fits = logits.ndim > 1 and logits.shape[:1] + logits.shape[2:] == labels.shape
+        return (1 if logits is found else -1) if fits else None
+
+    def begin(self, network: nn.Module) -> float:
+        """From now on `loss` is in parts of what the network lacks now: that in sum, one of each kind.
+
+        Of logits the divergence of distributions is the second kind, where there is any.
+        """
+        with evaluating(network), torch.no_grad():
+            lost = [[one.item() for one in self._lacking(network, *step)] for step in self]
+        every = [sum(kind) / len(lost) for kind in zip(*lost, strict=True)]
+        self.starts = (every[0] or 1.0, *(math.inf if one < LEAST else one for one in every[1:]))
+        return sum(one / start for one, start in zip(every, self.starts, strict=True))
+
     def missing(self, network: nn.Module) -> float:
-        """The mean square of what the network's outputs lack of the targets."""
+        """The mean square of what the network's outputs lack of the targets; after `begin`, `loss`."""
         with evaluating(network), torch.no_grad():
             lost = [self.loss(network, *step).item() for step in self]
         return sum(lost) / len(lost)
 
     def loss(self, network: nn.Module, inputs: Any, targets: tuple[Tensor, ...]) -> Tensor:
-        """The mean square of what is missing, over all numbers of all outputs."""
-        pairs = list(zip(self._answers(network, inputs), targets, strict=True))
+        """The mean square of what is missing, over all numbers of all outputs; more after `begin`."""
+        lacking = zip(self._lacking(network, inputs, targets), self.starts, strict=False)
+        return reduce(torch.add, (one / start for one, start in lacking))
+
+    def _lacking(self, network: nn.Module, inputs: Any, targets: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The mean square; of logits the divergence from the targets' distributions, too, in nats."""
+        answers = self._answers(network, inputs)
         every = sum(one.numel() for one in targets)
-        lost = [F.mse_loss(*pair) * (pair[1].numel() / every) for pair in pairs]
-        return reduce(torch.add, lost)
+        lost = [F.mse_loss(*pair) * (pair[1].numel() / every) for pair in zip(answers, targets, strict=True)]
+        square = reduce(torch.add, lost)
+        if self.axis is None:
+            return (square,)
+        given, wanted = (one.log_softmax(self.axis) for one in (answers[0], targets[0]))
+        apart = F.kl_div(given, wanted, reduction="none", log_target=True)
+        return square, apart.sum(self.axis).mean()
 
 
 def holding(network: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:

@@ -1,6 +1,7 @@
 """A merged network trained towards what its endpoints give in the mean."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -117,6 +118,37 @@ def test_labels_threads_and_what_is_kept_of_the_targets_change_no_bit():
         torch.set_num_threads(before)
         found.append(state(network))
     assert all(same(found[0], other) for other in found)
+
+
+def test_of_logits_the_divergence_is_lowered_too_wherever_their_classes_are():
+    """Classes in the second axis or in the last; what targets are no class numbers of has the mean square."""
+
+    class Turned(nn.Module):
+        def __init__(self, axis):
+            super().__init__()
+            self.one, self.two, self.axis = nn.Linear(6, 12), nn.Linear(12, 5), axis
+
+        def forward(self, x):
+            return self.two(self.one(x).relu()).movedim(-1, self.axis)
+
+    x = torch.randn(80, 3, 6, generator=torch.Generator().manual_seed(0))
+    labels = {"class numbers": torch.zeros(80, 3, dtype=torch.int64), "numbers": torch.zeros(80, 3)}
+    found = {}
+    for axis, (kind, targets) in itertools.product((1, -1), labels.items()):
+        torch.manual_seed(0)
+        ends = [state(Turned(axis)) for _ in range(2)]
+        network = Turned(axis)
+        network.load_state_dict({name: (ends[0][name] + ends[1][name]) / 2 for name in ends[0]})
+        teachers = [ensemble.holding(network, end) for end in ends]
+        lacking = ensemble.Ensemble(teachers, [0.5, 0.5], [(x, targets)], None)
+        assert lacking.begin(network) == (2 if kind == "class numbers" else 1)
+        assert distill(network, ends, [(x, targets)], epochs=20).tensors
+        assert lacking.missing(network) < (1 if kind == "class numbers" else 0.5)
+        found[axis, kind] = state(network)
+    for kind in labels:
+        pairs = (found[1, kind][name].allclose(found[-1, kind][name], atol=1e-4) for name in found[1, kind])
+        assert all(pairs)
+    assert not same(found[1, "class numbers"], found[1, "numbers"])
 
 
 def test_statistics_of_norms_become_those_of_the_trained_network():
