@@ -137,7 +137,7 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
     of_given = session.of_given
     first, second = session.models
     check_families(first, second, dict(network.named_parameters()), fitted.ignored)
-    data = session.open_splits("match", match=None)["match"]
+    data: Any = session.open_splits("match", match=None)["match"]
     if how.augment:
         check_augmentation(data)
     if how.rotate:
@@ -174,7 +174,8 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
             loss=session.loss,
             device=session.device,
         )
-        trained, told = training.train(problem, element, how), {}
+        trained = training.train(problem, element, how)
+        told: dict[str, Any] = {}
         if asked.rounds > 1:
             element, trained, told = _in_rounds(session, problem, element, trained, how, asked.rounds)
         meta = provenance.of_session(

@@ -55,7 +55,8 @@ class Ensemble(Wrapper):
                 select(functional_call(self.network, state, args, kwargs), self.output)
                 for state in self.states
             ]
-        return reduce(torch.add, known) / len(known)
+        middle: Tensor = reduce(torch.add, known) / len(known)
+        return middle
 
 
 RATE, STEP = 1e-4, 50  # of Adam; samples a step

@@ -108,7 +108,7 @@ def _tiny(folder: Path, split: str) -> tuple[Path | None, list[tuple[Path, int]]
         if not line.strip():
             continue
         name, label = (*line.rstrip("\r").split("\t"), "")[:2]
-        wrong = (
+        why = (
             "no image of that name"
             if name not in there
             else f"{label or 'no class'}: train has no such class"
@@ -117,8 +117,8 @@ def _tiny(folder: Path, split: str) -> tuple[Path | None, list[tuple[Path, int]]
             if name in found
             else ""
         )
-        if wrong:
-            problems.append(f"line {number}  {name}  {wrong}")
+        if why:
+            problems.append(f"line {number}  {name}  {why}")
         else:
             found[name] = labels[label]
     problems += [f"{name}  has no line" for name in there if name not in found and not problems]
