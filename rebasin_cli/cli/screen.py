@@ -203,6 +203,8 @@ def _sizes(parts: Mapping[str, int]) -> dict[str, str]:
 
 
 def _proof(proof: Mapping[str, Any]) -> str:
+    from ..reports.accounts import outputs_in_words
+
     if proof["status"] == "proven":
         on = f" on {proof['network']}" if proof.get("made_before") else ""
         on = f" on {proof['network']} (give yours with --net)" if proof.get("assumed") else on
@@ -210,13 +212,7 @@ def _proof(proof: Mapping[str, Any]) -> str:
         told = f"proven{on}: outputs differ by {proof['largest_difference']:.1e} relative, in {precision}"
     else:
         told = f"{proof['status']}: {proof['reason']}"
-    return f"{told}; {outputs}" if (outputs := _outputs(proof)) else told
-
-
-def _outputs(proof: Mapping[str, Any]) -> str:
-    from ..reports.accounts import kept_in_words
-
-    return kept_in_words(*(proof.get(name, ()) for name in ("kept", "not_kept", "not_seen")))
+    return f"{told}; {outputs}" if (outputs := outputs_in_words(proof)) else told
 
 
 def _match(match: Mapping[str, Any]) -> str:

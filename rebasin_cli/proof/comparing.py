@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+MARGIN = 1000  # how much larger than rounding a difference has to be
 FAR = 100  # times as large as a channel: what is larger in other channels does not tell how large that one is
 MASK = 1e30  # what stands for minus infinity where logits are masked is above it
 

@@ -26,12 +26,12 @@ from ..networks.tied import completed
 from ..runtime.seeds import generator
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
-from . import acting, seeing, stale
+from . import acting, seeing, stale, training
+from .comparing import MARGIN
 from .runs import Runs, in_finest
 from .shuffling import Changed, apart, draw
 from .trials import answers
 
-MARGIN = 1000  # how much larger than rounding a difference has to be
 MORE = 4  # trials for tensors whose effect the others could not see, such as those of units that were dead
 SHOWN = 10  # tensors that a refusal names
 
@@ -47,7 +47,8 @@ class Proof:
     starred word within its blocks alone). `without_effect`: tensors that the compared outputs do not depend
     on in any way, whatever their values, so that no order of theirs can be wrong; `not_seen` are those of
     them that no output is computed from, such as heads that only training uses: their order is not proven.
-    `kept` and `not_kept` name what of all that the network returns was compared, and what not.
+    `kept` and `not_kept` name what of all that the network returns was compared, and what not;
+    `not_in_training` what does not stay in training mode, of which nothing is proven.
     """
 
     largest_difference: float
@@ -59,6 +60,7 @@ class Proof:
     not_seen: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     not_kept: tuple[str, ...] = ()
+    not_in_training: tuple[str, ...] = ()
 
 
 def prove(
@@ -117,6 +119,7 @@ def _proven(
     untested: set[str] | None = None  # at first all
     without_effect: list[str] = []
     unread: set[str] = set()
+    torn: tuple[str, ...] = ()
     done = 0
     while done < trials or (untested and done < trials + MORE):
         # looked at closely is the last of them, whose inputs may be smaller, and then what that left open
@@ -163,6 +166,9 @@ def _proven(
                 seen = seeing.Seen()
             without_effect += seen.without_effect
             unread |= found.unread & {*seen.without_effect}
+        if not done:
+            changed.undo()
+            torn = training.torn(runs, found.batch, fitted, found.outputs, seed)
         changed.undo(drawn=False)
         done += 1
     stale.check(runs, found.batch, fitted, without_effect)
@@ -174,7 +180,7 @@ def _proven(
     words.pop(acting.ALL, None)
     precision, not_seen = str(dtype).removeprefix("torch."), tuple(n for n in without_effect if n in unread)
     outputs = runs.last.kept, runs.last.left_out
-    return Proof(largest, words, done, allowed, precision, tuple(without_effect), not_seen, *outputs)
+    return Proof(largest, words, done, allowed, precision, tuple(without_effect), not_seen, *outputs, torn)
 
 
 def _permuted(changed: Changed, fitted: FittedSpec, seed: int, trial: int, first: bool) -> float:

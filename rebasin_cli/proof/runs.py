@@ -37,7 +37,7 @@ class Runs:
     """The network on batches, each time as if for the first time; `last` is what it returned at last.
 
     `drawn` tells whether its weights are random ones, or near those that it came with.
-    `give_back` makes the weights those that it came with, in this precision.
+    `give_back` makes the weights those that it came with, in this precision; `around` is how it is run.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Runs:
     ) -> None:
         self.network, self._refresh, self.dtype, self._kept = network, refresh, dtype, kept
         self._give_back, self.drawn = give_back, True
+        self.around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         self.last = Returned((), (), (), ())
         self.decides: bool | None = None  # whether anything is in steps; None: it has not run yet
         self.decided = Decided()  # what decided on what it returned at last
@@ -87,6 +88,7 @@ class Runs:
             with contextlib.ExitStack() as modes:
                 modes.enter_context(buffers_kept(self.network))
                 modes.enter_context(_values_kept([] if scale else self._written))
+                modes.enter_context(self.around())
                 if scale and self.drawn:
                     modes.enter_context(drawing.Scaling(self.network))
                 if decisions is not None:

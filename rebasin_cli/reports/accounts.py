@@ -222,25 +222,44 @@ def describe_proof(proof: Proof | None, reason: str = "", unproven: str = "") ->
         told["precision"] = proof.precision
     if proof.without_effect:
         told["without_effect"] = list(proof.without_effect)
-    return told | describe_kept(proof.kept, proof.not_kept, proof.not_seen)
+    return told | describe_kept(proof.kept, proof.not_kept, proof.not_seen, proof.not_in_training)
 
 
 def describe_kept(
-    kept: Sequence[str], not_kept: Sequence[str], not_seen: Sequence[str] = ()
+    kept: Sequence[str],
+    not_kept: Sequence[str],
+    not_seen: Sequence[str] = (),
+    not_in_training: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What of the outputs is the function, what is not, and tensors that none of it is computed from."""
+    """What of the outputs is the function, what is not, tensors that none of it is computed from, and what
+    stays in evaluation alone.
+    """
     told = {"kept": list(kept), "not_kept": list(not_kept)}
-    return told | ({"not_seen": list(not_seen)} if not_seen else {})
+    more = {"not_seen": list(not_seen), "not_in_training": list(not_in_training)}
+    return told | {name: names for name, names in more.items() if names}
 
 
-def kept_in_words(kept: Sequence[str], not_kept: Sequence[str], not_seen: Sequence[str] = ()) -> str:
+def kept_in_words(
+    kept: Sequence[str],
+    not_kept: Sequence[str],
+    not_seen: Sequence[str] = (),
+    not_in_training: Sequence[str] = (),
+) -> str:
     """One line of the same; "" of a network with one output that shows all of its tensors."""
     told = []
     if len(kept) > 1 or not_kept:
         told = [f"kept: {_some(kept)}", f"not kept: {_some(not_kept) or 'none'}"]
     if not_seen:
         told.append(f"not seen by any kept output: {_some(not_seen)}")
+    if not_in_training:
+        told.append(f"in training mode these do not stay: {_some(not_in_training)}")
     return "; ".join(told)
+
+
+def outputs_in_words(proof: Mapping[str, Any]) -> str:
+    """The same of the account of a proof."""
+    names = ("kept", "not_kept", "not_seen", "not_in_training")
+    return kept_in_words(*(proof.get(name) or () for name in names))
 
 
 def _some(names: Iterable[str]) -> str:

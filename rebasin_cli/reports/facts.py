@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 from . import Measured
-from .accounts import OWN_INPUTS, kept_in_words, tried_in_words
+from .accounts import OWN_INPUTS, outputs_in_words, tried_in_words
 from .format import best, clean, duration, fixed, is_number, learning, number
 
 
@@ -67,7 +67,7 @@ def _proof(proof: Mapping[str, Any]) -> str:
         largest = proof.get("largest_difference")
         measured = f" (largest difference {number(largest)})" if largest is not None else ""
         on = f" on {clean(proof.get('network'))} (give yours with --net)" if proof.get("assumed") else ""
-        outputs = kept_in_words(*(proof.get(name) or () for name in ("kept", "not_kept", "not_seen")))
+        outputs = outputs_in_words(proof)
         told = f"proven{on}, the permuted network's outputs are the same{measured}"
         return f"{told}; {outputs}" if outputs else told
     return f"not proven ({clean(proof.get('status', 'unavailable'))}){reason}"

@@ -142,14 +142,17 @@ def fit_spec(
     with naming([model.path for model in models]):
         try:
             spec = _inferred(models, network, data, say) if loading.spec == "infer" else loading.spec
-            if spec is None and (told := _of_hub(models[0], loading, network, say)) is not None:
-                spec, how = told, f"proven on {told.proof['network']}"
+            settings = configuration.beside(loading.config or models[0].path)
+            if spec is None:
+                spec, other = _of_hub(models[0], loading, network, say)
+                settings = None if other else settings
+                how = f"proven on {spec.proof['network']}" if spec is not None else how
             fitted = resolve_spec(
                 spec,
                 models,
                 averaged=averaged,
                 chains=network.net is None,
-                settings=configuration.beside(loading.config or models[0].path),
+                settings=settings,
             )
         except NoSpecFits as error:
             if network.net is None:
@@ -207,28 +210,33 @@ def left_open(fitted: FittedSpec) -> list[str]:
     return told
 
 
-def _of_hub(model: Checkpoint, loading: Loading, network: Network, say: Callable[[str], None]) -> Spec | None:
-    """The spec of a network that an installed package has: of `--net`, or by the configuration in a folder.
+def _of_hub(
+    model: Checkpoint, loading: Loading, network: Network, say: Callable[[str], None]
+) -> tuple[Spec | None, bool]:
+    """The spec of a network that an installed package has: of `--net`, or by the configuration in a folder;
+    and whether that configuration is of another network, so that it tells nothing of these tensors.
 
     Where the package is not installed, or the configuration of a folder tells no spec, it is any file of
     tensors; a configuration that is named has to name a class, and to tell its spec where that is installed.
     """
     if network.net is not None:
-        return spec_of(network.net, model.shapes, say) if hub.is_name(network.net) else None
+        return (spec_of(network.net, model.shapes, say) if hub.is_name(network.net) else None), False
     named = loading.config is not None
     name = hub.named_by(loading.config) if loading.config is not None else hub.of_folder(model.path)
     if name is None or not hub.is_installed(name):
         if named:
             say(f"spec: no twin by {loading.config}, whose class is of no package that is installed")
-        return None
+        return None, False
     try:
-        return spec_of(name, model.shapes, say)
+        return spec_of(name, model.shapes, say), False
     except (SpecError, NetworkError, NotProven) as error:
         if named:
             raise
         why = "; ".join((error.message, *error.problems[:1]))
-        say(f"spec: none from {name.partition(':')[2]}/config.json: {why}")
-        return None
+        other = isinstance(error, SpecError)
+        not_taken = "; nothing that it says is taken, and --config FILE names the right one" * other
+        say(f"spec: none from {name.partition(':')[2]}/config.json: {why}{not_taken}")
+        return None, other
 
 
 def _wants_network(error: NoSpecFits, models: Sequence[Checkpoint], shape: bool) -> NoSpecFits:
@@ -307,7 +315,8 @@ def infer_spec(
     batch = fed(module.float(), need_inputs(module, network, data), "cpu", quiet=True)
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
     found = infer(module, args, kwargs, prove=prove, groups=groups, **network.outputs)
-    if told := accounts.kept_in_words(found.kept, found.not_kept):
+    torn = found.proof.not_in_training if found.proof is not None else ()
+    if told := accounts.kept_in_words(found.kept, found.not_kept, (), torn):
         say(f"outputs: {told}")
     for frozen in found.reasons:
         say(f"stays: {', '.join(frozen.places[:3])}{' …' * (len(frozen.places) > 3)}: {frozen.why}")

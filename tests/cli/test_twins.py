@@ -161,6 +161,27 @@ def test_code_of_a_folder_is_never_run(tmp_path):
     assert named.code == 6 and "names the class OwnForCausalLM" in named.err
 
 
+def test_a_configuration_of_another_network_tells_nothing_of_these_tensors(tmp_path, done):
+    for seed, name in enumerate("ab"):
+        saved(tmp_path / name, "mistral", seed)
+        bert = TEXT | {"model_type": "bert", "architectures": ["BertForMaskedLM"], "num_key_value_heads": 4}
+        (tmp_path / name / "config.json").write_text(json.dumps(bert))
+    told = done("align", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "o.safetensors").err
+    assert "nothing that it says is taken" in told and "heads stay" in told
+
+
+def test_a_class_that_is_no_network_is_none(tmp_path, refused):
+    saved(tmp_path / "a", "mistral", 0)
+    file = tmp_path / "base.json"
+    file.write_text(json.dumps({"model_type": "mistral", "architectures": ["PreTrainedModel"]}))
+    net = f"transformers:{file}"
+    says = [f"{file} names the class PreTrainedModel, which is no network of the installed transformers"]
+    refused(6, "align", tmp_path / "a", tmp_path / "a", "--net", net, "-o", tmp_path / "o.pt", says=says)
+    file.write_text(json.dumps({"model_type": "mistral"}))
+    says = [f"{file} names no class of a network", '"architectures": ["LlamaForCausalLM"]']
+    refused(6, "align", tmp_path / "a", tmp_path / "a", "--net", net, "-o", tmp_path / "o.pt", says=says)
+
+
 def test_a_network_larger_than_its_tensors_is_not_built(tmp_path):
     for seed, name in enumerate("ab"):
         saved(tmp_path / name, "llama", seed)

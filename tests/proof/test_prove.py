@@ -633,3 +633,62 @@ def test_a_star_without_what_it_lies_within_is_told():
     within = {"d": Block("heads", 2, 3)}
     with pytest.raises(SpecError, match="no other axis"):
         index_maps.indices_of((4, 6), axes, {"h": torch.arange(4), "d": torch.arange(6)}, within)
+
+
+# ---------------------------------------------------------------------------------------- training mode
+
+
+class Training(nn.Module):
+    """Two layers and a norm; `more` says what training does to the hidden units, or returns of them."""
+
+    def __init__(self, more):
+        super().__init__()
+        self.one, self.norm, self.two = nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+        self.aux, self.more = nn.Linear(8, 2), more
+
+    def forward(self, x):
+        hidden = torch.relu(self.norm(self.one(x)))
+        if not self.training:
+            return self.two(hidden)
+        found = self.more(self, hidden)
+        return found if isinstance(found, tuple) else self.two(found)
+
+
+TRAINED = {
+    "one.weight": "h .",
+    "one.bias": "h",
+    "norm.weight": "h",
+    "norm.bias": "h",
+    "norm.running_mean": "h",
+    "norm.running_var": "h",
+    "norm.num_batches_tracked": "",
+    "two.weight": ". h",
+    "two.bias": ".",
+    "aux.weight": ". .",
+    "aux.bias": ".",
+}
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+@pytest.mark.parametrize(
+    ("more", "told"),
+    {
+        "nothing": (lambda net, h: h, ()),
+        "dropout": (lambda net, h: nn.functional.dropout(h, 0.5), ()),
+        "dropped paths": (lambda net, h: h * h.new_empty(len(h), 1).bernoulli_(0.5), ()),
+        "noise": (lambda net, h: h + torch.randn_like(h) + torch.rand(8), ()),
+        "noise without a mean here": (lambda net, h: h + torch.empty(8).exponential_(), ()),
+        "statistics": (lambda net, h: h - h.mean(0) / 2, ()),
+        "a table": (lambda net, h: h * torch.linspace(0.5, 1.5, 8), ("output",)),
+        "another head": (lambda net, h: (net.two(h), net.aux(h)), ("1",)),
+        "a failure": (lambda net, h: net.two(h)[9999], ()),
+    }.values(),
+)
+def test_what_stays_in_evaluation_alone_is_told_and_what_is_random_is_not(more, told, samples):
+    network = Training(more)
+    inputs = torch.randn(samples, 5, generator=torch.Generator().manual_seed(0))
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    proof = prove(network, spec_for(network, TRAINED), inputs)
+    assert proof.not_in_training == told
+    assert network.training and all(module.training for module in network.modules())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())

@@ -138,7 +138,7 @@ def _open(value: Any, hidden: bool = False) -> Any:
 
 def _outputs(proof: Mapping[str, Any]) -> dict[str, str]:
     """Which outputs were kept, of a network with more than one, and tensors that none of them shows."""
-    told = accounts.kept_in_words(*(proof.get(name, ()) for name in ("kept", "not_kept", "not_seen")))
+    told = accounts.outputs_in_words(proof)
     return {"rebasin.outputs": told} if told else {}
 
 

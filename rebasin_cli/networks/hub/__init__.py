@@ -215,16 +215,19 @@ def example(network: nn.Module, generator: torch.Generator) -> Any:
 
 
 def _class_of(module: Any, said: Configuration) -> Any:
-    """The class that the package itself has; None where it has none of this name."""
+    """The class that the package itself has; None where it has none of this name that can be made."""
     kind: Any = getattr(module, said.named, None) if said.named.isidentifier() else None
-    return kind if isinstance(kind, type) and issubclass(kind, nn.Module) else None
+    if not isinstance(kind, type) or not issubclass(kind, nn.Module):
+        return None
+    whole = getattr(kind, "config_class", None) if said.package == "transformers" else kind
+    return kind if hasattr(whole, "from_dict" if said.package == "transformers" else "from_config") else None
 
 
 def _known_class(module: Any, said: Configuration) -> Any:
     if (kind := _class_of(module, said)) is None:
         raise NetworkError(
-            f"{said.file} names the class {said.named}, which the installed {module.__name__} "
-            f"{module.__version__} has not",
+            f"{said.file} names the class {said.named}, which is no network of the installed "
+            f"{module.__name__} {module.__version__}",
             hint="Code of a folder is never run. Give the network: --net file.py:factory",
         )
     return kind

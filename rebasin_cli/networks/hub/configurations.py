@@ -91,7 +91,12 @@ def read(place: Path) -> Configuration:
     for package, named in names.items():
         if isinstance(named, str) and named:
             return Configuration(file, package, named, values)
-    raise NetworkError(f"{file} names no class of a network")
+    raise NetworkError(
+        f"{file} names no class of a network",
+        hint='transformers writes it as "architectures": ["LlamaForCausalLM"] beside "model_type", '
+        'diffusers as "_class_name", timm as "architecture". Add it if you know it, or give the network: '
+        "--net file.py:factory",
+    )
 
 
 def _plain(found: dict[str, Any]) -> dict[str, Any]:
