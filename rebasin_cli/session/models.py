@@ -233,7 +233,7 @@ def _of_hub(
         if named:
             raise
         why = "; ".join((error.message, *error.problems[:1]))
-        other = isinstance(error, SpecError)
+        other = isinstance(error, SpecError) and bool(error.problems)  # that of its twins, or its own
         not_taken = "; nothing that it says is taken, and --config FILE names the right one" * other
         say(f"spec: none from {name.partition(':')[2]}/config.json: {why}{not_taken}")
         return None, other

@@ -47,7 +47,10 @@ def spec_of(name: str, shapes: Shapes, say: Callable[[str], None]) -> Spec:
     """
     problems: list[str] = []
     names = [name, *filter(None, [hub.trained_first(name)])]
+    many = sum(map(math.prod, shapes.values())) > hub.LARGEST
     for small, each in itertools.product((True, False), names):
+        if not small and many and problems:
+            break  # its twins have a spec, which these tensors do not fit
         if (record := _record(each, small, shapes, say)) is None:
             continue
         spec = _spec(record, each, shapes, hub.units(each))
