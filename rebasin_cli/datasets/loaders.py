@@ -43,8 +43,12 @@ class LoaderData:
     _count: list[int] = field(default_factory=list, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return self._within(self.batches)
+
+    def _within(self, batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        """A reading: the samples of these batches after `skip` others, as far as the limit."""
         left, passed, seen = self.limit, self.skip, 0
-        for inputs, targets in checked(self.batches, self.keyed):
+        for inputs, targets in checked(batches, self.keyed):
             size = size_of(targets, inputs)
             seen += size
             if left is None and seen > ENDLESS and not hasattr(self._source, "__len__"):
@@ -89,11 +93,14 @@ class LoaderData:
         return self
 
     def shuffled(self, rng: torch.Generator, *, augment: bool = False) -> Iterator[tuple[Any, Any]]:
-        """The loader's own order: whether and how it shuffles is its business, but for the seed."""
+        """The loader's own order: whether and how it shuffles is its business, but for the seed.
+
+        Nothing is compared, so it may give others each time. Where not all are wanted, the same are read each
+        time, as far as a seed decides it.
+        """
         if self.limit is None and not self.skip:
-            again = drawn(self._source, int(torch.randint(2**31, (), generator=rng)))
-            return checked(again, self.keyed)
-        return iter(self)
+            return self._within(drawn(self._source, int(torch.randint(2**31, (), generator=rng))))
+        return self._within(self.batches if isinstance(self.batches, Kept) else drawn(self._source))
 
     def example(self, size: int = 2) -> Any:
         inputs, _ = next(iter(self))

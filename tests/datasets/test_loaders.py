@@ -1,5 +1,6 @@
 """Loaders of a user's own whose batches are others each time they are read."""
 
+import itertools
 import random
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from rebasin_cli.datasets import loaders
 from rebasin_cli.datasets.batches import Kept, Once, steady
 from rebasin_cli.datasets.loaders import open_loader
 from rebasin_cli.errors import DataError
@@ -31,9 +33,7 @@ def test_a_loader_that_shuffles_is_read_once_and_parts_of_it_are_apart():
     assert numbers(open_loader("mine", loader, "train")) == numbers(data)  # the same in another command
     of = (0, 1, 0)  # who trains gets new ones, the same in each run
     epochs = [torch.cat([t for _, t in data.shuffled(torch.Generator().manual_seed(k))]).tolist() for k in of]
-    assert epochs[0] == epochs[2] != epochs[1] and sorted(epochs[0]) == sorted(
-        epochs[1]
-    )  # who trains gets new ones
+    assert epochs[0] == epochs[2] != epochs[1] and sorted(epochs[0]) == sorted(epochs[1])
 
 
 def test_one_that_does_not_shuffle_is_read_as_it_is():
@@ -101,6 +101,22 @@ def test_one_that_begins_alike_and_goes_on_otherwise_is_refused():
     assert numbers(data) == [0, 1, 2]
     with pytest.raises(DataError, match="batch 3 of the data"):
         numbers(data)
+
+
+def test_training_reads_a_loader_that_augments_by_a_generator_of_its_own_whatever_comes():
+    own = np.random.default_rng(0)
+    train = open_loader("mine", lambda split: Ordered(lambda: [0, *(1 + own.permutation(19))]), "train")
+    for data in (train, train.subset(15), train.subset(15, skip=2)):
+        for epoch in range(3):
+            read = [targets for _, targets in data.shuffled(torch.Generator().manual_seed(epoch))]
+            assert sum(map(len, read)) == (data.limit or 20)
+
+
+def test_training_reads_no_loader_that_has_no_end(monkeypatch):
+    monkeypatch.setattr(loaders, "ENDLESS", 100)
+    endless = open_loader("mine", lambda split: Ordered(itertools.count), "train")
+    with pytest.raises(DataError, match="no end in sight"):
+        list(endless.shuffled(torch.Generator()))
 
 
 def test_batches_that_a_loader_writes_into_the_same_memory_are_kept_apart():
