@@ -277,6 +277,7 @@ def merge(
             ridge=ridge,
             output=output,
             device=device,
+            logits=align_options.get("loss") is None,
         )
     tensors, done = repaired_mean(
         models,

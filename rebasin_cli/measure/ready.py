@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,6 +69,11 @@ class Ready:
     def ordered(self) -> Ready:
         """The same where words take orders alone."""
         return replace(self, fitted=self.fitted.ordered)
+
+    @property
+    def logits(self) -> bool:
+        """Whether outputs are logits of classes: their calibration is measured, which no other loss has."""
+        return not any(math.isnan(scores.ece) for scores in self.ends[0].values())
 
     @property
     def better(self) -> int:

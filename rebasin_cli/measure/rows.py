@@ -78,7 +78,8 @@ class Measuring:
         repairs = {
             base: Repairs(
                 ready.word, [starts.get(base, a), other], ready.batches, ridge=rows.ridge,
-                output=ready.output, device=device, share=ready.share, known={"graphs": graphs},
+                output=ready.output, device=device, share=ready.share, logits=ready.logits,
+                known={"graphs": graphs},
             )
             for base, other in others.items()
             if ready.word

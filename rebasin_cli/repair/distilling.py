@@ -49,13 +49,15 @@ def distill(
     device: str | torch.device = "cpu",
     seconds: float = math.inf,
     share: float = 1.0,
+    logits: bool = True,
 ) -> Repaired:
     """Train `network`, which holds a merge, towards the weighted mean of its endpoints' outputs, in place.
 
     `weights` are those of the merge (default: equal). Norms with running statistics are in training
     meanwhile, and get those of the trained network; dropout stays off. Where training comes no nearer to the
-    targets, as when all endpoints are the same, nothing changes. Labels are not looked at. Targets beyond
-    `memory` bytes are computed in every epoch (`epochs`: 4, of few samples more, for 200 steps in all; a
+    targets, as when all endpoints are the same, nothing changes. Labels are not looked at, but for
+    the axis of logits; without `logits` outputs are taken for numbers of any kind. Targets beyond `memory`
+    bytes are computed in every epoch (`epochs`: 4, of few samples more, for 200 steps in all; a
     `share` of these where it is below 1). The same samples give the same weights on the same processor,
     unless `seconds` end the training before: steps become smaller sooner then, so that it ends well, with
     fewer of them.
@@ -67,7 +69,8 @@ def distill(
     before, began = network.state_dict(), time.monotonic()
     with on_one_thread(), seeded(0, "distillation", str(device)):
         own = duplicate(network).float().to(device)
-        samples = Ensemble([holding(own, end) for end in endpoints], shares, batches, output, memory, device)
+        teachers = [holding(own, end) for end in endpoints]
+        samples = Ensemble(teachers, shares, batches, output, memory, device, logits)
         missing = samples.begin(own)
         if not math.isfinite(missing):
             raise CheckpointError(

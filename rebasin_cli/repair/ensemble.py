@@ -43,12 +43,14 @@ class Ensemble:
         output: str | int | None,
         memory: int = MEMORY,
         device: str | torch.device = "cpu",
+        logits: bool = True,
     ):
         self.teachers, self.shares, self.batches = teachers, shares, batches
         self.output, self.left, self.device = output, memory, device
         self.normed = bool(networks.running_norms(teachers[0]))
         self.known: list[tuple[Tensor, ...]] = []
         self.steps = self.count = self.passes = 0
+        self.logits = logits  # whether outputs may be logits: with a loss of the user's own nobody knows
         self.axis: int | None = None  # of the classes, where outputs are logits
         self.starts: tuple[float, ...] = (1.0,)
 
@@ -62,7 +64,7 @@ class Ensemble:
                 if self.normed and size - begun == 1:  # such norms take no single sample
                     continue
                 part = fed(self.teachers[0], part_of(inputs, begun, begun + STEP), self.device)
-                if self.passes == 1 and not self.steps:
+                if self.logits and self.passes == 1 and not self.steps:
                     self.axis = self._axis(part, part_of(labels, begun, begun + STEP))
                 yield part, self._targets(part)
                 self.steps += 1

@@ -78,7 +78,8 @@ class Repairs:
     `how` is one of `REPAIRS` but "none". `batches` are the training samples that it measures; "bias" takes
     one batch of `inputs` in their place, or random ones of the network's `example_shape`. Networks are run
     on `device`; `ridge` is of "refit", `output` is what "distill" looks at, `seconds` are what it may
-    take, and `share` is the part of its training that is done. `known` keeps what the endpoints say, for
+    take, `share` is the part of its training that is done, and `logits` whether outputs may be logits of
+    classes, which a loss of the user's own does not tell. `known` keeps what the endpoints say, for
     all merges. "auto" measures by `scores` and chooses by the figure `by`; `metrics` are told if asked for.
     """
 
@@ -92,6 +93,7 @@ class Repairs:
     device: str = "cpu"
     seconds: float = math.inf
     share: float = 1.0
+    logits: bool = True
     known: dict[Any, Any] = field(default_factory=dict)
     scores: Callable[..., Scores] | None = None
     by: str = "loss"
@@ -116,6 +118,7 @@ class Repairs:
                 device=self.device,
                 seconds=left,
                 share=self.share,
+                logits=self.logits,
             )
             return after(first, done)
         return renormalize(

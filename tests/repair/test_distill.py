@@ -268,3 +268,20 @@ def test_merging_in_memory_distills_several_models():
         network.load_state_dict(merged.tensors)
         left[how] = missing(network, models, data, [1 / 3] * 3)
     assert left["distill"] < left["refit"]
+
+
+@pytest.mark.parametrize("logits", [True, False])
+def test_outputs_under_a_loss_of_ones_own_are_no_logits(logits, monkeypatch):
+    """Numbers of classes beside rows of outputs do not make these logits: quantiles of a count look alike."""
+    monkeypatch.setattr(distilling, "epochs_of", lambda count: 6)
+    ends, network = two_and_between(mlp)
+    data = [(x, torch.zeros(len(x), dtype=torch.int64)) for x, _ in samples(FLAT)]
+    teachers = [ensemble.holding(network, end) for end in ends]
+    lacking = ensemble.Ensemble(teachers, [0.5, 0.5], data, None, logits=logits)
+    lacking.begin(network)
+    assert len(lacking.starts) == 1 + logits
+    plain = copy.deepcopy(network)
+    Repairs("distill", ends, data, logits=logits).apply(network, [0.5, 0.5])
+    floats = [(x, y.float()) for x, y in data]
+    Repairs("distill", ends, floats).apply(plain, [0.5, 0.5])
+    assert same(state(network), state(plain)) is not logits

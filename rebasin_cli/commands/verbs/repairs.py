@@ -209,6 +209,7 @@ def of(session: Session, plan: RepairPlan, endpoints: Sequence[Tensors]) -> Repa
         ridge=asked.repair.ridge,
         output=session.output,
         device=session.device,
+        logits=session.loss is None,
         scores=session.scores,
         by=session.chosen_by,
         metrics=bool(asked.data.metric),

@@ -95,6 +95,7 @@ class Mending:
                 ridge=self.problem.ridge,
                 output=self.problem.output,
                 device=self.problem.device,
+                logits=self.problem.loss is None,
                 seconds=seconds if how == LAST and not self.clock.counts else math.inf,
                 share=min(1.0, share) if how == LAST and self.clock.counts else 1.0,
                 known={"graphs": self.graphs},  # the endpoints' values are others for every candidate
