@@ -15,11 +15,12 @@ import io
 import math
 import os
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -217,6 +218,9 @@ class DistributedFolder:
                     if not head.startswith(ZIP) and head[8:] == b"{":
                         file.seek(0)
                         self._of_safetensors[name] = read_header(file, path)[0]
+                        tensors = Counter(tensor for *_, tensor in inside)
+                        twice = [tensor for tensor, count in tensors.items() if count > 1]
+                        problems += [f"{name}  has one name for several parts of {its}" for its in twice]
                         continue
             except FileNotFoundError:
                 problems.append(f"{name}  is missing")
@@ -365,22 +369,22 @@ def _items(storage: Mapping[Any, Any]) -> dict[str, dict[Any, tuple[str, int, in
         name, offset = fields.get("fqn"), fields.get("offset")
         if type(name) is not str or not (offset is None or _counts(offset)):
             raise _Damaged("an item is of nothing that has a name")
-        file, start, length = (where.get(key) for key in ("relative_path", "offset", "length"))
-        if pieces.escapes(file, (DISTCP,)):
+        file, span = where.get("relative_path"), (where.get("offset"), where.get("length"))
+        if type(file) is not str or pieces.escapes(file, (DISTCP,)):
             raise _Damaged(f"{name} lies in {str(file)[:100]!r}, which is no file of this folder")
-        if not _counts((start, length)):
-            raise _Damaged(f"{name} lies at {start!r:.40}, {length!r:.40} bytes long")
+        if not _counts(span):
+            raise _Damaged(f"{name} lies at {span[0]!r:.40}, {span[1]!r:.40} bytes long")
         if where.get("transform_descriptors"):
             how = f"{where['transform_descriptors']!r:.60}"
             raise _Damaged(f"{name} is transformed ({how}), and only plain items are read")
         its = found.setdefault(name, {})
         if offset in its:
             raise _Damaged(f"two items are of the same part of {name}")
-        its[offset] = file, start, length
+        its[offset] = file, span[0], span[1]
     return found
 
 
-def _counts(value: Any) -> bool:
+def _counts(value: Any) -> TypeGuard[tuple[int, ...]]:
     return type(value) is tuple and all(type(one) is int and 0 <= one < 1 << 62 for one in value)
 
 

@@ -44,12 +44,16 @@ def write(
     `made(name)` gives the values, of the dtype and shape that the plan has; `identity` is asked when all are
     written, for a text that tells this content from others.
     """
-    import torch.distributed.checkpoint as dcp  # two processor seconds, where it is asked for
+    # two processor seconds, where it is asked for
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+    from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
     from torch.distributed.checkpoint.metadata import StorageMeta
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     files: list[Path] = []
 
-    class Files(dcp.filesystem.FileSystem):
+    class Files(FileSystem):
         @contextmanager
         def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
             final = folder / Path(path).name.removesuffix(".tmp")
@@ -66,11 +70,11 @@ def write(
         def exists(self, path: Any) -> bool:
             return False
 
-    class Writer(dcp.FileSystemWriter):
+    class Writer(FileSystemWriter):
         def storage_meta(self) -> StorageMeta:
             return StorageMeta(save_id=identity())
 
-    class Planner(dcp.DefaultSavePlanner):
+    class Planner(DefaultSavePlanner):
         def resolve_data(self, write_item: Any) -> Tensor:
             return made(write_item.index.fqn)
 
@@ -82,8 +86,8 @@ def write(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is one process
         try:
-            dcp.save(empty, storage_writer=writer, planner=Planner(), no_dist=True)
-        except dcp.api.CheckpointException as wrapped:  # around errors, and a Ctrl-C, of this one rank
+            save(empty, storage_writer=writer, planner=Planner(), no_dist=True)
+        except CheckpointException as wrapped:  # around errors, and a Ctrl-C, of this one rank
             raise next(cause for cause, _ in wrapped.failures.values()) from None
     assert files[-1].name == METADATA
     return files

@@ -19,7 +19,7 @@ from . import foreign, pieces
 from .safetensors_format import COPY_AGAIN, read_header
 from .torch_file import Shard
 
-DCP = "dcp"  # the format of a folder of torch.distributed.checkpoint
+DCP = pieces.FORMAT
 INDEX = ".safetensors.index.json"
 PERMUTATION = ".perm.safetensors"
 OLD_SUFFIXES = tuple(f"{suffix}.tar" for suffix in TORCH_SUFFIXES)  # which are no archives; read where named

@@ -22,6 +22,7 @@ SHARD = re.compile(
 )
 METADATA, DISTCP = ".metadata", ".distcp"
 DCP = (DISTCP, METADATA)
+FORMAT = "dcp"  # of a folder of torch.distributed.checkpoint
 
 MOST_EMPTY = 100_000  # tensors without values: the largest models have as many with values, and few without
 

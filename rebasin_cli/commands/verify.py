@@ -112,7 +112,7 @@ def run(asked: Verify, listener: Listener = SILENT) -> VerifyResult:
         for name in fitted.shapes
         if not all(shape == () and not dtype.is_floating_point for dtype, shape in (p[name] for p in plans))
     }
-    exact = relabelling(*models, fitted)
+    exact = relabelling(models[0], models[1], fitted)
     if exact is not None:
         moved_by = permuted(models[1], fitted, exact)
         if all(equal(models[0][name], moved_by[name]) for name in compared):

@@ -71,7 +71,8 @@ class Loss:
             if not checked and not any_counts(targets):  # the mean of nothing is NaN, and nothing is learnt
                 return wider.sum() * 0
             each = F.cross_entropy(wider, targets, reduction="none")  # as a user's: to the same bits
-            return each.sum() / (targets != IGNORED).sum()
+            mean: Tensor = each.sum() / (targets != IGNORED).sum()
+            return mean
         value = self._asked(outputs, targets, number)
         if not isinstance(value, Tensor) or not value.is_floating_point():
             raise NetworkError(

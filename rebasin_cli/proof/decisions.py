@@ -82,13 +82,13 @@ class Decisions(Uncompiled):
         self._decided = NOTHING  # what is seen outside of tensors
 
     def __enter__(self) -> Decisions:
-        super().__enter__()
-        self._leaving.__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        self._leaving.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        self._leaving.__exit__(*raised)
-        super().__exit__(*raised)
+        self._leaving.__exit__(*raised)  # type: ignore[no-untyped-call]
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
 
     def leaves(self, name: str, tensor: torch.Tensor) -> None:
         """A tensor's numbers go where nobody follows them, so they decide; of a copy what it is made of."""

@@ -95,8 +95,9 @@ class Measured:
         found = self.plain.sampled(self.by)
         if found is None or math.isnan(self.distance):
             return None if found is None else self.sign * found.double()
-        few = self.apart is None or len(self.apart) < len(found)
-        return None if few else found.double() + self.pull * self.apart
+        if self.apart is None or len(self.apart) < len(found):
+            return None
+        return found.double() + self.pull * self.apart
 
     @property
     def lost(self) -> float:
@@ -198,10 +199,10 @@ class Comparison:
         """The network, of which `output` is measured. Raises as `evaluate`."""
         plain = self.scores(network, self.held, each=True)
         self._able &= plain.quantities[0] == CROSS_ENTROPY
-        finite = math.isfinite(plain.loss) and self.agreement is not None
+        agreed = self.agreement if math.isfinite(plain.loss) else None
         return Measured(
             plain,
-            self.agreement.apart(network, output) if finite else None,
+            None if agreed is None else agreed.apart(network, output),
             self.by,
             LESS if self.unseen else PULL,
         )

@@ -116,7 +116,7 @@ class Ensemble:
         """
         with evaluating(network), torch.no_grad():
             lost = [[one.item() for one in self._lacking(network, *step)] for step in self]
-        every = [sum(kind) / len(lost) for kind in zip(*lost, strict=True)]
+        every: list[float] = [sum(kind) / len(lost) for kind in zip(*lost, strict=True)]
         self.starts = (every[0] or 1.0, *(math.inf if one < LEAST else one for one in every[1:]))
         return sum(one / start for one, start in zip(every, self.starts, strict=True))
 

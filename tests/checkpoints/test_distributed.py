@@ -5,6 +5,7 @@ import pickle
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,19 @@ def test_items_of_safetensors_are_read(tmp_path):
     )
     dcp.save(state, storage_writer=writer, no_dist=True)
     same(open_checkpoint(tmp_path / "run"), state)
+    metadata = pickle.loads((tmp_path / "run" / ".metadata").read_bytes())
+    (rows, columns), chunks = state["d.weight"].shape, metadata.state_dict_metadata["d.weight"].chunks
+    (where,) = (key for key in metadata.storage_data if key.fqn == "d.weight")
+    info, half = metadata.storage_data.pop(where), rows // 2
+    assert rows == 2 * half
+    sizes = torch.Size((half, columns))
+    chunks[:] = [replace(chunks[0], offsets=torch.Size((k, 0)), sizes=sizes) for k in (0, half)]
+    for k in (0, half):
+        metadata.storage_data[replace(where, offset=torch.Size((k, 0)), index=None)] = info
+    (tmp_path / "run" / ".metadata").write_bytes(pickle.dumps(metadata))
+    with pytest.raises(CheckpointError) as refused:
+        open_checkpoint(tmp_path / "run")
+    assert "has one name for several parts of d.weight" in str(refused.value)
 
 
 def test_metadata_of_old_versions_is_read(tmp_path):

@@ -53,6 +53,7 @@ def test_no_head_is_permuted_wrongly_whatever_is_measured(tmp_path, done, refuse
     out = done(*line, "--spec", "infer", "-o", "c.safetensors").out
     told = "kept: 0, 1; not kept: none; not seen by any kept output: training_only.weight, training_only.bias"
     assert told in " ".join(out.split())
+    told += "; in training mode these do not stay: 2"
     assert open_checkpoint("c.safetensors").metadata["rebasin.outputs"] == told
     namespace: dict = {"__name__": "two"}
     exec(HEADS, namespace)

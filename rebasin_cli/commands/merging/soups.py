@@ -102,7 +102,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     looked = tensors.keys() - {*parts.statistics}
     around = session.models[0]
     output = configs.fitted(
-        output, [models[k] for k in soup.kept], tensors.shapes, session.say, source=source
+        output, [session.models[k] for k in soup.kept], tensors.shapes, session.say, source=source
     )
     written = write_as_planned(output, tensors, meta, around=around, looked=looked, say=session.say)
     return {"written": written} | account

@@ -100,6 +100,7 @@ CHECKS: dict[str, Callable[[str], str | None]] = {
     **{kind: _named(kind) for kind in ("method", "repair", "interpolation", "heads", "extra")},
     "dtype": _by("checkpoints.writing", "parse_dtype"),
     "bytes": _by("checkpoints.writing", "parse_size"),
+    "rank": _by("averages.low_rank", "Rank.parse"),
     "attack": _by("networks.attacks", "Attack.parse"),
     "input": _by("networks.inputs", "parse"),
     # what a data set says of itself is read with it
