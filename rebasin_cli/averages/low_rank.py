@@ -104,4 +104,6 @@ def distance(one: Factors, other: Factors) -> float:
 
 
 def _norm(values: Tensor) -> float:
-    return float(torch.linalg.vector_norm(values))
+    largest = float(torch.linalg.vector_norm(values, math.inf)) if values.numel() else 0.0
+    # squares of large values are beyond float64
+    return largest * float(torch.linalg.vector_norm(values / largest)) if largest else 0.0

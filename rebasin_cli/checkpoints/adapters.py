@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,7 @@ CHANGES_BASE = ("pissa", "olora", "corda", "lora_ga", "loftq")
 PLAIN = re.compile(r"[\w.-]+")  # a pattern that is a name
 LONGEST = 500  # characters of a pattern, and of a name that one with quantifiers is matched against
 MATCHES = 50_000_000  # of names with patterns
+STEPS = 2_000_000_000  # of names with patterns that have quantifiers: each may take a name's length squared
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def read(weights: Checkpoint) -> tuple[Adapter, list[str]]:
     problems: list[str] = []
     config = None if beside is None else _config(beside)
     form = "sd-scripts" if config is None else "peft"
-    settings = _Settings.of(config, len(weights), problems)
+    settings = _Settings.of(config, weights, problems)
     modules: dict[str, Module] = {}
     used: set[str] = set()
     for (down_end, up_end), kind in ENDS[form].items():
@@ -224,7 +225,7 @@ class _Settings:
     saved: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, config: Mapping[str, Any] | None, modules: int, problems: list[str]) -> _Settings:
+    def of(cls, config: Mapping[str, Any] | None, names: Collection[str], problems: list[str]) -> _Settings:
         if config is None:
             return cls()
         kind = config.get("peft_type")
@@ -253,7 +254,9 @@ class _Settings:
             problems.append(f"{CONFIG}: r is {_told(rank)}, expected a whole number from 1 on")
             rank = None
         ranks, alphas = (_patterns(config, key, problems) for key in ("rank_pattern", "alpha_pattern"))
-        if (ranks.count + alphas.count) * modules > MATCHES:
+        squares = sum(min(len(name), LONGEST) ** 2 for name in names)
+        matches, steps = (ranks.count + alphas.count) * len(names), (ranks.slow + alphas.slow) * squares
+        if matches > MATCHES or steps > STEPS:
             problems.append(f"{CONFIG}: rank_pattern and alpha_pattern have too many patterns")
             ranks = alphas = _Patterns({})
         saved = config.get("modules_to_save") or ()
@@ -300,12 +303,12 @@ class _Patterns:
             int, list[tuple[int, re.Pattern[str], Any]]
         ] = {}  # plain names, whose dots match all
         self._others: list[tuple[int, re.Pattern[str], Any]] = []
-        self.count = len(given)
         for place, (pattern, value) in enumerate(given.items()):
             if PLAIN.fullmatch(pattern):
                 self._of_length.setdefault(len(pattern), []).append((place, re.compile(pattern), value))
             else:
                 self._others.append((place, re.compile(rf"(.*\.)?({pattern})$"), value))
+        self.count, self.slow = len(given), len(self._others)
 
     def get(self, name: str, otherwise: Any) -> Any:
         found = []

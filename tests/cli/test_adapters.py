@@ -227,6 +227,25 @@ REFUSED = {  # what is wrong: settings, tensors beside, and what is said of it
 }
 
 
+def test_patterns_that_take_long_together_are_refused(refused):
+    state = {f"{BASE}{'a.' * 220}{k}.{end}": torch.ones(2, 2) for k in range(50) for end in ends("fc")}
+    slow = {f"[a.0-9]*b{k}": 1 for k in range(200)}
+    folder = adapter("a", modules=(), extra=state, alpha_pattern=slow)
+    refused(4, "average", folder, folder, "-o", "out/", says="too many patterns")
+
+
+@pytest.mark.parametrize("factor", [1e130, 3e153])
+def test_a_sum_of_huge_numbers_has_an_error_that_is_a_number_or_is_refused(factor, run):
+    folder = adapter("a", modules=("fc",), dtype=torch.float64)
+    state = {name: tensor.clone() * factor for name, tensor in load_file(folder / WEIGHTS).items()}
+    write_safetensors(folder / WEIGHTS, state, force=True)
+    outcome = run("average", folder, folder, "-o", "out/", "--json")
+    if outcome.code:
+        assert factor > 1e150 and "beyond the range of float64" in outcome.err and not Path("out").exists()
+    else:
+        assert factor < 1e150 and outcome.json()["relative_error"] < 1e-12
+
+
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_is_more_than_factors_is_refused(what, refused):
     config, extra, says = REFUSED[what]

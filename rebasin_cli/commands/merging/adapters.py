@@ -186,7 +186,8 @@ def _other_base(first: Adapter, other: Adapter) -> list[str]:
     for key in ("base_model_name_or_path", "revision", "layer_replication"):
         one, two = ((adapter.config or {}).get(key) for adapter in (first, other))
         if one and two and one != two:
-            told.append(f"{key}  is {one} in {first.path}, {two} in {other.path} (one model? --skip-checks)")
+            is_in = f"{one!s:.100} in {first.path}, {two!s:.100} in {other.path}"
+            told.append(f"{key}  is {is_in} (one model? --skip-checks)")
     return told
 
 
@@ -255,8 +256,10 @@ def _summed(
         session.listener.step("adapters", k, len(names), name)
     for name in adapters[0].whole:
         made[name] = adapters[0].weights[name]
-    whole = math.hypot(*sizes.values())
-    relative = {name: _over(error, sizes[name]) for name, error in errors.items()}
+    whole, error = math.hypot(*sizes.values()), math.hypot(*errors.values())
+    if not math.isfinite(whole + error):
+        raise UsageError("the weighted sum is beyond the range of float64")
+    relative = {name: _over(its, sizes[name]) for name, its in errors.items()}
     worst = sorted(relative, key=lambda name: -relative[name])[:WORST]
     plan = plan_of(made)
     tensors_of = LazyTensors(
@@ -267,7 +270,7 @@ def _summed(
     return tensors_of, {
         "summed_rank": largest,
         "rank": max(ranks.values()),
-        "relative_error": _over(math.hypot(*errors.values()), whole),
+        "relative_error": _over(error, whole),
         "worst": {name: relative[name] for name in worst},
         "ranks": ranks,
     }
