@@ -44,7 +44,9 @@ class Average(AsTheyAre, Loading, Running, DataSet, Samples, Weights, Screen):
     )
 
     models: tuple[Path, ...] = argument(
-        "A B …", "Two models or more; what is not averaged is copied from the first.", role=READS
+        "A B …",
+        "Two models or more; what is not averaged is copied from the first. One is written as it is.",
+        role=READS,
     )
     out: str = Merge.out
     reference: Path | None = again(Mean.reference, None, help="Which of the models comes first.")

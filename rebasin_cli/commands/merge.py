@@ -177,7 +177,8 @@ def merged(
     if of_adapters:
         output = adapters.placed_output(output, paths, mean.base)
     else:
-        mean.check(len(paths))
+        alone = mean.asks_for_no_spec(subjects) and not mean.curve  # then there is nothing to average
+        mean.check(len(paths), fewest=1 if alone else 2)
         curved.check(mean, subjects.search, len(paths))
         output = mean.placed(output, paths)
     session = Session("merge", paths, listener, subjects, perm=mean.perm, curves=filter(None, [mean.curve]))
@@ -209,6 +210,6 @@ def _way(session: Session, mean: Average) -> Way:
     """A point of a trained curve, models as they are, a soup of some of them; else aligned to the first."""
     if mean.curve is not None:
         return curved.merge
-    if plain.suffices(session, mean):
+    if len(session.paths) == 1 or plain.suffices(session, mean):
         return plain.merge
     return soups.merge if mean.soup else aligned.merge

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from rebasin_cli.averages import weights as schedules
 from rebasin_cli.checkpoints import destination, writing
@@ -542,3 +543,28 @@ def test_what_means_something_only_together_is_averaged_as_that_or_refused(tmp_p
     write_safetensors(paths[1], {"q.weight": torch.randn(4, 4)}, force=True)
     says = ("an adapter and a model that is none", f"in {paths[0]}", f"no adapter in {paths[1]}")
     refused(4, "merge", *paths, "--method", "none", "-o", "out.safetensors", says=says)
+
+
+def test_one_model_is_written_as_it_is_and_nothing_else_is_made_of_it(done, refused):
+    model = {
+        "a.weight": torch.tensor([[-0.0, 1.5], [3e-45, 7.0]]),
+        "n.weight_g": torch.rand(4, 1) + 1,
+        "n.weight_v": torch.randn(4, 3),
+        "b.running_mean": torch.randn(2).half(),
+        "b.running_var": torch.rand(2).half(),
+        "b.num_batches_tracked": torch.tensor(3),
+    }
+    torch.save(model, "one.pt")
+    told = done("average", "one.pt", "-o", "one.safetensors").err
+    assert "one model: written as it is" in told and "averaged as" not in told
+    made = load_file("one.safetensors")
+    assert made.keys() == model.keys()
+    for name, own in model.items():
+        assert made[name].dtype == own.dtype and made[name].numpy().tobytes() == own.numpy().tobytes(), name
+    done("average", "one.pt", "-o", "half.pt", "--out-dtype", "bfloat16")
+    assert torch.load("half.pt")["a.weight"].dtype == torch.bfloat16
+    says = "at least two models"
+    refused(2, "average", "one.pt", "--soup", "greedy", "-o", "no.pt", says=says)
+    refused(2, "average", "one.pt", "--repair", "reset", "-o", "no.pt", says=says)
+    refused(2, "merge", "one.pt", "-o", "no.pt", says=says)
+    refused(2, "average", "one.pt", "--weights", "0.5", "-o", "no.pt", says="add up to 0.5")

@@ -168,14 +168,14 @@ class Average(Averaging, AsTheyAre):
         order = schedules.in_order([str(path) for path in paths])
         return [paths[k] for k in order], replace(equal, weights=weights)
 
-    def check(self, models: int) -> None:
+    def check(self, models: int, *, fewest: int = 2) -> None:
         """Raise UsageError for what so many models cannot be averaged like."""
         if self.rank is not None or self.base is not None:
             raise UsageError(
                 f"{'--base' if self.rank is None else '--rank'} is for adapters, and none of these is one",
                 hint=f"An adapter is a folder with {CONFIG}, or a file of lora_up and lora_down alone",
             )
-        if models < 2:
+        if models < fewest:
             raise UsageError(
                 "merging takes at least two models", hint="rebasin merge A B … or rebasin average A B …"
             )

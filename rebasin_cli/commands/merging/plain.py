@@ -75,7 +75,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     source = None if copied is None else open_beside(models[0], copied, asked.loading, listener.say)
     with naming(paths):
         parts = parts_of(models, ignore=mean.ignore, source=source, heads=mean.heads, extra=mean.extra)
-    if parts.statistics and asked.repair.repair != "none":
+    if parts.statistics and asked.repair.repair != "none" and len(models) > 1:
         raise repairs.broken_statistics(_is_known(models[0]))
     tensors = combined(
         models,
@@ -176,12 +176,13 @@ def _tell(
     weights = mean.numbers or [1 / len(models)] * len(models)
     of = f" by {mean.schedule}" if mean.schedule else ""
     told = [f"{m.path} {w:.4g}" for m, w in zip(models, weights, strict=True)]
-    say(f"weights{of}: {some(told, 20)}")
+    say(f"weights{of}: {some(told, 20)}" if len(models) > 1 else "one model: written as it is")
     read, written, free, peak = (
         f"{plan[f'{what}_bytes'] / 1e6:,.1f} MB" for what in ("read", "written", "free", "peak")
     )
     say(f"plan: reads {read}, writes {written} ({free} free on the disk), takes about {peak} of memory")
-    for kind in dict.fromkeys(family.kind for family in parts.products.families):
+    together = parts.products.families if len(models) > 1 else ()
+    for kind in dict.fromkeys(family.kind for family in together):
         stems = [family.stem for family in parts.products.families if family.kind == kind]
         say(f"averaged as {kind.means} ({kind.name}): {some(stems, SHOWN)}")
     for why in dict.fromkeys(parts.copied.values()):
