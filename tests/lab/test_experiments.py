@@ -77,10 +77,11 @@ def _made(name):
 
 
 QUICK = {"counterexample", "hardness", "statements"}  # half a second each at most
+SHORT = ["overlap", "slerp", "split-data", "steepest-descent"]  # seconds; all others take up to minutes
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.sweep) for name in NAMES]
+    "name", [*sorted(QUICK), *(pytest.param(name, marks=pytest.mark.sweep) for name in SHORT)]
 )
 def test_a_page_is_not_stale(name):
     """What its page says comes out again: its claims, and their numbers near enough for another torch."""
