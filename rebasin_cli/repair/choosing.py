@@ -25,10 +25,8 @@ from ..networks.evaluation import Scores
 from ..types import CROSS_ENTROPY, Batches, Tensors, aside
 from .ensemble import Agreement
 
-PULL, LESS = (
-    2.0,
-    0.5,
-)  # how much the distance to the endpoints' mean counts beside the loss; on unseen samples
+PULL = 2.0  # how much the distance to the endpoints' mean counts beside the loss
+LESS = 0.5  # the same on samples that no endpoint was trained on
 SAME = 1e-6  # of the cost: what differs by less is rounding, and no gain
 EVERY = 3  # of a caller's batches the third, sixth, … are held out
 
@@ -101,13 +99,14 @@ class Measured:
 
     @property
     def lost(self) -> float:
-        """The figure, with the sign that makes more of it worse. Raises UsageError if not measured."""
-        if self.by == "loss":
-            return self.plain.loss
-        if self.by not in self.plain.metrics:
+        """The figure, with the sign that makes more of it worse; infinite where it is no number.
+
+        Raises UsageError if not measured.
+        """
+        if self.by not in self.plain.figures:
             there = f"Measured are: {', '.join(self.plain.figures)}"
             raise UsageError(f"--choose {self.by}: it was not measured on this network's outputs", hint=there)
-        value = self.sign * self.plain.metrics[self.by]
+        value = self.sign * self.plain.figures[self.by]
         return math.inf if math.isnan(value) else value
 
     @property
@@ -140,7 +139,7 @@ def choose(
     it is, and `why` says so: nobody asked for that very repair.
     """
     losses: dict[str, float] = {}
-    compared = Comparison(network, endpoints, weights, held, scores, output, device, by, unseen)
+    compared = Comparison(network, endpoints, weights, held, scores, output, device, by=by, unseen=unseen)
     try:
         before = compared.measure(network, output)
         losses["none"] = before.plain.loss
@@ -183,6 +182,7 @@ class Comparison:
         scores: Callable[..., Scores],
         output: str | int | None,
         device: str,
+        *,
         by: str = "loss",
         unseen: bool = False,
     ):
@@ -200,12 +200,8 @@ class Comparison:
         plain = self.scores(network, self.held, each=True)
         self._able &= plain.quantities[0] == CROSS_ENTROPY
         agreed = self.agreement if math.isfinite(plain.loss) else None
-        return Measured(
-            plain,
-            None if agreed is None else agreed.apart(network, output),
-            self.by,
-            LESS if self.unseen else PULL,
-        )
+        apart = None if agreed is None else agreed.apart(network, output)
+        return Measured(plain, apart, self.by, LESS if self.unseen else PULL)
 
     def left(self, found: Measured) -> float:
         """About what a merge may gain at most: what the endpoints' mean loses less. Infinite if not known.
@@ -220,16 +216,21 @@ class Comparison:
 
 def better(before: Measured, after: Measured) -> bool:
     """Whether one merge is taken for better than another: the one that costs less."""
-    return before.cost - after.cost > SAME * abs(after.cost)
+    return _gain(before, after) > SAME * abs(after.cost)
 
 
 def gained(before: Measured, after: Measured) -> tuple[float, float]:
     """How much less is lost, and the standard error of that over the samples, which are the same."""
-    gain, losses = before.cost - after.cost, [each for it in (before, after) if (each := it.each) is not None]
+    gain, losses = _gain(before, after), [each for it in (before, after) if (each := it.each) is not None]
     if len(losses) < 2 or len(losses[0]) < 2 or not math.isfinite(gain):
-        return (math.inf if math.isnan(gain) else gain), math.nan
+        return gain, math.nan
     apart = losses[0].cpu() - losses[1].cpu()
     return gain, (apart.std() / math.sqrt(len(apart))).item()
+
+
+def _gain(before: Measured, after: Measured) -> float:
+    """How much less the one costs that comes after; nothing where both cost infinitely much."""
+    return 0.0 if before.cost == after.cost else before.cost - after.cost
 
 
 def in_words(choice: Choice) -> str:

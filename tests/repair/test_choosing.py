@@ -70,7 +70,9 @@ def test_of_equals_the_first_stays_and_what_is_no_number_is_never_taken():
     assert not better(measured(0.5), measured(0.5 - 1e-8)) and better(measured(0.5), measured(0.4999))
     for broken in (math.inf, math.nan):
         assert not better(measured(0.5, 0.1), measured(broken))
-    assert better(measured(math.inf), measured(0.5, 0.1))
+        assert better(measured(broken), measured(0.5, 0.1))
+        assert gained(measured(broken), measured(0.5))[0] == math.inf
+        assert gained(measured(broken), measured(broken))[0] == 0
 
 
 def comparison(ends, held, **how):

@@ -71,10 +71,17 @@ class Mending:
         self.took: dict[str, float] = {}  # seconds of a repair, the last time
         self.distilled: Outcome | None = None  # by the last repair, if it was one that took long
         scores = partial(evaluate, loss=problem.loss, metric=problem.metric, device=problem.device)
-        models, unseen = problem.models, problem.held is not None
-        own = (problem.output, problem.device, problem.choose, unseen)
+        count = len(problem.models)
         self.comparison = Comparison(
-            self.network, models, [1 / len(models)] * len(models), held, scores, *own
+            self.network,
+            problem.models,
+            [1 / count] * count,
+            held,
+            scores,
+            problem.output,
+            problem.device,
+            by=problem.choose,
+            unseen=problem.held is not None,
         )
 
     def models(self, permutations: Sequence[Permutations]) -> list[Any]:
