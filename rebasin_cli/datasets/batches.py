@@ -121,6 +121,7 @@ def _digest(batch: Any) -> int:
     found = 0
     for tensor in tensors_in(batch):
         flat = tensor.detach().cpu().contiguous().reshape(-1)
+        found = zlib.crc32(f"{tensor.dtype} {[*tensor.shape]}".encode(), found)
         found = zlib.crc32(flat.view(torch.uint8).numpy().data, found)
     return found
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from rebasin_cli.datasets import loaders
-from rebasin_cli.datasets.batches import Kept, Once, steady
+from rebasin_cli.datasets.batches import Kept, Once, Same, steady
 from rebasin_cli.datasets.loaders import open_loader
 from rebasin_cli.errors import DataError
 
@@ -101,6 +101,15 @@ def test_one_that_begins_alike_and_goes_on_otherwise_is_refused():
     assert numbers(data) == [0, 1, 2]
     with pytest.raises(DataError, match="batch 3 of the data"):
         numbers(data)
+
+
+@pytest.mark.parametrize("other", [torch.zeros(2, 3), torch.zeros(6), torch.zeros(3, 2, dtype=torch.int32)])
+def test_a_batch_of_another_shape_or_type_is_another_one_although_its_bytes_are_the_same(other):
+    data = Same([torch.zeros(3, 2)])
+    list(data)
+    data.source = [other]
+    with pytest.raises(DataError, match="batch 0 of the data is another one"):
+        list(data)
 
 
 def test_training_reads_a_loader_that_augments_by_a_generator_of_its_own_whatever_comes():
