@@ -116,7 +116,7 @@ def run(asked: Verify, listener: Listener = SILENT) -> VerifyResult:
     if exact is not None:
         moved_by = permuted(models[1], fitted, exact)
         if all(equal(models[0][name], moved_by[name]) for name in compared):
-            return _yes(session, asked, Elements(exact), None, 0.0, **_moved(exact, fitted))
+            return _yes(session, asked, "fingerprints", Elements(exact), None, 0.0, **_moved(exact, fitted))
     one, other = (stacked(model, fitted) for model in models)  # a list's values are anywhere in it
     counters = {fitted.places.get(name, (name, 0))[0] for name in fitted.shapes.keys() - compared}
     different = [n for n in one if n not in counters and not _same_values(one[n], other[n])]
@@ -157,20 +157,25 @@ def _searched(
     else:
         return VerifyResult(answer="undecided", reason=why, largest_difference=best, **known)
     form = symmetries.form_texts(fitted, session.folds) if found.computed else None
-    return _yes(session, asked, found.elements[0], form, largest, **known, **about(found))
+    return _yes(session, asked, "wm", found.elements[0], form, largest, **known, **about(found))
 
 
 def _yes(
     session: Session,
     asked: Verify,
+    method: str,
     elements: Elements,
     form: dict[str, str] | None,
     largest: float,
     **known: Any,
 ) -> VerifyResult:
-    """The answer, and the file of these elements, which act in a `form`, where one is asked for."""
+    """The answer, and the file of these elements, where one is asked for.
+
+    They were found by a `method`, which the file records, and act in a `form`.
+    """
     if asked.out is not None:
-        meta = provenance.describe("verify", session.models, session.fitted, method="wm", seed=session.seed)
+        models, fitted = session.models, session.fitted
+        meta = provenance.describe("verify", models, fitted, method=method, seed=session.seed)
         stored.save(asked.out, elements=elements, form=form, metadata=meta, force=asked.force)
     written = [str(asked.out)] if asked.out else None
     return VerifyResult(answer="yes", largest_difference=largest, written=written, **known)

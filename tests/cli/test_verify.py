@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.symmetry import stored
 
 from .conftest import same, tensors
 
@@ -12,6 +13,7 @@ from .conftest import same, tensors
 def test_a_relabelling_is_found_and_its_permutation_works(pair, relabelled, done):
     outcome = done("verify", pair[1], relabelled, "-o", "back.perm.safetensors")
     assert "answer               yes" in outcome.out and "units                36" in outcome.out
+    assert stored.load(Path("back.perm.safetensors")).metadata["rebasin.method"] == "fingerprints"
     done("apply", "back.perm.safetensors", relabelled, "-o", "back.safetensors")
     assert same("back.safetensors", pair[1])
 
