@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from ..errors import CheckpointError
 from .pieces import METADATA
 from .staging import Staging
 
@@ -42,7 +43,8 @@ def write(
     """Write the tensors of `plan` in the order of their names into a stage; the files, metadata last.
 
     `made(name)` gives the values, of the dtype and shape that the plan has; `identity` is asked when all are
-    written, for a text that tells this content from others.
+    written, for a text that tells this content from others. Raises CheckpointError where torch writes the
+    metadata before the tensors.
     """
     # two processor seconds, where it is asked for
     from torch.distributed.checkpoint.api import CheckpointException
@@ -89,5 +91,10 @@ def write(
             save(empty, storage_writer=writer, planner=Planner(), no_dist=True)
         except CheckpointException as wrapped:  # around errors, and a Ctrl-C, of this one rank
             raise next(cause for cause, _ in wrapped.failures.values()) from None
-    assert files[-1].name == METADATA
+    if files[-1:] != [folder / METADATA]:  # whose text tells the content, is asked for before all is written
+        raise CheckpointError(
+            f"torch {torch.__version__} wrote {', '.join(file.name for file in files) or 'nothing'}, "
+            f"expected {METADATA} last",
+            hint="Write another form: leave --out-format out",
+        )
     return files
