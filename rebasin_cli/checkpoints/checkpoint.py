@@ -27,7 +27,6 @@ from . import distributed, pieces, torch_writing
 from .around import Around, Slot, fitted
 from .checking import digest, validate
 from .distributed import DistributedFolder
-from .folder import DCP
 from .locate import kind_of_file, locate, read_index
 from .safetensors_format import COPY_AGAIN, SafetensorsFile
 from .torch_file import Shard, TorchFile
@@ -208,9 +207,9 @@ def open_checkpoint(
             kind, file = locate(path)
             if kind == "torch":
                 return _open_torch(path, file, key, unsafe_load)
-            if kind == DCP:
+            if kind == pieces.DCP:
                 metadata, stale = torch_writing.read(file, distributed.listing)
-                found = _of_envelope(path, DCP, DistributedFolder(file, key))
+                found = _of_envelope(path, pieces.DCP, DistributedFolder(file, key))
                 return replace(found, metadata=metadata, stale=stale)
             if key:
                 raise NoEnvelope(

@@ -19,7 +19,6 @@ from . import foreign, pieces
 from .safetensors_format import COPY_AGAIN, read_header
 from .torch_file import Shard
 
-DCP = pieces.FORMAT
 INDEX = ".safetensors.index.json"
 PERMUTATION = ".perm.safetensors"
 OLD_SUFFIXES = tuple(f"{suffix}.tar" for suffix in TORCH_SUFFIXES)  # which are no archives; read where named
@@ -52,7 +51,7 @@ def in_folder(folder: Path) -> tuple[str, Path]:
     if found := _one(folder, [name for name in names if _TORCH_INDEX.fullmatch(name)], others, "torch"):
         return found
     if pieces.METADATA in names:
-        return DCP, folder / pieces.METADATA
+        return pieces.DCP, folder / pieces.METADATA
     if found := _one_below(folder, [name for name in folders if not pieces.is_state(name)]):
         return found
     raise _nothing(folder, names, folders)
@@ -264,7 +263,7 @@ def _distributed(folder: Path, names: Sequence[str], folders: Sequence[str]) -> 
     if any(name.endswith(pieces.DISTCP) for name in names):
         if pieces.METADATA not in names:
             raise pieces.distributed(folder, folder)
-        return DCP, folder / pieces.METADATA
+        return pieces.DCP, folder / pieces.METADATA
     if found := _one_below(folder, [name for name in folders if name.startswith("pytorch_model_fsdp_")]):
         return found
     if wrong := _piece_of_run(folder, names, folders):
@@ -281,7 +280,7 @@ def _one_below(folder: Path, folders: Sequence[str]) -> tuple[str, Path] | None:
             problems=[str(one) for one in there],
             hint=f"Name one of them, such as {there[0]}.",
         )
-    return (DCP, there[0] / pieces.METADATA) if there else None
+    return (pieces.DCP, there[0] / pieces.METADATA) if there else None
 
 
 def _piece_of_run(folder: Path, names: Sequence[str], folders: Sequence[str]) -> CheckpointError | None:

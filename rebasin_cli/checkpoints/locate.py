@@ -19,7 +19,7 @@ from ..runtime import files
 from ..runtime.files import TORCH_SUFFIXES
 from ..runtime.text import once
 from . import foreign, pieces, torch_file
-from .folder import DCP, INDEX, PERMUTATION, check_named, in_folder, is_model, names_in, shards_of
+from .folder import INDEX, PERMUTATION, check_named, in_folder, is_model, names_in, shards_of
 from .safetensors_format import COPY_AGAIN, MAX_HEADER
 
 __all__ = ["INDEX", "PERMUTATION", "TORCH_SUFFIXES", "ToCome", "locate", "read_index", "to_come"]
@@ -61,7 +61,7 @@ def locate(path: Path) -> tuple[str, Path]:
         raise ToCome(f"{path} is still to be made")
     if path.is_dir():
         kind, file = in_folder(path)
-        if kind not in ("sharded", DCP):
+        if kind not in ("sharded", pieces.DCP):
             kind = kind_of_file(file)
         return kind, file
     kind = kind_of_file(path)
@@ -87,7 +87,7 @@ def kind_of_file(path: Path) -> str:
         raise CheckpointError(f"{path} is not a regular file")
     if status.st_size == 0:
         raise CheckpointError(f"{path} is empty (0 bytes)", hint=COPY_AGAIN)
-    if path.name.endswith(pieces.DCP):
+    if pieces.is_distributed(path.name):
         raise pieces.distributed(path, path.parent)
     with files.opened(path) as file:
         head = file.read(512)

@@ -21,8 +21,7 @@ SHARD = re.compile(
     r"(?P<suffix>\.(safetensors|bin|pt|pth|ckpt))"
 )
 METADATA, DISTCP = ".metadata", ".distcp"
-DCP = (DISTCP, METADATA)
-FORMAT = "dcp"  # of a folder of torch.distributed.checkpoint
+DCP = "dcp"  # the form of a folder of torch.distributed.checkpoint, which has files of these names
 
 MOST_EMPTY = 100_000  # tensors without values: the largest models have as many with values, and few without
 
@@ -63,7 +62,12 @@ def escapes(file: object, suffixes: Collection[str]) -> bool:
 
 def is_state(name: str) -> bool:
     """Whether a file of this name is of a run, and not its weights."""
-    return _STATES.fullmatch(name) is not None or name.endswith(DCP)
+    return _STATES.fullmatch(name) is not None or is_distributed(name)
+
+
+def is_distributed(name: str) -> bool:
+    """Whether a file of this name is of a folder of DCP, and nothing without the others."""
+    return name.endswith((DISTCP, METADATA))
 
 
 def suspicious(name: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..checkpoints.pieces import FORMAT as DCP
+from ..checkpoints.pieces import DCP
 from ..registry.options import PLAIN, TRUSTS, WRITES, gathered, option
 from ..reports import TOLERANCE
 from .subjects import OUT
