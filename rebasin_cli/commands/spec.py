@@ -15,7 +15,7 @@ from ..inference.text import explaining
 from ..proof import prove as proving
 from ..registry.options import MAY_READ, PLAIN, READS, REQUIRED, again, argument, option
 from ..registry.results import NAMED, ON_SCREEN_ONLY, UNSET, Result, Unset
-from ..reports.accounts import describe_kept, describe_proof, kept_in_words
+from ..reports.accounts import describe_kept, describe_proof, outputs_in_words
 from ..session.asked import inputs_of, of
 from ..session.listener import SILENT, Listener
 from ..session.method_options import GROUPS, check_groups
@@ -296,7 +296,7 @@ def explain(asked: Explain, listener: Listener = SILENT) -> ExplainResult:
     how = {"strict": False, "groups": asked.groups != GROUPS[0]}
     found = infer_spec(shapes, network, None, lambda _: None, **how)
     inferred = {"inferred": headline(found.fitted)}
-    if told := kept_in_words(found.kept, found.not_kept):
+    if told := outputs_in_words(describe_kept(found.kept, found.not_kept)):
         inferred["outputs"] = told
     if given is None:
         return ExplainResult(inferred | explaining.explain(found), asked.tensors)

@@ -231,21 +231,22 @@ def describe_kept(
     not_seen: Sequence[str] = (),
     not_in_training: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What of the outputs is the function, what is not, tensors that none of it is computed from, and what
-    stays in evaluation alone.
+    """What of the outputs is the function, and what is not.
+
+    And, where there are any, tensors that none of it is computed from, and what stays in evaluation alone.
     """
     told = {"kept": list(kept), "not_kept": list(not_kept)}
     more = {"not_seen": list(not_seen), "not_in_training": list(not_in_training)}
     return told | {name: names for name, names in more.items() if names}
 
 
-def kept_in_words(
-    kept: Sequence[str],
-    not_kept: Sequence[str],
-    not_seen: Sequence[str] = (),
-    not_in_training: Sequence[str] = (),
-) -> str:
-    """One line of the same; "" of a network with one output that shows all of its tensors."""
+def outputs_in_words(account: Mapping[str, Any]) -> str:
+    """One line of the same, which the account of a proof has, too.
+
+    "" of a network with one output that shows all of its tensors, and stays in training.
+    """
+    names = ("kept", "not_kept", "not_seen", "not_in_training")
+    kept, not_kept, not_seen, not_in_training = (account.get(name) or () for name in names)
     told = []
     if len(kept) > 1 or not_kept:
         told = [f"kept: {_some(kept)}", f"not kept: {_some(not_kept) or 'none'}"]
@@ -254,12 +255,6 @@ def kept_in_words(
     if not_in_training:
         told.append(f"in training mode these do not stay: {_some(not_in_training)}")
     return "; ".join(told)
-
-
-def outputs_in_words(proof: Mapping[str, Any]) -> str:
-    """The same of the account of a proof."""
-    names = ("kept", "not_kept", "not_seen", "not_in_training")
-    return kept_in_words(*(proof.get(name) or () for name in names))
 
 
 def _some(names: Iterable[str]) -> str:

@@ -213,11 +213,11 @@ def left_open(fitted: FittedSpec) -> list[str]:
 def _of_hub(
     model: Checkpoint, loading: Loading, network: Network, say: Callable[[str], None]
 ) -> tuple[Spec | None, bool]:
-    """The spec of a network that an installed package has: of `--net`, or by the configuration in a folder;
-    and whether that configuration is of another network, so that it tells nothing of these tensors.
+    """The spec of a network that an installed package has: of `--net`, or by the configuration in a folder.
 
-    Where the package is not installed, or the configuration of a folder tells no spec, it is any file of
-    tensors; a configuration that is named has to name a class, and to tell its spec where that is installed.
+    And whether that configuration is of another network, so that it tells nothing of these tensors. Where the
+    package is not installed, or the configuration of a folder tells no spec, it is any file of tensors; a
+    configuration that is named has to name a class, and to tell its spec where that is installed.
     """
     if network.net is not None:
         return (spec_of(network.net, model.shapes, say) if hub.is_name(network.net) else None), False
@@ -316,7 +316,7 @@ def infer_spec(
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
     found = infer(module, args, kwargs, prove=prove, groups=groups, **network.outputs)
     torn = found.proof.not_in_training if found.proof is not None else ()
-    if told := accounts.kept_in_words(found.kept, found.not_kept, (), torn):
+    if told := accounts.outputs_in_words(accounts.describe_kept(found.kept, found.not_kept, (), torn)):
         say(f"outputs: {told}")
     for frozen in found.reasons:
         say(f"stays: {', '.join(frozen.places[:3])}{' …' * (len(frozen.places) > 3)}: {frozen.why}")
