@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..datasets.rotation import check_rotation
+from ..datasets.rotation import with_rotation
 from ..errors import NetworkError, UsageError
 from ..learning.curves import stored, training
 from ..learning.curves.alternation import alternate
@@ -45,7 +45,6 @@ from .verbs.outputs import check_outputs
 from .verbs.search import prove, shown
 
 PANEL = "Align and merge"
-UNSAID = ("attack", "rotate")  # of a training that has none
 TRAINED = "Training"  # the panel of what is said of the training
 
 
@@ -140,14 +139,11 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
     data: Any = session.open_splits("match", match=None)["match"]
     if how.augment:
         check_augmentation(data)
-    if how.rotate:
-        check_rotation(data)
-        data = replace(data, rotate=how.rotate)
+    data = with_rotation(data, how.rotate)
     if output.dry_run:
         return Plan(plans.of_search(session) | _plan(session, data, how))
     inputs, proof = search.inputs(session), prove(session)
-    options = {k: v for k, v in dataclasses.asdict(how).items() if k not in UNSAID or v}
-    options |= {"batch_size": session.asked.data.batch_size}
+    options = _told(how) | {"batch_size": session.asked.data.batch_size}
     options |= {"rounds": asked.rounds} if asked.rounds > 1 else {}
     with search.resumable(session, output, options) as state:
         start, found = state.start, None
@@ -234,5 +230,10 @@ def _plan(session: Session, data: Any, how: training.Training) -> dict[str, Any]
         1 + (Attack.parse(how.attack).passes / 3 if how.attack else 0)
     )  # backward is two forward ones
     seconds = None if each is None else passes * each * samples * how.epochs
-    told = {name: value for name, value in dataclasses.asdict(how).items() if name not in UNSAID or value}
-    return {"curve": told, "samples": samples, "times": plans.estimated(seconds)}
+    return {"curve": _told(how), "samples": samples, "times": plans.estimated(seconds)}
+
+
+def _told(how: training.Training) -> dict[str, Any]:
+    """The options of a training; an attack and a rotation only where there is one."""
+    every = dataclasses.asdict(how).items()
+    return {name: value for name, value in every if value or name not in ("attack", "rotate")}

@@ -6,6 +6,7 @@ Tatro et al. 2020, section 4 (NeurIPS 2020); Ainsworth et al. 2022, arXiv:2209.0
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,11 +31,17 @@ def rotated(images: Tensor, degrees: float, generator: torch.Generator) -> Tenso
     return turned.to(images.dtype) if images.is_floating_point() else turned.round().to(images.dtype)
 
 
-def check_rotation(data: Any) -> None:
-    """Raise UsageError for data that holds no images, or whose batches somebody else makes."""
+def with_rotation(data: Any, degrees: float | None) -> Any:
+    """The data, whose images are turned by up to so many degrees wherever they come shuffled.
+
+    Raises UsageError for data that holds no images, or whose batches somebody else makes.
+    """
+    if not degrees:
+        return data
     source = getattr(data, "source", None)
     if source is None or source.inputs.ndim != 4:
         raise UsageError(
             f"--rotate: {getattr(data, 'name', 'this data')} has no images that could be turned",
             hint="Leave it out; a loader of your own turns its images itself",
         )
+    return replace(data, rotate=degrees)

@@ -15,7 +15,7 @@ from torch import nn
 from .. import nets
 from ..datasets import Data, open_data
 from ..datasets.portions import Portion
-from ..datasets.rotation import check_rotation
+from ..datasets.rotation import with_rotation
 from ..errors import DataError, UsageError
 from ..networks.attacks import Attack
 from ..runtime.memory import check_memory
@@ -122,9 +122,7 @@ def prepare(net: str | nn.Module, data: str | tuple[Data, Data], **wanted: Unpac
     check(recipe, own)
     if own.get("augment"):
         check_augmentation(train)
-    if recipe.rotate:
-        check_rotation(train)
-        train = replace(train, rotate=recipe.rotate)
+    train = with_rotation(train, recipe.rotate)
     if recipe.init is not None:
         if not isinstance(net, str):
             raise UsageError("--init is for a network that begins anew", hint="Leave it out")

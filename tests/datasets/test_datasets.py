@@ -6,7 +6,6 @@ import io
 import os
 import pickle
 import tarfile
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +16,7 @@ from PIL import Image
 from rebasin_cli import datasets
 from rebasin_cli.datasets import Data, Normalization, Samples, downloads, once, open_data
 from rebasin_cli.datasets.loaders import open_loader
-from rebasin_cli.datasets.rotation import check_rotation, rotated
+from rebasin_cli.datasets.rotation import rotated, with_rotation
 from rebasin_cli.datasets.sets import _cifar, cifar10
 from rebasin_cli.errors import DataError, ResourceError, UsageError
 from rebasin_cli.registry import references
@@ -545,13 +544,14 @@ def test_images_are_turned_about_their_middle_each_by_an_angle_of_its_own():
 
 def test_only_images_are_turned_and_only_for_training():
     data = open_data("digits", "train", limit=20)
-    turned = replace(data, rotate=15.0)
+    turned = with_rotation(data, 15.0)
+    assert with_rotation(data, None) is with_rotation(data, 0.0) is data
     assert all(torch.equal(a, b) for (a, _), (b, _) in zip(data, turned, strict=True))
     rngs = [torch.Generator().manual_seed(0) for _ in range(2)]
     (one, _), (other, _) = next(data.shuffled(rngs[0])), next(turned.shuffled(rngs[1]))
     assert one.shape == other.shape and not torch.equal(one, other)
     with pytest.raises(UsageError, match="has no images that could be turned"):
-        check_rotation(open_data("alice", "train"))
+        with_rotation(open_data("alice", "train"), 15.0)
 
 
 # --- npz and image folders ------------------------------------------------------------------------------
