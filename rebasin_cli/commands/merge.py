@@ -173,22 +173,14 @@ def merged(
 ) -> MergeResult | Plan:
     """One model of several. Of models as they are it is the same file whichever command makes it."""
     paths, mean = of(asked, Average, weights=parse(asked.weights)).in_order(models)
-    of_adapters = adapters.asked(paths)
-    if of_adapters:
-        output = adapters.placed_output(output, paths, mean.base)
-    else:
-        alone = mean.asks_for_no_spec(subjects) and not mean.curve  # then there is nothing to average
-        mean.check(len(paths), fewest=1 if alone else 2)
-        curved.check(mean, subjects.search, len(paths))
-        output = mean.placed(output, paths)
+    if adapters.asked(paths):
+        return _of_adapters(paths, mean, output, listener, subjects)
+    alone = mean.asks_for_no_spec(subjects) and not mean.curve  # then there is nothing to average
+    mean.check(len(paths), fewest=1 if alone else 2)
+    curved.check(mean, subjects.search, len(paths))
+    output = mean.placed(output, paths)
     session = Session("merge", paths, listener, subjects, perm=mean.perm, curves=filter(None, [mean.curve]))
-    reads = session.reads.and_files([mean.curve, *mean.sources()])
-    if of_adapters:
-        reads = replace(reads, models=(*reads.models, *([mean.base] if mean.base else [])))
-        mean = adapters.check(session, mean, output)
-    check_outputs(output, reads, as_torch=not of_adapters or mean.base is not None)
-    if of_adapters:
-        return _result(session, output, adapters.merge(session, output, mean), mean.base)
+    check_outputs(output, session.reads.and_files([mean.curve, *mean.sources()]), as_torch=True)
     search.check(session, output, or_none=True)
     way = _way(session, mean)
     if session.chosen_by != "loss" and way in (plain.merge, soups.merge):
@@ -197,6 +189,19 @@ def merged(
             f"--choose {session.asked.data.choose}: {by}", hint="Leave it out, or align: --method auto"
         )
     return _result(session, output, way(session, output, mean), mean.copy_from)
+
+
+def _of_adapters(
+    paths: Sequence[Path], mean: Average, output: Output, listener: Listener, subjects: Subjects
+) -> MergeResult | Plan:
+    output = adapters.placed_output(output, paths, mean.base)
+    session = Session("merge", paths, listener, subjects)
+    adapters.check(session, mean, output)
+    reads = session.reads.and_files(mean.sources())
+    if mean.base is not None:
+        reads = replace(reads, models=(*reads.models, mean.base))
+    check_outputs(output, reads, as_torch=mean.base is not None)
+    return _result(session, output, adapters.merge(session, output, mean), mean.base)
 
 
 def _result(

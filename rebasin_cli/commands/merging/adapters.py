@@ -39,9 +39,10 @@ def asked(paths: Sequence[Path]) -> bool:
     return any(map(files.is_adapter, paths))
 
 
-def check(session: Session, mean: Average, output: Output) -> Average:
-    """The same with a weight for every adapter. Raises UsageError for what is asked of full models alone."""
-    asked, weights = session.asked, checked(mean.numbers, len(session.paths), any_sum=True)
+def check(session: Session, mean: Average, output: Output) -> None:
+    """Raise UsageError for what is asked of full models alone, and for other than one weight an adapter."""
+    asked = session.asked
+    checked(mean.numbers, len(session.paths), any_sum=True)
     given: dict[str, Any] = {
         "--heads": mean.heads,
         "--soup": mean.soup,
@@ -70,7 +71,6 @@ def check(session: Session, mean: Average, output: Output) -> Average:
     if unfit := [option for option, there in given.items() if there]:
         of = "a model with adapters in it" if mean.base else "adapters"
         raise UsageError(f"{', '.join(unfit)}: not for {of}", hint="Leave it out")
-    return replace(mean, weights=weights)
 
 
 def placed_output(output: Output, paths: Sequence[Path], base: Path | None) -> Output:
@@ -246,9 +246,9 @@ def _summed(
             found = best(factors, rank)
         except OverflowError:
             raise UsageError(f"{name}: the weighted sum is beyond the range of float64") from None
-        tensors = _stored(owner, module, found, dtype)
-        made |= tensors
-        rounded = tensors[module.up].double().flatten(1), tensors[module.down].double().flatten(1)
+        stored = _stored(owner, module, found, dtype)
+        made |= stored
+        rounded = stored[module.up].double().flatten(1), stored[module.down].double().flatten(1)
         sizes[name], ranks[name], errors[name] = found.size, found.rank, distance(rounded, factors)
         if alphas:
             stem = module.down[: module.down.rindex(".lora")]
@@ -261,13 +261,8 @@ def _summed(
         raise UsageError("the weighted sum is beyond the range of float64")
     relative = {name: _over(its, sizes[name]) for name, its in errors.items()}
     worst = sorted(relative, key=lambda name: -relative[name])[:WORST]
-    plan = plan_of(made)
-    tensors_of = LazyTensors(
-        {name: shape for name, (_, shape) in plan.items()},
-        {name: dtype for name, (dtype, _) in plan.items()},
-        made.__getitem__,
-    )
-    return tensors_of, {
+    tensors = LazyTensors.of(plan_of(made), lambda name, take: take(made))
+    return tensors, {
         "summed_rank": largest,
         "rank": max(ranks.values()),
         "relative_error": _over(error, whole),
