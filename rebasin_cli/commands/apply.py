@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.adapters import CONFIG, config_of_moved, is_adapter
+from ..checkpoints.adapters import is_adapter
 from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.peft import CONFIG, config_of_moved
 from ..errors import SpecError, UsageError
 from ..registry.options import PLAIN, READS, argument, option
 from ..registry.results import UNSET, Result, Unset
@@ -127,7 +128,7 @@ def _of_adapter(asked: Apply, listener: Listener) -> ApplyResult:
     meta = _meta(session, invert, [adapter.weights], adapter=adapter.weights.digest())
     if adapter.config is not None:
         listener.say("its configuration names no base: load it on the permuted one")
-        output = replace(output, copies={CONFIG: config_of_moved(adapter)})
+        output = replace(output, copies={CONFIG: config_of_moved(adapter.config)})
     written = write(output, moved, adapter.weights, meta)
     return _result(session, output, written, elements, invert, adapter=path)
 

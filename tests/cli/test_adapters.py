@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rebasin_cli.checkpoints.adapters import CONFIG, WEIGHTS
+from rebasin_cli.checkpoints.peft import CONFIG, WEIGHTS
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.nets.mlp import MLP
 

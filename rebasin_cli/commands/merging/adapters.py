@@ -16,7 +16,7 @@ from ...averages.kinship import equal_values
 from ...averages.low_rank import Best, Factors, Rank, best, distance, joined
 from ...averages.weights import checked
 from ...checkpoints import adapters as files
-from ...checkpoints import configuration, destination
+from ...checkpoints import configuration, destination, peft
 from ...checkpoints.adapters import Adapter, Module
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.tensors import LazyTensors, plan_of
@@ -77,16 +77,16 @@ def placed_output(output: Output, paths: Sequence[Path], base: Path | None) -> O
     """Where the adapter, or the model, is written. Raises UsageError for a peft adapter in a file."""
     if base is not None:
         return placed(output, base)
-    if all(files.config_beside(path) is None for path in paths):
+    if all(peft.config_beside(path) is None for path in paths):
         return output if output.folder is None else replace(output, path=output.folder / paths[0].name)
     folder = output.folder or output.path
     if output.folder is None and folder.suffix:
         raise UsageError(
-            f"{folder}: an adapter is a folder, with {files.CONFIG} beside its weights",
+            f"{folder}: an adapter is a folder, with {peft.CONFIG} beside its weights",
             hint=f"Name one: -o {folder.with_suffix('')}/",
         )
     # its content is made later: that it will be there is checked now
-    return replace(output, folder=folder, path=folder / files.WEIGHTS, copies={files.CONFIG: b""})
+    return replace(output, folder=folder, path=folder / peft.WEIGHTS, copies={peft.CONFIG: b""})
 
 
 def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
@@ -122,8 +122,8 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         around, models = adapters[0].weights, [adapter.weights for adapter in adapters]
         account |= found
         if adapters[0].config is not None:
-            config = files.config_of(adapters, found["ranks"])
-            output = replace(output, copies={files.CONFIG: config})
+            config = peft.config_of([adapter.config or {} for adapter in adapters], found["ranks"])
+            output = replace(output, copies={peft.CONFIG: config})
         output = replace(output, dtype=None)  # which the factors have already
     size = sum(math.prod(shape) * tensors.dtypes[name].itemsize for name, shape in tensors.shapes.items())
     if output.dry_run:
@@ -380,7 +380,7 @@ def of_base(model: Checkpoint, adapters: Sequence[Adapter], *, added: bool) -> B
 
 def stored_whole(model: Checkpoint, name: str) -> str | None:
     """The tensor of the base that one replaces which was saved whole."""
-    module, _, last = name.removeprefix(files.PREFIX).replace(".base_layer", "").rpartition(".")
+    module, _, last = name.removeprefix(peft.PREFIX).replace(".base_layer", "").rpartition(".")
     weight = names_in(model, [module]).get(module, "")
     found = weight.removesuffix("weight") + last
     return found if found in model else None

@@ -10,7 +10,7 @@ from ...averages import weights as schedules
 from ...averages.mixing import check_interpolation
 from ...averages.parts import check_choices
 from ...averages.weights import checked
-from ...checkpoints.adapters import CONFIG
+from ...checkpoints.peft import CONFIG
 from ...errors import UsageError, unknown
 from ...registry.options import PLAIN, READS, option
 from ...session.asked import of_model
