@@ -95,11 +95,10 @@ def _tiny(folder: Path, split: str) -> tuple[Path | None, list[tuple[Path, int]]
             )
     if not classes:
         raise DataError(f"{train} has no class folders", hint=f"Expected {train}/CLASS/images/*.JPEG.")
-    first = next((path for name in classes for path in _images(train / name / "images")), None)
     if split == "train":
-        return first, [
-            (path, i) for i, name in enumerate(classes) for path in _images(train / name / "images")
-        ]
+        shown = [(path, i) for i, name in enumerate(classes) for path in _images(train / name / "images")]
+        return next((path for path, _ in shown), None), shown
+    first = next((path for name in classes for path in _images(train / name / "images")), None)
     there = {path.name: path for path in _images(val / "images")}
     labels = {name: i for i, name in enumerate(classes)}
     found: dict[str, int] = {}
@@ -108,16 +107,12 @@ def _tiny(folder: Path, split: str) -> tuple[Path | None, list[tuple[Path, int]]
         if not line.strip():
             continue
         name, label = (*line.rstrip("\r").split("\t"), "")[:2]
-        why = (
-            "no image of that name"
-            if name not in there
-            else f"{label or 'no class'}: train has no such class"
-            if label not in labels
-            else "named twice"
-            if name in found
-            else ""
-        )
-        if why:
+        faults = {
+            "no image of that name": name not in there,
+            f"{label or 'no class'}: train has no such class": label not in labels,
+            "named twice": name in found,
+        }
+        if why := next((why for why, is_so in faults.items() if is_so), ""):
             problems.append(f"line {number}  {name}  {why}")
         else:
             found[name] = labels[label]
