@@ -76,16 +76,16 @@ def open_splits(
     choosing: bool = False,
     epoch: bool = False,
     fits: str = "",
-    fitted: int | None = None,
+    repair_samples: int | None = None,
 ) -> Splits:
     """The wanted ones of "train", "test", "match", "reset" (what repairs measure), "fitted" and "held".
 
     All but "test" are training samples, a seeded subset unless `full`; "held" are what `data.held_out` says,
     if anything, and "test" is then without them. Those "held" are others than those of "reset" where there
     are enough; for `choosing` a repair some are kept from it if need be. With `epoch` "reset" is as many as a
-    method that trains sees in one epoch, for a repair that `fits` weights so many as `fitted`, or as it
-    has by default; "fitted" are all that there are, of which `few` takes what a search then chose. `match` is
-    how many a method looks at, None for all. Text is numbered by the vocabulary that the models record.
+    method that trains sees in one epoch, for a repair that `fits` weights `repair_samples`, else as many as
+    it has by default; "fitted" are all that there are, of which `few` takes what a search then chose. `match`
+    is how many a method looks at, None for all. Text is numbered by the vocabulary that the models record.
     Raises UsageError where no data set is named or the models record different normalisations or
     vocabularies, DataError where it cannot be read.
     """
@@ -114,7 +114,7 @@ def open_splits(
             size = data.limit or (None if data.full else TRAIN_SAMPLES)
             splits["train"] = train if size is None else train.subset(size, seed)
         if {"reset", "held"} & set(wanted):
-            count = (fitted or SAMPLES[fits]) if fits in SAMPLES else RESET_SAMPLES
+            count = (repair_samples or SAMPLES[fits]) if fits in SAMPLES else RESET_SAMPLES
             measured_on, held = _apart(train, data, seed, count, choosing=choosing, epoch=epoch)
             size = min(REFIT_BATCH, data.batch_size) if fits in SAMPLES else RESET_BATCH
             mixed = measured_on.with_batch_size(size).mixed(seed)  # every batch has every class

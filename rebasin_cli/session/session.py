@@ -288,8 +288,8 @@ class Session:
         Says, once, where models lose clearly less with their inputs normalised in another usual way.
         """
         say = SILENT.say if self.splits else self.say
-        how = {"fitted": self.asked.repair.repair_samples, **how}
-        found = samples.open_splits(self.models, self.asked.data, self.seed, say, wanted=wanted, **how)
+        how |= {"wanted": wanted, "repair_samples": self.asked.repair.repair_samples}
+        found = samples.open_splits(self.models, self.asked.data, self.seed, say, **how)
         found = self.with_own_loss(found)
         self.splits |= found
         self.look_at_inputs(found, self.__dict__.get("network"))
