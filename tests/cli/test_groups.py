@@ -56,6 +56,36 @@ def test_a_canonical_form_computes_the_same_and_says_what_it_did(models, made):
     assert (tensors("c.safetensors")["norm.weight"] == 1).all()
 
 
+def test_an_adapter_moved_by_groups_does_what_it_did(models, done, refused):
+    """Every layer adapted, with biases that would be folded into factors left out of the base."""
+    state = {
+        name: tensor * 0 if name.endswith(("norm1.bias", "norm2.bias", "norm.bias", "v.bias")) else tensor
+        for name, tensor in tensors("b.safetensors").items()
+    }
+    write_safetensors("plain.safetensors", state)
+    rng, factors = torch.Generator().manual_seed(0), {}
+    weights = [name for name, its in state.items() if name.endswith(".weight") and its.ndim == 2]
+    for name in weights:
+        outputs, inputs = state[name].shape
+        module = f"base_model.model.{name.removesuffix('.weight')}"
+        factors[f"{module}.lora_A.weight"] = torch.randn(2, inputs, generator=rng)
+        factors[f"{module}.lora_B.weight"] = torch.randn(outputs, 2, generator=rng)
+    Path("lora").mkdir()
+    write_safetensors("lora/adapter_model.safetensors", factors)
+    modules = sorted({name.split(".")[-2] for name in weights})
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 1, "bias": "none", "target_modules": modules}
+    Path("lora/adapter_config.json").write_text(json.dumps(config))
+    done("align", "c.safetensors", "plain.safetensors", *NET, "--groups", "all", "-o", "p.safetensors")
+    done("apply", "p.perm.safetensors", "lora", "--base", "plain.safetensors", "-o", "moved/")
+    for base, adapter, out in (("plain", "lora", "was"), ("p", "moved", "is"), ("p", "lora", "not")):
+        arguments = ("--weights", "1", "--base", f"{base}.safetensors", "-o", f"{out}.safetensors")
+        done("average", adapter, *arguments)
+    assert alike("is.safetensors", "was.safetensors") and not alike("not.safetensors", "was.safetensors")
+    assert not alike("was.safetensors", "plain.safetensors")
+    says = ("factors of the same rank", "blocks.0.v.bias, which is not 0", "reads norm.bias")
+    refused(4, "apply", "al.perm.safetensors", "lora", "--base", "b.safetensors", "-o", "no/", says=says)
+
+
 def test_what_is_aligned_with_groups_computes_what_it_did(models, refused):
     refused(2, "align", *models, *NET, "--groups", "all", "-o", "x.safetensors", says="rebasin canon")
     assert alike("al.safetensors", models[1])
