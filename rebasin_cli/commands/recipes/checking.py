@@ -6,6 +6,7 @@ import importlib
 import operator
 import os
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 from ...averages.weights import checked, parse
 from ...errors import RebasinError, UsageError, near
@@ -32,20 +33,27 @@ def _among(names: Collection[str], text: str, what: str = "") -> str | None:
     return None if text in names else f"unknown {what}{text!r}; {near(text, names)}"
 
 
-def wrong_weights(text: str, models: int) -> str | None:
+def wrong_weights(text: str, models: int, *, any_sum: bool = False) -> str | None:
     """What is wrong with numbers, one a model, that add up to 1; names of schedules their command knows.
 
-    Without `models` nobody knows how many there are.
+    Without `models` nobody knows how many there are. Of adapters `any_sum` makes sense.
     """
     if text.replace("-", "").isalpha() or "${" in text:
         return None
     try:
         weights = parse(text)
         if models and not isinstance(weights, str):
-            checked(weights, models)
+            checked(weights, models, any_sum=any_sum)
     except UsageError as error:
         return "; ".join(filter(None, (error.message, error.hint)))
     return None
+
+
+def of_adapters(command: str, method: object, paths: Collection[str]) -> bool:
+    """Whether a step averages adapters, whose weights may have any sum; of files to come the run tells."""
+    from ...checkpoints.adapters import is_adapter  # heavy
+
+    return (command == "average" or method == "none") and all(is_adapter(Path(path)) for path in paths)
 
 
 def _named(kind: str) -> Callable[[str], str | None]:

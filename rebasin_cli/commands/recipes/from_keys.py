@@ -115,7 +115,9 @@ class Maker:
                     judging += self.reads[known:]
                     del self.reads[known:]
         if "weights" in given and isinstance(options.get("weights"), str):
-            if problem := checking.wrong_weights(options["weights"], models):
+            there = [text for text in arguments if self._made_earlier(text) is None]
+            any_sum = models > 0 and checking.of_adapters(self.command.name, options.get("method"), there)
+            if problem := checking.wrong_weights(options["weights"], models, any_sum=any_sum):
                 self.problems.add(given["weights"], problem)
         if self.command.has("data"):
             named = options.get("data_root")

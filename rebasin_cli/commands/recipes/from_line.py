@@ -45,7 +45,8 @@ def recipe_of(
     if command.takes_models:
         problem = command.wrong_count(len(arguments))
         if problem is None and command.name in MERGES and "weights" in options:
-            problem = checking.wrong_weights(options["weights"], len(arguments))
+            any_sum = checking.of_adapters(command.name, options.get("method"), arguments)
+            problem = checking.wrong_weights(options["weights"], len(arguments), any_sum=any_sum)
         if problem:
             raise UsageError(problem)
         body[MODELS] = [_text(command, READS, text) for text in arguments]

@@ -9,8 +9,9 @@ import jsonschema
 import pytest
 import yaml
 
-from rebasin_cli.commands.recipes import schema
+from rebasin_cli.commands.recipes import reading, schema
 from rebasin_cli.commands.recipes.from_line import recipe_of
+from rebasin_cli.commands.recipes.recipe import parse
 from rebasin_cli.commands.recipes.vocabulary import vocabulary
 from rebasin_cli.errors import UsageError
 from rebasin_cli.registry.options import READS, WRITES
@@ -52,9 +53,6 @@ def test_every_option_that_names_a_file_says_whether_it_is_read_or_written():
 def test_the_recipe_of_a_command_line_satisfies_the_schema_and_is_that_line_again(
     check, line, tmp_path, monkeypatch
 ):
-    from rebasin_cli.commands.recipes import reading
-    from rebasin_cli.commands.recipes.recipe import parse
-
     files = ["a.pt", "b.pt", "m.pt", "net.py", "x${HOME}.pt", "$${b}.pt", "hf:org/name", "spec-check.pt"]
     for name in [*files, "merge", "merge.pt", "repair.pt"]:
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -181,9 +179,6 @@ def test_what_a_recipe_leaves_to_the_run_is_told():
 def test_what_only_a_later_step_would_refuse_is_told_before_the_first_one(
     command, key, value, right, says, tmp_path, monkeypatch
 ):
-    from rebasin_cli.commands.recipes import reading
-    from rebasin_cli.commands.recipes.recipe import parse
-
     monkeypatch.chdir(tmp_path)
     for name in "ab":
         (tmp_path / name).write_text("x")
@@ -199,3 +194,21 @@ def test_what_only_a_later_step_would_refuse_is_told_before_the_first_one(
     assert len(problems(value)) == 1 and f"{key}: " in problems(value)[0] and says in problems(value)[0]
     with pytest.raises(UsageError, match=f"--{key}.*{re.escape(says)}"):
         recipe_of(f"rebasin {command} {' '.join(given['models'])} --{key} '{value}'", WORDS)
+
+
+def test_weights_of_adapters_have_any_sum(tmp_path, monkeypatch):
+    """As on the command line; those of models add up to 1, and of what a step makes, its command tells."""
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        Path(name).mkdir()
+        Path(name, "adapter_config.json").write_text("{}")
+        Path(name, "adapter_model.safetensors").write_bytes(b"")
+    text = recipe_of("rebasin average a b --weights 1,1 -o both/", WORDS)
+    again = text + "- name: less\n  average: {models: [average, a], weights: [1, -1], out: less/}\n"
+    problems = reading.Problems()
+    made = parse(reading.read(again, {}, problems), WORDS, problems)
+    assert [*problems] == [] and [len(step.arguments) for step in made.steps] == [2, 2]
+    Path("m.safetensors").write_bytes(b"")
+    for line in ("average a m.safetensors --weights 1,1", "merge a b --method wm --weights 1,1"):
+        with pytest.raises(UsageError, match="add up to 2"):
+            recipe_of(line, WORDS)
