@@ -132,11 +132,12 @@ def fit_spec(
     say: Callable[[str], None],
     *,
     averaged: bool = False,
+    offers_net: bool = True,
 ) -> FittedSpec:
     """The spec of these models: named, found, or inferred where `--net` says how.
 
     Found are built-in specs alone; where none fits, it is inferred. SpecError names the files. `averaged` is
-    as `resolve_spec` takes it.
+    as `resolve_spec` takes it; without `offers_net` the command takes no `--net`.
     """
     how = FOUND
     with naming([model.path for model in models]):
@@ -156,7 +157,8 @@ def fit_spec(
             )
         except NoSpecFits as error:
             if network.net is None:
-                raise _wants_network(error, models, data_reference(models, data) is None) from None
+                shape = data_reference(models, data) is None
+                raise _wants_network(error, models, shape, offers_net) from None
             inferred = _inferred(models, network, data, say, instead=True)
             fitted = resolve_spec(inferred, models, averaged=averaged)
             how = f"no built-in spec fits, so it is inferred from {network.net}"
@@ -239,10 +241,13 @@ def _of_hub(
         return None, other
 
 
-def _wants_network(error: NoSpecFits, models: Sequence[Checkpoint], shape: bool) -> NoSpecFits:
+def _wants_network(
+    error: NoSpecFits, models: Sequence[Checkpoint], shape: bool, offers_net: bool
+) -> NoSpecFits:
     """The same with the next step: no spec at all for models that are kin, else the network tells it.
 
-    `shape`: that of its inputs is needed, too, since no data are named.
+    `shape`: that of its inputs is needed, too, since no data are named. Without `offers_net` the spec is
+    written first.
     """
     recorded = {model.metadata.get("rebasin.spec") for model in models} - {None}
     found = [] if recorded else [kinship(models[0], other) for other in models[1:]]
@@ -257,10 +262,16 @@ def _wants_network(error: NoSpecFits, models: Sequence[Checkpoint], shape: bool)
         )
     was = f"They record a spec named {recorded.pop()}, which is not built in. " if len(recorded) == 1 else ""
     plain = f"{PLAIN} " if PLAIN in (error.hint or "") else ""
-    hint = f"{was}{plain}Give the network, and the spec is inferred from it: --net file.py:factory; "
-    hint += "or write one (docs/specs.md): --spec FILE.yaml"
+    hint = f"{was}{plain}"
+    if offers_net:
+        hint += "Give the network, and the spec is inferred from it: --net file.py:factory; "
+        hint += "or write one (docs/specs.md): --spec FILE.yaml"
+    else:
+        hint += (
+            "Write one, rebasin spec infer --net file.py:factory -o FILE.yaml, and name it: --spec FILE.yaml"
+        )
     if shape:
-        hint += ". Where it has no example_shape, it needs one of its inputs as well: --input 1x3x224x224"
+        hint += ". Without an example_shape of its own the network needs one: --input 1x3x224x224"
     if part := next((model.largest_part for model in models if model.parts), None):
         hint = f"Choose one of the parts, such as --key {part}. {hint}"
     return NoSpecFits(error.message, problems=error.problems, hint=hint)

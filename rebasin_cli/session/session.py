@@ -187,7 +187,15 @@ class Session:
             self.nets |= {net for net in (found[0].spec.net,) if net is not None}
             return found
         plain = self.ranks.each(
-            lambda: fit_spec(models, asked.loading, asked.network, asked.data, self.say, averaged=averaged)
+            lambda: fit_spec(
+                models,
+                asked.loading,
+                asked.network,
+                asked.data,
+                self.say,
+                averaged=averaged,
+                offers_net=self.command != "apply",
+            )
         )
         if plain.spec.net is not None:
             self.nets.add(plain.spec.net)

@@ -65,6 +65,9 @@ def test_what_is_no_permutation_for_this_model_is_refused(pair, refused, done, t
     refused(
         4, "apply", perm, "other.safetensors", says=(f"{perm} was found with another spec (mlp)", "--spec")
     )
+    torch.save({"place": torch.ones(3, 4)}, "odd.pt")
+    outcome = refused(4, "apply", perm, "odd.pt", says=("no built-in spec fits", "rebasin spec infer --net"))
+    assert "Give the network" not in outcome.err
 
 
 def test_an_order_of_an_inferred_spec_is_applied_with_the_spec_as_written(refused, done, tmp_path):
