@@ -68,7 +68,8 @@ def _sums(model: Tensors, name: str, shape: tuple[int, ...], dims: Collection[in
         width = max(1, block[:1].numel())
         step = max(1, (1 << 18) // width)
         for rows in block.contiguous().split(step):
-            bits = _mixed(rows.reshape(-1).view(_INTEGERS[rows.dtype.itemsize]).long())
+            bits = rows.reshape(-1).view(_INTEGERS[rows.dtype.itemsize])
+            bits = _mixed(bits.to(torch.int64, copy=True))  # which is mixed in place
             bits = bits.view(len(rows), *rest)
             for dim, into in made.items():
                 others = [k for k in range(len(shape)) if k != dim]

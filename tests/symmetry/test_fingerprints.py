@@ -13,6 +13,7 @@ SPECS = {
     "a chain": {"a.weight": ("h .", (7, 3)), "b.weight": ("g h", (5, 7)), "b.bias": ("g", (5,))},
     "a word on two axes": {"a.weight": ("h .", (7, 3)), "r.weight": ("h h", (7, 7))},
     "flattened and stacked": {"a.weight": ("(2 h) .", (14, 3)), "b.weight": (". (h 4)", (2, 28))},
+    "rows of several blocks": {"a.weight": ("h .", (600, 600))},
     "two words on one axis": {"a.weight": ("(h g) .", (15, 4)), "b.weight": (". h g", (2, 3, 5))},
 }
 
@@ -29,7 +30,9 @@ def test_units_in_another_order_are_found(axes, dtype):
     model = {name: torch.randn(shape, generator=made).to(dtype) for name, (_, shape) in axes.items()}
     turn = permutation.random(spec.words, torch.Generator().manual_seed(1))
     other = dict(permutation.permuted(model, spec, turn))
+    before = {name: tensor.clone() for name, tensor in model.items()}
     found = relabelling(model, other, spec)
+    assert all(torch.equal(tensor.float(), before[name].float()) for name, tensor in model.items())
     back = permutation.permuted(other, spec, found)
     for name, tensor in model.items():
         assert torch.equal(back[name].float(), tensor.float())
@@ -37,6 +40,17 @@ def test_units_in_another_order_are_found(axes, dtype):
     flat = other[name].reshape(-1).view(torch.uint8)
     flat[0] ^= 1  # the last bit of a value
     assert relabelling(model, other, spec) is None
+    kind = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    assert relabelling(model, {name: its.view(kind) for name, its in model.items()}, spec) is None
+
+
+def test_the_same_values_in_another_tensor_are_of_another_unit():
+    spec = fitted({"a.weight": ("h .", (3, 2)), "b.weight": ("h .", (3, 2))})
+    one, two, three = torch.randn(3, 2, generator=torch.Generator().manual_seed(0))
+    model = {"a.weight": torch.stack([one, two, three]), "b.weight": torch.stack([two, one, three])}
+    turn = {"h": torch.tensor([1, 0, 2])}
+    found = relabelling(model, dict(permutation.permuted(model, spec, turn)), spec)
+    assert found["h"].tolist() == [1, 0, 2]
 
 
 def test_units_that_are_alike_are_paired_in_order():
