@@ -82,3 +82,8 @@ def test_infinite_products_are_refused():
     huge = (torch.full((3, 1), 1e200, dtype=torch.float64), torch.full((1, 3), 1e200, dtype=torch.float64))
     with pytest.raises(OverflowError):
         best(huge, Rank())
+
+
+def test_what_rounding_leaves_of_a_long_matrix_is_no_singular_value():
+    small = torch.tensor([1.0, 2e-15, 1e-16], dtype=torch.float64)
+    assert [Rank().of(small, longest) for longest in (1, 8, 20)] == [2, 2, 1]

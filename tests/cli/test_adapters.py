@@ -78,7 +78,7 @@ def pattern_is(key, name):
 def test_what_adapters_add_is_averaged_whatever_their_scales_ranks_and_modules(done):
     folders = [
         adapter("a", 0, use_rslora=True),
-        adapter("b", 1, rank=3, lora_alpha=5, alpha_pattern={"^fc": 7.5, "conv": 2}),
+        adapter("b", 1, rank=3, lora_alpha=5, alpha_pattern={"^fc": 7.5, "f[c]": 3, "conv": 2}),
         adapter("c", 2, ("conv", "fc"), rank=1, ranks={"conv": 4}, rank_pattern={"conv": 4}),
     ]
     weights = [0.5, 1.5, -3]
@@ -199,7 +199,7 @@ REFUSED = {  # what is wrong: settings, tensors beside, and what is said of it
     "lora_bias": ({"lora_bias": True}, {f"{BASE}fc.lora_B.bias": torch.ones(6)}, "biases beside"),
     "bias": ({"bias": "all"}, {}, "bias is 'all', expected none"),
     "other kind": ({"peft_type": "LOHA"}, {}, "peft_type is 'LOHA', expected LORA"),
-    "begun by the base": ({"init_lora_weights": "pissa_niter_4"}, {}, "loading it changes the base"),
+    "begun by the base": ({"init_lora_weights": "PiSSA_niter_4"}, {}, "loading it changes the base"),
     "what is not known": ({"use_new_thing": 3}, {}, "'use_new_thing' is 3, which is not known"),
     "another base": ({"base_model_name_or_path": "other"}, {}, "some/base in a, other in b"),
     "a NaN": ({"lora_alpha": math.nan}, {}, "not valid JSON"),
@@ -209,6 +209,7 @@ REFUSED = {  # what is wrong: settings, tensors beside, and what is said of it
     "a text": ({"r": "2"}, {}, "r is '2', expected a whole number"),
     "patterns as a list": ({"rank_pattern": [1]}, {}, "rank_pattern is [1], expected patterns"),
     "a slow pattern": ({"alpha_pattern": {"(a+)+(b+)+": 1}}, {}, "too intricate"),
+    "a slow pattern of one quantifier": ({"alpha_pattern": {"(a|aa)+": 1}}, {}, "too intricate"),
     "a broken pattern": ({"alpha_pattern": {"(": 1}}, {}, "too intricate"),
     "half a pattern": ({"alpha_pattern": {"fc": None}}, {}, "says None of 'fc'"),
     "targets": ({"target_modules": [3]}, {}, "target_modules is [3]"),
@@ -218,6 +219,11 @@ REFUSED = {  # what is wrong: settings, tensors beside, and what is said of it
         {},
         {f"{BASE}x.lora_A.weight": torch.ones(2, 3), f"{BASE}x.lora_B.weight": torch.ones(3, 4)},
         "the ranks 4 and 2 do not meet",
+    ),
+    "a kernel above": (
+        {},
+        {f"{BASE}x.lora_A.weight": torch.ones(2, 3, 3), f"{BASE}x.lora_B.weight": torch.ones(4, 2, 3)},
+        "the upper one should have a kernel of 1",
     ),
     "saved whole": (
         {"modules_to_save": ["head"]},
@@ -252,6 +258,16 @@ def test_what_is_more_than_factors_is_refused(what, refused):
     adapter("a", 0)
     adapter("b", 1, extra=extra, **config)
     refused(3 if what == "a NaN" else 4, "average", "a", "b", "-o", "out/", says=(says, "b"))
+
+
+def test_equal_shapes_or_values_of_another_kind_are_others(refused):
+    linear = {f"{BASE}embed.lora_A.weight": torch.ones(2, 9), f"{BASE}embed.lora_B.weight": torch.ones(5, 2)}
+    adapter("a", modules=("fc", "embed"))
+    adapter("b", modules=("fc",), extra=linear)
+    refused(4, "average", "a", "b", "-o", "out/", says="embed  adapts 5×9 in a, 5×9 in b")
+    for name, dtype in (("a", torch.float32), ("b", torch.float64)):
+        adapter(name, extra={f"{BASE}head.weight": torch.ones(2, dtype=dtype)}, modules_to_save=["head"])
+    refused(4, "average", "a", "b", "-o", "out/", says="head.weight  is saved whole, with other values in b")
 
 
 def test_all_reasons_are_told_at_once_and_nothing_is_written_over_an_input(refused, done):

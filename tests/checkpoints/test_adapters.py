@@ -1,0 +1,39 @@
+"""Adapters: which files are some, and the configuration of one that is written."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from rebasin_cli.checkpoints.adapters import Adapter, config_of, is_adapter
+from rebasin_cli.checkpoints.writing import write_safetensors
+
+FACTORS = {"x.lora_down.weight": torch.ones(2, 3), "x.lora_up.weight": torch.ones(4, 2)}
+
+
+@pytest.mark.parametrize(
+    ("more", "is_one"),
+    [
+        ({}, True),
+        ({"x.alpha": torch.ones(())}, True),
+        ({"y.weight": torch.ones(2)}, False),  # a model that was saved with factors in it
+    ],
+)
+def test_an_adapter_holds_factors_alone(tmp_path, more, is_one):
+    write_safetensors(tmp_path / "a.safetensors", FACTORS | more)
+    assert is_adapter(tmp_path / "a.safetensors") is is_one
+
+
+@pytest.mark.parametrize(
+    ("ranks", "patterns"),
+    [
+        ({"conv": 4, "fc": 2, "deep.fc": 2}, {"conv": 4}),
+        ({"fc": 4, "deep.fc": 2, "conv": 2}, {"^fc": 4}),  # else deep.fc would be found, too
+        ({"fc": 2, "deep.fc": 4, "conv": 2}, {"deep.fc": 4}),
+    ],
+)
+def test_the_rank_of_most_is_common_and_a_pattern_is_of_one_module(ranks, patterns):
+    config = json.loads(config_of([Adapter(Path("a"), {}, "peft", {}, {"target_modules": ["fc"]})], ranks))
+    assert config["r"] == config["lora_alpha"] == 2
+    assert config["rank_pattern"] == config["alpha_pattern"] == patterns
