@@ -116,6 +116,7 @@ def test_chunks_are_put_together(tmp_path, chunks):
 
 
 NET = {"l.weight": torch.arange(6.0).reshape(2, 3), "l.bias": torch.ones(2)}
+PARTS = {"model.l.weight": NET["l.weight"], "head.weight": torch.ones(2, 2)}
 MORE = {name: tensor + 1 for name, tensor in NET.items()}
 OPTIMIZER = {"state": {"l.weight": {"exp_avg": torch.zeros(2, 3)}}, "param_groups": [{"lr": 0.1}]}
 # What was saved, the key that is asked for, and the weights that are found.
@@ -127,6 +128,8 @@ LAYOUTS = {
     "wrapped": ({"state_dict": {f"module._orig_mod.{name}": NET[name] for name in NET}}, None, NET),
     "a moving average beside it": ({"model": NET, "ema": MORE}, None, NET),
     "the moving average": ({"model": NET, "ema": MORE}, "ema", MORE),
+    "a model with its schedule": ({"model": NET, "lr_scheduler": {"rates": torch.ones(2)}}, None, NET),
+    "a part that is called model": (PARTS, None, PARTS),
     "states of layers": ({"model": {**NET, "l._extra_state": {"scale": torch.ones(2)}}}, None, NET),
 }
 
@@ -156,6 +159,27 @@ def test_a_folder_below_is_found(tmp_path, below):
     with pytest.raises(CheckpointError, match="2 folders of torch") as refused:
         open_checkpoint(tmp_path / "run")
     assert "Name one of them" in refused.value.hint
+
+
+def test_links_lead_no_farther_than_the_cache_of_a_hub(tmp_path):
+    cache = tmp_path / "models--a--b"
+    folder = save(cache / "snapshots" / "1a2b", NET)
+    (cache / "blobs").mkdir()
+    for path in [*folder.iterdir()]:
+        path.rename(cache / "blobs" / path.name)
+        path.symlink_to(f"../../blobs/{path.name}")
+    same(open_checkpoint(folder), NET)
+    items = (cache / "blobs" / "__0_0.distcp").rename(tmp_path / "outside.distcp")
+    (cache / "blobs" / "__0_0.distcp").symlink_to(items)
+    with pytest.raises(CheckpointError, match="leads out of the folder|does not hold"):
+        open_checkpoint(folder)
+
+
+def test_a_tensor_in_megatrons_flat_form_is_no_weight(tmp_path):
+    metadata = cut(tmp_path / "run", {**NET, "flat": torch.ones(4)}, {})
+    metadata.mcore_data = {"flat": {"nd_reformulated_orig_global_shape": (2, 2)}, "l.bias": {}}
+    write(tmp_path / "run", metadata)
+    same(open_checkpoint(tmp_path / "run"), NET)
 
 
 def test_items_of_safetensors_are_read(tmp_path):
@@ -208,13 +232,17 @@ def test_what_is_written_is_read_back_by_torch(tmp_path):
         told = []
         files = write_distributed(
             tmp_path / name / ".metadata",
-            dict(reversed(state.items())),
+            state if name == "one" else dict(reversed(state.items())),
             metadata={"a": "b"},
             tell=told.append,
         )
     assert {path.name for path in files} == {"__0_0.distcp", ".metadata", ".metadata.rebasin.json"}
     for path in files:
         assert path.read_bytes() == (tmp_path / "one" / path.name).read_bytes()
+    for name, values in (("net", NET), ("more", MORE)):  # of the same sizes
+        (tmp_path / name).mkdir()
+        write_distributed(tmp_path / name / ".metadata", values)
+    assert len({(tmp_path / name / ".metadata").read_bytes() for name in ("net", "more")}) == 2
     found = open_checkpoint(tmp_path / "two")
     assert found.metadata == {"a": "b"} and told == [found.digest()]
     same(found, state)
@@ -431,6 +459,10 @@ HOSTILE = {
     "a chunk without a place": (chunks(((0, float("nan")), (2, 3))), "lies nowhere"),
     "a shape of terabytes": (
         chunks(((0, 0), (1 << 40, 3)), size=(1 << 40, 3)),
+        "in an item of",
+    ),
+    "a shape of a few kilobytes": (
+        chunks(((0, 0), (300, 3)), size=(300, 3)),
         "in an item of",
     ),
     "a shape beyond memory": (
