@@ -6,9 +6,7 @@ import torch
 
 from rebasin_cli.checkpoints.adapters import Adapter, Module
 from rebasin_cli.checkpoints.tensors import LazyTensors
-from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.commands.merging import adapters
-from tests.cli.conftest import tensors
 
 
 def test_some_rows_of_the_sum_are_rows_of_the_whole():
