@@ -133,3 +133,27 @@ def test_where_a_metric_decides_no_distance_counts():
             Measured(Scores(0.5, {"hits": hits}, 10, quantities=quantities), by="hits") for hits in (0.5, 0.6)
         )
         assert better(one, other) is larger and better(other, one) is not larger
+
+
+def test_a_gain_by_a_metric_has_its_sign_in_every_sample():
+    each = torch.tensor([0.0, 1.0, 1.0, 0.0])
+    found = [
+        Measured(
+            Scores(0.5, {"hits": 0.5}, 4, each={"hits": its}, quantities=(Quantity("cents"), q)), by="hits"
+        )
+        for its, q in (
+            (each, Quantity("hits", larger_is_better=True)),
+            (each, Quantity("hits", larger_is_better=False)),
+        )
+    ]
+    assert torch.equal(found[0].each, -each.double()) and torch.equal(found[1].each, each.double())
+
+
+def test_endpoints_count_by_their_weights_and_less_on_samples_that_they_never_saw():
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    held = [(part, part.argmax(1)) for part in x.split(20)]
+    network, ends = comparison([2.0, 4.0], held)[1], [{"factor": torch.tensor(f)} for f in (2.0, 4.0)]
+    mean = 0.25 * (2 * x).softmax(1) + 0.75 * (4 * x).softmax(1)
+    torch.testing.assert_close(torch.cat(Agreement(network, ends, [0.25, 0.75], held).wanted), mean)
+    pulls = [comparison([2.0, 4.0], held, unseen=u)[0].measure(network, None).pull for u in (False, True)]
+    assert pulls[0] > pulls[1] > 0
