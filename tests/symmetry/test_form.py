@@ -6,6 +6,8 @@ import torch
 
 from rebasin_cli.checkpoints.tensors import blocks
 from rebasin_cli.errors import CheckpointError
+from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.parsing import parse
 from rebasin_cli.symmetry import elements as acts
 from rebasin_cli.symmetry import form as module
 from rebasin_cli.symmetry.acting import views
@@ -211,3 +213,13 @@ def test_a_tensor_that_is_read_in_parts_is_made_once(monkeypatch):
         assert torch.equal(torch.cat(parts), whole)
         assert whole.ndim == 1 or len(parts) == len(whole)  # a row each
     assert len(made) == 2 * len(form.changed)  # once for all parts, once for the whole
+
+
+def test_words_in_a_row_are_balanced_by_one_element_for_all_turns():
+    shapes = {"a": (4, 5), "b": (4, 4), "c": (6, 4)}
+    text = "tensors: {a: 'g .', b: 'h g~', c: '. h~'}\ngroups: {g: GL, h: GL}"
+    fitted, rng = fit(parse(text, name="row"), shapes), torch.Generator().manual_seed(0)
+    tensors = {name: torch.randn(shape, generator=rng, dtype=torch.float64) for name, shape in shapes.items()}
+    element, left = balance(tensors, fitted)
+    again, _ = balance(dict(acts.acted(tensors, fitted, element)), fitted)
+    assert not left and all(torch.allclose(its, torch.eye(len(its)).double()) for its in again.maps.values())

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -489,3 +490,19 @@ def test_folders_that_were_made_for_a_plan_are_gone_again(tmp_path):
     with pytest.raises(UsageError, match="there is a file of that name"):
         with running.folders([tmp_path / "a.safetensors" / "z"], keep=True):
             pass
+
+
+def test_what_is_of_this_run_is_what_was_made_or_missed_its_gate(recipe):
+    step = recipe(CHAIN)[0].steps[0]
+    states = ("done", "unchanged", "gate not met", "failed", "not run")
+    assert [running.Outcome(step, status).ended for status in states] == [True, True, True, False, False]
+
+
+def test_a_key_is_of_the_names_in_folders_and_of_whose_recipe_it_is(recipe, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    step = replace(recipe(CHAIN)[0].steps[0], listed=(tmp_path / "pictures",))
+    cache, stranger = (Cache(tmp_path / ".rebasin", stranger=whose) for whose in (False, True))
+    before = cache.key(step)
+    assert cache.key(step) == before != stranger.key(step)
+    (tmp_path / "pictures" / "new.png").write_text("x")
+    assert cache.key(step) != before
