@@ -33,6 +33,14 @@ class _Kept:
         pass
 
 
+def _behind(cause: BaseException) -> BaseException:
+    """What ended the writing: torch's archives fail once more when they are left."""
+    link: BaseException | None = cause
+    while link is not None and isinstance(link, RuntimeError):
+        link = link.__context__
+    return link or cause
+
+
 def write(
     folder: Path,
     stage: Staging,
@@ -90,7 +98,7 @@ def write(
         try:
             save(empty, storage_writer=writer, planner=Planner(), no_dist=True)
         except CheckpointException as wrapped:  # around errors, and a Ctrl-C, of this one rank
-            raise next(cause for cause, _ in wrapped.failures.values()) from None
+            raise _behind(next(cause for cause, _ in wrapped.failures.values())) from None
     if files[-1:] != [folder / METADATA]:  # whose text tells the content, is asked for before all is written
         raise CheckpointError(
             f"torch {torch.__version__} wrote {', '.join(file.name for file in files) or 'nothing'}, "

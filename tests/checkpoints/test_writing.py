@@ -23,7 +23,13 @@ from rebasin_cli.checkpoints.destination import check_output
 from rebasin_cli.checkpoints.disk import recover
 from rebasin_cli.checkpoints.safetensors_format import SafetensorsFile
 from rebasin_cli.checkpoints.tensors import CHUNK, LazyTensors
-from rebasin_cli.checkpoints.writing import parse_dtype, parse_size, write_safetensors, write_text_atomic
+from rebasin_cli.checkpoints.writing import (
+    parse_dtype,
+    parse_size,
+    write_distributed,
+    write_safetensors,
+    write_text_atomic,
+)
 from rebasin_cli.errors import CheckpointError, OutputExists, ResourceError, UsageError
 from rebasin_cli.runtime import files
 
@@ -492,6 +498,14 @@ def files_of_at_most(size):
 def test_a_disk_that_refuses_more_bytes_leaves_nothing(tmp_path, size):
     with files_of_at_most(size), pytest.raises(ResourceError, match="cannot be written: File too large"):
         write_safetensors(tmp_path / "out.safetensors", {"a": torch.ones(20_000), "b": torch.ones(20_000)})
+    assert listing(tmp_path) == []
+
+
+@pytest.mark.parametrize("size", [100, 8192, 100_000])
+def test_so_does_one_that_refuses_a_folder_of_dcp(tmp_path, size):
+    tensors = {"a": torch.ones(20_000), "b": torch.ones(20_000)}
+    with files_of_at_most(size), pytest.raises(ResourceError, match="cannot be written: File too large"):
+        write_distributed(tmp_path / ".metadata", tensors)
     assert listing(tmp_path) == []
 
 
