@@ -17,6 +17,7 @@ from .. import networks
 from ..averages.kinship import kinship
 from ..averages.names import agreed
 from ..checkpoints import configuration
+from ..checkpoints.adapters import ENDS, is_adapter
 from ..checkpoints.checking import validate
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..checkpoints.tensors import LazyTensors
@@ -25,6 +26,7 @@ from ..networks import hub
 from ..networks.running import fed
 from ..reports import accounts
 from ..runtime.ranks import ALONE, Ranks
+from ..spec.chain import NAME as CHAIN
 from ..spec.fitting import fit
 from ..spec.library import PLAIN, resolve_spec
 from ..spec.sizes import CONFIG
@@ -139,6 +141,8 @@ def fit_spec(
     Found are built-in specs alone; where none fits, it is inferred. SpecError names the files. `averaged` is
     as `resolve_spec` takes it; without `offers_net` the command takes no `--net`.
     """
+    if loading.spec in (None, CHAIN):
+        _refuse_adapters(models)
     how = FOUND
     with naming([model.path for model in models]):
         try:
@@ -177,6 +181,17 @@ def fit_spec(
     for line in left_open(fitted):
         say(f"spec: {line}")
     return fitted
+
+
+def _refuse_adapters(models: Sequence[Checkpoint]) -> None:
+    """Raise SpecError for factors of low rank, which would be read as layers one behind the other."""
+    ends = tuple(end for pairs in ENDS.values() for pair in pairs for end in pair)
+    for model in models:
+        if any(name.endswith(ends) for name in model) and is_adapter(model.path):
+            raise SpecError(
+                f"{model.path} is an adapter, no model: its tensors are factors of what it adds to one",
+                hint="Adapters are averaged with rebasin average, and moved with their base by rebasin apply",
+            )
 
 
 def _check_heads(models: Sequence[Checkpoint]) -> None:

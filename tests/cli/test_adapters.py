@@ -333,3 +333,9 @@ def test_a_permutation_moves_the_factors_of_an_adapter(done, refused):
     refused(2, "apply", perm, "lora", "-o", "no/", says="--base MODEL")
     refused(2, "apply", perm, "b.safetensors", "--base", "b.safetensors", says="--base is for adapters")
     refused(2, "apply", perm, "lora", "--base", "b.safetensors", "--force", "-o", "lora/", says="")
+
+
+@pytest.mark.parametrize("words", ["align A A -o b.safetensors", "canon A -o b.safetensors --spec chain"])
+def test_factors_are_not_read_as_layers(words, refused):
+    adapter("A", modules=("fc",))
+    refused(4, *words.split(), says="A is an adapter, no model")
