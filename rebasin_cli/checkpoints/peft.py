@@ -53,7 +53,7 @@ def config_beside(path: Path) -> Path | None:
     """The configuration of the adapter that a path is, or whose weights it is; None where there is none."""
     folder = path if path.is_dir() else path.parent
     of_it = path.is_dir() or path.name.startswith("adapter_model.")
-    return folder / CONFIG if of_it and (folder / CONFIG).is_file() else None
+    return folder / CONFIG if of_it and not files.is_missing(folder / CONFIG) else None
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 from pathlib import Path
 
@@ -333,6 +334,19 @@ def test_a_permutation_moves_the_factors_of_an_adapter(done, refused):
     refused(2, "apply", perm, "lora", "-o", "no/", says="--base MODEL")
     refused(2, "apply", perm, "b.safetensors", "--base", "b.safetensors", says="--base is for adapters")
     refused(2, "apply", perm, "lora", "--base", "b.safetensors", "--force", "-o", "lora/", says="")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_a_configuration_that_is_no_regular_file_is_named(kind, refused):
+    for name in ("A", "B"):
+        adapter(name)
+    Path("A", CONFIG).unlink()
+    if kind == "fifo":
+        os.mkfifo(Path("A", CONFIG))
+    else:
+        Path("A", CONFIG).symlink_to("/dev/zero")
+    says = f"A/{CONFIG} cannot be read: it is no regular file"
+    refused(3, "average", "A", "B", "-o", "out/", says=says)
 
 
 @pytest.mark.parametrize("words", ["align A A -o b.safetensors", "canon A -o b.safetensors --spec chain"])
