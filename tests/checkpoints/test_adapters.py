@@ -1,12 +1,12 @@
 """Adapters: which files are some, and the configuration of one that is written."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 
-from rebasin_cli.checkpoints.adapters import Adapter, config_of, is_adapter
+from rebasin_cli.checkpoints.adapters import is_adapter
+from rebasin_cli.checkpoints.peft import config_of
 from rebasin_cli.checkpoints.writing import write_safetensors
 
 FACTORS = {"x.lora_down.weight": torch.ones(2, 3), "x.lora_up.weight": torch.ones(4, 2)}
@@ -34,6 +34,6 @@ def test_an_adapter_holds_factors_alone(tmp_path, more, is_one):
     ],
 )
 def test_the_rank_of_most_is_common_and_a_pattern_is_of_one_module(ranks, patterns):
-    config = json.loads(config_of([Adapter(Path("a"), {}, "peft", {}, {"target_modules": ["fc"]})], ranks))
+    config = json.loads(config_of([{"target_modules": ["fc"]}], ranks))
     assert config["r"] == config["lora_alpha"] == 2
     assert config["rank_pattern"] == config["alpha_pattern"] == patterns
