@@ -41,14 +41,38 @@ def along(task, element, control):
 
 def test_the_loss_falls_by_what_rounds_say_and_the_element_is_that_of_b_as_it_was_given(problem):  # noqa: F811
     large = [{name: 3 * tensor for name, tensor in tensors(seed).items()} for seed in (1, 2)]
-    task = problem(*large, seed=1)
-    first, found = alternated(task, 2)
+    given = problem(*large, seed=1)
+    begun = elements.random(given.fitted, torch.Generator().manual_seed(3))
+    task = replace(given, models=(large[0], permuted(large[1], given.fitted, begun.permutations)))
+    first = train(task, begun, HOW)
+    found = alternation.alternate(task, begun, first, HOW, DESCENT, rounds=2, least=lambda *points: 0.0)
     taken = [it for it in found.rounds if it.fall > 0]
-    before = along(task, elements.identity(task.fitted), first.controls[0])
-    after = along(task, found.element, found.trained.controls[0])
+    before = along(given, begun, first.controls[0])
+    after = along(given, found.element, found.trained.controls[0])
     assert taken and sum(it.moved for it in taken) and after < before
     assert abs(before - sum(it.fall for it in taken) - after) < 1e-4
     assert found.trained.steps == first.steps * (1 + len(taken))
+
+
+def test_a_round_that_makes_it_worse_is_not_taken(problem):  # noqa: F811
+    task = problem(seed=1)
+    still = elements.identity(task.fitted)
+    first, wild = train(task, still, HOW), replace(HOW, learning_rate=300.0)
+    found = alternation.alternate(task, still, first, wild, DESCENT, rounds=1, least=lambda *points: 0.0)
+    assert found.rounds[0].fall < 0 and found.converged
+    assert found.element is still and found.trained is first
+
+
+def test_every_round_is_held_to_where_it_began_and_draws_anew(problem, monkeypatch):  # noqa: F811
+    seen = []
+    monkeypatch.setattr(
+        alternation,
+        "train",
+        lambda task, *rest, nu, **more: seen.append((task.seed, nu)) or train(task, *rest, **more),
+    )
+    alternated(problem(seed=1), 3, least=-100.0)
+    assert len({seed for seed, _ in seen}) == 3 and {nu for _, nu in seen} == {DESCENT.nu}
+    assert DESCENT.nu is not None
 
 
 def test_rounds_end_where_one_falls_too_little(problem):  # noqa: F811
