@@ -68,7 +68,7 @@ def test_every_round_is_held_to_where_it_began_and_draws_anew(problem, monkeypat
     monkeypatch.setattr(
         alternation,
         "train",
-        lambda task, *rest, nu, **more: seen.append((task.seed, nu)) or train(task, *rest, **more),
+        lambda task, *rest, nu, **more: seen.append((task.seed, nu)) or train(task, *rest, nu=nu, **more),
     )
     alternated(problem(seed=1), 3, least=-100.0)
     assert len({seed for seed, _ in seen}) == 3 and {nu for _, nu in seen} == {DESCENT.nu}
