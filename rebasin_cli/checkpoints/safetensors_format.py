@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..runtime import files
 from ..runtime.text import once
 from .stored import Piece, StoredFile
 
@@ -65,7 +66,7 @@ class SafetensorsFile:
 
     def __init__(self, path: Path):
         self.file = StoredFile(path)
-        with open(path, "rb") as file:
+        with files.opened(path) as file:
             self.entries, self.metadata = read_header(file, path)
 
     def tensor(self, name: str) -> Tensor:

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import torch
 
 from ..errors import CheckpointError
+from ..runtime import files
 from .inert import Known, Reader
 from .rebuilding import KNOWN, Storage, StorageType
 from .safetensors_format import COPY_AGAIN
@@ -37,7 +38,7 @@ def check_zip(path: Path, part: tuple[int, int] | None = None) -> Records:
     `part`: the first byte and the number of bytes where the zip file is only a part of the file. Refuses by
     name what torch.save did not write.
     """
-    with open(path, "rb") as file:
+    with files.opened(path) as file:
         start, size = part or (0, os.path.getsize(path))
         pickled, found, same = _checked(path, io.BufferedReader(Part(file, start, size), 1 << 12), size)
     moved = {name: (start + first, count) for name, (first, count) in found.items()}
@@ -189,7 +190,7 @@ class Mapped:
 
     def _turned(self, start: int, size: int, dtype: torch.dtype) -> torch.UntypedStorage:
         values = torch.UntypedStorage(size)
-        with open(self._path, "rb") as file:
+        with files.opened(self._path) as file:
             file.seek(start)
             _fill(file, values)
         values.byteswap(dtype)

@@ -91,10 +91,10 @@ class StoredFile:
     def _read(self, memory: memoryview, start: int) -> tuple[bool, memoryview]:
         """Whether all bytes were there, and what they are in: `memory` itself, or more than that."""
         ahead = memory if len(memory) >= AHEAD else memoryview(bytearray(AHEAD))
-        with open(self._place, "rb", buffering=0) as file:
-            file.seek(start)
+        with files.opened(self._place) as file:
+            file.raw.seek(start)
             done = 0
-            while got := file.readinto(ahead[done : done + STEP]):
+            while got := file.raw.readinto(ahead[done : done + STEP]):
                 done += got
             same = done >= len(memory) and _identity(os.fstat(file.fileno())) == self._was
         if same and ahead is not memory:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..errors import CheckpointError, UnsafeCheckpoint, UsageError
 from ..registry import references
 from ..registry.references import findable
+from ..runtime import files
 from ..runtime.memory import check_memory
 from ..types import Tensors
 from . import envelopes, pieces
@@ -211,7 +212,7 @@ def load(path: Path) -> Loaded:
     Raises UnsafeCheckpoint where nothing can be told without that code, else CheckpointError; ResourceError.
     """
     size = os.path.getsize(path)
-    with open(path, "rb") as file:
+    with files.opened(path) as file:
         head = file.read(len(LEGACY))
         storages: Mapped | InStream | None = None
         whole = size
@@ -268,7 +269,7 @@ def _shows_tensors(saved: Any) -> bool:
 def load_by_its_code(path: Path) -> Loaded:
     """The same, unpickled: this runs the code of the file's choice. What is saved from here is importable."""
     references.check_unpickling(path)
-    with open(path, "rb") as file, warnings.catch_warnings(), findable(Path()):
+    with files.opened(path) as file, warnings.catch_warnings(), findable(Path()):
         warnings.simplefilter("ignore")  # about deprecated dtypes and storages: nothing the reader can act on
         head = file.read(len(LEGACY))
         file.seek(0)

@@ -16,10 +16,12 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from rebasin_cli.checkpoints import checking
+from rebasin_cli.checkpoints import checking, torch_file
 from rebasin_cli.checkpoints import checkpoint as checkpoint_module
 from rebasin_cli.checkpoints import tensors as tensors_module
 from rebasin_cli.checkpoints.checkpoint import digest, open_checkpoint, validate
+from rebasin_cli.checkpoints.safetensors_format import SafetensorsFile
+from rebasin_cli.checkpoints.storages import check_zip
 from rebasin_cli.checkpoints.stored import StoredFile
 from rebasin_cli.checkpoints.tensors import LazyTensors, chunks
 from rebasin_cli.errors import CheckpointError, UsageError
@@ -539,6 +541,24 @@ def test_a_pipe_is_refused_instead_of_waited_for(tmp_path):
     os.mkfifo(tmp_path / "a.pt")
     with pytest.raises(CheckpointError, match="not a regular file"):
         open_checkpoint(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize("form", ["safetensors", "zip", "old"])
+def test_a_pipe_in_the_place_of_a_file_that_was_looked_at_is_not_waited_for(tmp_path, form, monkeypatch):
+    """It comes between the look and the opening: every opening looks for itself."""
+    path = kept(tmp_path / "a", form)
+    checkpoint, stored = open_checkpoint(path), StoredFile(path)
+    path.unlink()
+    os.mkfifo(path)
+    monkeypatch.setattr("rebasin_cli.checkpoints.checkpoint.locate", lambda _: (checkpoint.format, path))
+    monkeypatch.setattr("rebasin_cli.checkpoints.stored._identity", lambda _: stored._was)
+    with pytest.raises(CheckpointError, match="no regular file"):
+        stored.fill(torch.empty(2), 0)
+    with pytest.raises(CheckpointError, match="no regular file"):
+        open_checkpoint(path)
+    for read in (check_zip, torch_file.load, SafetensorsFile):
+        with pytest.raises((OSError, CheckpointError), match="no regular file"):
+            read(path)
 
 
 def test_a_file_that_may_not_be_read_is_a_checkpoint_error(tmp_path, monkeypatch):
