@@ -20,6 +20,7 @@ from rebasin_cli.datasets.rotation import rotated, with_rotation
 from rebasin_cli.datasets.sets import _cifar, cifar10
 from rebasin_cli.errors import DataError, ResourceError, UsageError
 from rebasin_cli.registry import references
+from rebasin_cli.registry.regular import SMALL
 from tests.odd_files import KINDS, lay
 
 MNIST = {
@@ -654,7 +655,8 @@ def test_tiny_imagenet_is_read_as_it_is_published(tmp_path):
         (lambda at: (at / "val/val_annotations.txt").write_text("val_0.JPEG\n"), "no class: train has no"),
         (lambda at: (at / "val/val_annotations.txt").write_text("val_0.JPEG\tn1\n" * 2), "named twice"),
         (lambda at: (at / "val/val_annotations.txt").write_text("../wnids.txt\tn1\n"), "no image of that"),
-        (lambda at: (at / "val/val_annotations.txt").write_bytes(b"\xff\xfe"), "is no text"),
+        (lambda at: (at / "val/val_annotations.txt").write_bytes(b"\xff\xfe"), "it is not UTF-8"),
+        (lambda at: os.truncate(at / "val/val_annotations.txt", SMALL + 1), "at most 67,108,864 are read"),
     ],
 )
 def test_a_tiny_imagenet_that_is_damaged_is_refused(tmp_path, change, says):

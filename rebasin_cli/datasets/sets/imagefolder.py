@@ -127,11 +127,7 @@ def _tiny(folder: Path, split: str) -> tuple[Path | None, list[tuple[Path, int]]
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        with files.opened(path) as file:
-            return file.read().decode().split("\n")
-    except ValueError as cause:
-        raise DataError(f"{path} is no text: {cause}") from cause
+    return files.text(path, f"{path}", error=DataError).split("\n")
 
 
 def _parse(argument: str) -> tuple[Path, tuple[int, int] | None]:
@@ -163,7 +159,7 @@ def _images(folder: Path) -> Sequence[Path]:
     if odd := [path for path in found if not path.is_file()]:  # reading a pipe would wait for ever
         raise DataError(
             f"{folder} holds what is no file, and has an image's name",
-            problems=[f"{path.name}  {'is a link to nothing' if path.is_symlink() else ''}" for path in odd],
+            problems=[f"{path.name}  {'' if path.exists() else 'is a link to nothing'}" for path in odd],
         )
     return found
 
