@@ -92,7 +92,7 @@ class StoredFile:
         """Whether all bytes were there, and what they are in: `memory` itself, or more than that."""
         ahead = memory if len(memory) >= AHEAD else memoryview(bytearray(AHEAD))
         with files.opened(self._place) as file:
-            file.raw.seek(start)
+            file.raw.seek(start, os.SEEK_SET)
             done = 0
             while got := file.raw.readinto(ahead[done : done + STEP]):
                 done += got
