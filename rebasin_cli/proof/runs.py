@@ -81,11 +81,11 @@ class Runs:
                 decided += self.decided
             self.decided = decided
             return [torch.stack(its) for its in zip(*each, strict=True)] if same_shapes(each) else each[0]
-        self._refresh()
         first = False
         decisions = None if self.decides is False else Decisions(self.network.parameters())
         try:
             with contextlib.ExitStack() as modes:
+                modes.callback(self._refresh)  # a tensor that the run put in another's place is not permuted
                 modes.enter_context(buffers_kept(self.network))
                 modes.enter_context(_values_kept([] if scale else self._written))
                 modes.enter_context(self.around())

@@ -654,6 +654,12 @@ class Training(nn.Module):
         return found if isinstance(found, tuple) else self.two(found)
 
 
+def put(module, name, tensor):
+    """Another tensor in the place of one that the module has."""
+    setattr(module, name, nn.Parameter(tensor) if name == "weight" else tensor)
+    return getattr(module, name)
+
+
 TRAINED = {
     "one.weight": "h .",
     "one.bias": "h",
@@ -682,6 +688,7 @@ TRAINED = {
         "a table": (lambda net, h: h * torch.linspace(0.5, 1.5, 8), ("output",)),
         "another head": (lambda net, h: (net.two(h), net.aux(h)), ("1",)),
         "a failure": (lambda net, h: net.two(h)[9999], ()),
+        "another weight": (lambda net, h: (put(net.two, "weight", 2 * net.two.weight.detach()), h)[1], ()),
     }.values(),
 )
 def test_what_stays_in_evaluation_alone_is_told_and_what_is_random_is_not(more, told, samples):
