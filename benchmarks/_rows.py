@@ -66,6 +66,7 @@ BUSY = 0.1  # share of the machine that others may have before a row is marked
 QUICK = "mlp 3x512,resnet20 1x"
 
 Tensors = Mapping[str, torch.Tensor]
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
@@ -255,14 +256,25 @@ def processors() -> tuple[float, float, float]:
     return sum(ticks) - ticks[3] - ticks[4], sum(os.times()[:4]), sum(ticks)  # idle, waiting for a disk
 
 
-def timed(task: Callable[..., Any], *args: Any) -> tuple[float, Any]:
+def timed(task: Callable[..., Any], *args: Any, clock: Clock = time.perf_counter) -> tuple[float, Any]:
     """Seconds, and the result."""
-    began = time.perf_counter()
+    began = clock()
     result = task(*args)
-    return time.perf_counter() - began, result
+    return clock() - began, result
 
 
-def alternated(tasks: Mapping[str, Callable[[int], Any]], runs: int) -> dict[str, list[tuple[float, Any]]]:
+def on_one_thread(task: Callable[[int], Any], seed: int) -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return task(seed)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def alternated(
+    tasks: Mapping[str, Callable[[int], Any]], runs: int, clock: Clock = time.perf_counter
+) -> dict[str, list[tuple[float, Any]]]:
     """Every task with seed 0, then with seed 1, …: seconds and results. What takes LONG is not run again.
 
     Less than BRIEF seconds are spent on calls with the same seed, and their mean counts: how the task before
@@ -272,15 +284,15 @@ def alternated(tasks: Mapping[str, Callable[[int], Any]], runs: int) -> dict[str
     for seed in range(runs):
         for name, task in tasks.items():
             if not any(seconds > LONG for seconds, _ in taken[name]):
-                taken[name].append(repeated(task, seed))
+                taken[name].append(repeated(task, seed, clock))
     return taken
 
 
-def repeated(task: Callable[[int], Any], seed: int) -> tuple[float, Any]:
+def repeated(task: Callable[[int], Any], seed: int, clock: Clock) -> tuple[float, Any]:
     """Mean seconds of as many calls as take BRIEF, and the last one's result."""
     total, count = 0.0, 0
     while total < BRIEF:
-        seconds, result = timed(task, seed)
+        seconds, result = timed(task, seed, clock=clock)
         total, count = total + seconds, count + 1
     return total / count, result
 

@@ -4,7 +4,8 @@
                                  [--only NAME] [--files] [--many]
 
 Every run is a process. Programs alternate, so that what else the machine does touches all of them; a row
-is the median of its wall and of its processor seconds, since wall times of a shared machine say little; of
+is the median of its wall and of its processor seconds, since wall times of a shared machine say little, and
+of the same on one thread, where there are more; of
 `align` also the seconds of the search as it tells them, with the reading of both models.
 Models are fresh random networks unless files are named (an MLP 3×512 for MNIST, a small CNN with BatchNorm
 for CIFAR-10); rows that measure need REBASIN_DATA. `--against` is the interpreter of another version.
@@ -207,13 +208,15 @@ def _noisy(tensor: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
     return tensor + 0.1 * tensor.std() * torch.randn(tensor.shape, generator=rng)
 
 
-def seconds(python: str, row: Row, work: Path) -> tuple[float, ...]:
+def seconds(python: str, row: Row, work: Path, threads: int | None = None) -> tuple[float, ...]:
     """Wall and processor seconds of one run, and those of its search, if it tells them.
 
     Raises CalledProcessError with what it said.
     """
     words = row.words if row.plain or row.own else ("-m", "rebasin_cli", *row.words)
     compiled = os.environ | {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(work / "bytecode")}
+    if threads is not None:
+        compiled["OMP_NUM_THREADS"] = str(threads)
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     if row.kept:
         compiled |= {"MALLOC_TRIM_THRESHOLD_": str(RETAINED), "MALLOC_MMAP_THRESHOLD_": str(BLOCK)}
@@ -263,7 +266,11 @@ def main() -> None:
     for name in ("mlp", "cnn"):
         if given := getattr(options, name):
             files[name] = [os.path.abspath(path) for path in given]
-    programs = {"now": sys.executable} | ({"before": options.against} if options.against else {})
+    programs = {"now": (sys.executable, None)}
+    if torch.get_num_threads() > 1:
+        programs["now, one thread"] = (sys.executable, 1)
+    if options.against:
+        programs["before"] = (options.against, None)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.processor()}")
     load = f"load at the start {os.getloadavg()[0]:.1f}"
     print(f"{load}; medians of {options.runs}: wall / processor (/ search) seconds")
@@ -280,13 +287,12 @@ def main() -> None:
         if options.only not in row.name:
             continue
         taken: dict[str, list[tuple[float, ...]]] = {name: [] for name in programs}
-        for name, python in programs.items():  # compiles, and is not counted
-            if name == "now" or not row.plain:
-                seconds(python, row, work)
+        columns = {name: how for name, how in programs.items() if not (row.plain and name == "before")}
+        for python, threads in columns.values():  # compiles, and is not counted
+            seconds(python, row, work, threads)
         for _ in range(options.runs):
-            for name, python in programs.items():
-                if name == "now" or not row.plain:
-                    taken[name].append(seconds(python, row, work))
+            for name, (python, threads) in columns.items():
+                taken[name].append(seconds(python, row, work, threads))
         cells = (
             " / ".join(f"{statistics.median(each):.1f}" for each in zip(*its, strict=True))
             for its in taken.values()
