@@ -97,15 +97,14 @@ def _tell(error: BaseException) -> None:
 
 
 def _stop(lines: list[str], code: int, error: BaseException) -> None:
+    from .runtime.launchers import who
     from .runtime.text import line
 
     if os.environ.get("REBASIN_DEBUG") == "1":
         traceback.print_exception(error)
-    rank, size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
-    who = f"rank {rank} of {size}: " if rank and size not in ("", "1") else ""
     if lines and sys.stderr is not None:
         first, *others = lines
-        shown = [line(f"rebasin: {who}{first}"), *map(line, others)]
+        shown = [line(f"rebasin: {who()}{first}"), *map(line, others)]
         with suppress(OSError, ValueError):  # closed meanwhile: the exit code says it all the same
             # What a person reads stands last: a log is read from its end.
             print("\n".join([*_annotations(error, "\n".join(shown)), *shown]), file=sys.stderr, flush=True)

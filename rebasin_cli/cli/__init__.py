@@ -19,6 +19,7 @@ from ..errors import CheckpointError, Elsewhere, SpecError, UsageError
 from ..registry import operations
 from ..registry.options import is_number
 from ..registry.user_code import outermost
+from ..runtime import launchers
 from ..runtime.signals import ending, stoppable
 from ..runtime.text import line
 from . import builder, reports, run
@@ -99,13 +100,14 @@ def _main(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    if os.environ.get("WORLD_SIZE", "1") not in ("", "1") and not _runs_together(context):
+    launcher = launchers.found()
+    if launcher and not _runs_together(context):
         refusal = UsageError(
-            f"rebasin {context.invoked_subcommand} runs in one process: WORLD_SIZE is "
-            f"{os.environ['WORLD_SIZE']}, and all would write the same files",
-            hint="Start it without torchrun; only rebasin align runs in several",
+            f"rebasin {context.invoked_subcommand} runs in one process: {launcher.size} is "
+            f"{launcher.said or 'not set'}, and all would write the same files",
+            hint=f"Only rebasin align runs in several; one alone: {launcher.alone}",
         )
-        raise refusal if os.environ.get("RANK", "0") == "0" else Elsewhere(str(refusal), refusal.exit_code)
+        raise refusal if launchers.is_first() else Elsewhere(str(refusal), refusal.exit_code)
 
 
 def _runs_together(context: typer.Context) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,6 +11,7 @@ import typer
 from ..registry.operations import Operation
 from ..registry.options import WRITES
 from ..registry.results import Result
+from ..runtime.launchers import is_first
 from ..runtime.text import many
 from . import reports
 from .screen import put, result, screen
@@ -187,18 +187,12 @@ def perform(operation: Operation, asked: Any, command: str) -> Result | None:
     quiet, verbose = getattr(asked, "quiet", False), getattr(asked, "verbose", False)
     if operation.together:
         return _together(operation, asked, command, quiet=quiet, verbose=verbose)
-    if not (first := _is_first()):
+    if not (first := is_first()):
         written = {one.name: one.default for one in operation.options if one.role == WRITES}
         asked = replace(asked, **written)
     with screen(quiet or not first, verbose, command) as listener:
         done: Result = operation.run(asked, listener)
     return done if first else None
-
-
-def _is_first() -> bool:
-    """Whether no other process was started before this one, by torchrun or by who names ranks as it does."""
-    alone = os.environ.get("WORLD_SIZE", "1") in ("", "1")
-    return alone or os.environ.get("RANK", "0") in ("", "0")
 
 
 def _together(operation: Operation, asked: Any, command: str, *, quiet: bool, verbose: bool) -> Result | None:

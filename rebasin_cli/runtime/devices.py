@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
 from ..errors import UsageError, unknown
-from .ranks import ALONE, Ranks, several
+from . import launchers
+from .ranks import ALONE, Ranks
 
 
 def choose(name: str) -> str:
@@ -51,11 +51,12 @@ def own(device: str) -> str:
 
     Raises UsageError for one GPU by its number, where there are other processes: all would take it.
     """
-    if not device.startswith("cuda") or not several():
+    launcher = launchers.found()
+    if not device.startswith("cuda") or launcher is None:
         return device
     if device != "cuda":
         raise UsageError(f"{device}: every process takes a GPU of its own", hint="Give --device cuda")
-    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+    return f"cuda:{launcher.here % torch.cuda.device_count()}"
 
 
 def has_float64(device: str | torch.device) -> bool:
@@ -89,7 +90,7 @@ def from_environment(device: str = "cpu") -> Iterator[Ranks]:
 
     Raises UsageError where the environment is incomplete, Lost where a process does not come.
     """
-    if not several():
+    if launchers.found() is None:
         yield ALONE
         return
     from .processes import joined  # torch.distributed only where it is needed

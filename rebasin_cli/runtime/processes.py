@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,11 +23,12 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from ..errors import Elsewhere, Lost, UsageError, account
+from . import launchers
+from .launchers import TORCHRUN, Place
 from .ranks import P, Ranks, T
 from .signals import HINT, Ending, listening
 from .text import in_a_line
 
-MEETING = timedelta(minutes=10)  # between the first process and the last one
 # Longer than what one rank does while the others wait: a proof, one large assignment, writing. It is only
 # for a machine that vanishes without closing its connections; a process that dies is noticed at once.
 PATIENCE = timedelta(hours=3)
@@ -166,17 +166,18 @@ def _account(error: BaseException) -> tuple[str, int]:
 @contextmanager
 def joined(device: str, store: Any = None) -> Iterator[Together]:
     """All processes, met in `store` (by default the one that the environment names), for this block."""
-    rank, size = _number("RANK"), _number("WORLD_SIZE")
+    place = launchers.place()
+    rank, size = place.rank, place.size
     ending = Ending()
     with listening(ending):
         try:
-            store = PrefixStore(f"rebasin {next(_runs)}", store or _meeting_place(rank, size))
-            on_gpu = _meet(store, rank, size, torch.device(device))
+            store = PrefixStore(f"rebasin {place.job} {next(_runs)}", store or _meeting_place(place))
+            on_gpu = _meet(store, place, torch.device(device))
             yield Together(rank, size, store, ending, on_gpu)
             with suppress(
                 Lost
             ):  # the last words of one must have been heard before it closes its connections
-                _everyone(store, "done", rank, size, FAREWELL)
+                _everyone(store, "done", place, FAREWELL)
         except BaseException as error:
             ending.begun = True
             _give_reason(store, rank, error)
@@ -188,66 +189,54 @@ def joined(device: str, store: Any = None) -> Iterator[Together]:
                 dist.destroy_process_group()
 
 
-def _number(name: str) -> int:
-    value = os.environ.get(name, "")
-    if not value.isdigit():
-        raise UsageError(
-            f"WORLD_SIZE is {os.environ.get('WORLD_SIZE')}, but {name} is {value or 'not set'}",
-            hint="Start with torchrun, which sets them all, or unset WORLD_SIZE",
-        )
-    return int(value)
-
-
-def _meeting_place(rank: int, size: int) -> Any:
-    """The store that MASTER_ADDR and MASTER_PORT name."""
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
-        if not os.environ.get(name):
-            raise UsageError(f"{name} is not set", hint="Start with torchrun, which sets it")
+def _meeting_place(place: Place) -> Any:
+    """The store of the first process, at which all of them meet."""
+    address, port = place.meeting()
     try:
-        return _store(os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], rank, size)
+        return _store(address, port, place.rank, place.size, place.patience)
     except (RuntimeError, ValueError) as error:
-        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise Lost(
-            f"the others are not to be reached at {where}",
+            f"the others are not to be reached at {address}:{port}",
             problems=[str(error).splitlines()[0]],
-            hint="Start all of them within 10 minutes, on machines that reach one another",
+            hint=place.hint,
         ) from error
 
 
 @functools.cache
-def _store(address: str, port: str, rank: int, size: int) -> Any:
+def _store(address: str, port: int, rank: int, size: int, patience: timedelta) -> Any:
     """The store of rank 0 at this place, kept for the next command of this process.
 
     One for each command would have its server close and another open at the same port: a rank that is
     quick with its next command would meet the server that is about to close, and wait in vain.
     """
-    return next(iter(rendezvous("env://", rank, size, timeout=MEETING)))[0]
+    if ":" in address:
+        address = f"[{address}]"
+    # torchrun may hold the store itself, which `env://` knows; it reads what a launcher of MPI does not set
+    where = "env://" if launchers.found() is TORCHRUN else f"tcp://{address}:{port}"
+    return next(iter(rendezvous(where, rank, size, timeout=patience)))[0]
 
 
-def _meet(store: Any, rank: int, size: int, device: torch.device) -> bool:
+def _meet(store: Any, place: Place, device: torch.device) -> bool:
     """Wait for all, and connect them; whether GPUs are connected directly."""
-    apart = (
-        device.type == "cuda" and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.cuda.device_count()
-    )
+    apart = device.type == "cuda" and place.local_size <= torch.cuda.device_count()
     if device.type == "cuda":
         torch.cuda.set_device(device)
     # NCCL refuses two processes on one GPU; then, or where one machine has none, all go through the CPU.
-    on_gpu = all(_everyone(store, "here", rank, size, MEETING, apart))
+    on_gpu = all(_everyone(store, "here", place, place.patience, apart))
     kind = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     try:
-        dist.init_process_group(kind, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+        dist.init_process_group(kind, store=store, rank=place.rank, world_size=place.size, timeout=PATIENCE)
     except RuntimeError as error:
         raise _lost(error) from error
     # One that is connected and fails at once would leave those that still try to reach it waiting.
-    _everyone(store, "connected", rank, size, MEETING)
+    _everyone(store, "connected", place, place.patience)
     return on_gpu
 
 
-def _everyone(
-    store: Any, what: str, rank: int, size: int, patience: timedelta, value: bool = True
-) -> list[bool]:
+def _everyone(store: Any, what: str, place: Place, patience: timedelta, value: bool = True) -> list[bool]:
     """Wait in the store until all ranks have come to this point; what they say there."""
-    points = [f"{what} {other}" for other in range(size)]
+    rank = place.rank
+    points = [f"{what} {other}" for other in range(place.size)]
     until = time.monotonic() + patience.total_seconds()
     try:
         store.set(points[rank], json.dumps(value))
@@ -258,7 +247,7 @@ def _everyone(
                 missing = ", ".join(str(k) for k, point in enumerate(points) if not store.check([point]))
                 raise Lost(
                     f"waited {patience} in vain for rank {missing}",
-                    hint="Start all of them together, on machines that reach one another",
+                    hint=place.hint,
                 )
             time.sleep(0.01)
         return [json.loads(store.get(point)) for point in points]

@@ -9,7 +9,6 @@ prints and writes. `ALONE` does all of this by doing nothing; `processes` has th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
@@ -76,9 +75,3 @@ class Ranks:
 
 
 ALONE = Ranks()
-
-
-def several() -> bool:
-    """Whether torchrun, or whoever sets WORLD_SIZE, started more than this process."""
-    size = os.environ.get("WORLD_SIZE", "")
-    return size.isdigit() and int(size) > 1

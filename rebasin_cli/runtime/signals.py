@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import HungUp, Interrupted, Lost, Terminated, TimedOut
+from . import launchers
 
 LAST = 1.0  # seconds, once all is written
 GRACE = 15.0  # seconds between SIGTERM and a hard end; torchrun sends SIGKILL after 30
@@ -185,8 +186,7 @@ def _end_hard(reading: socket.socket, ending: Ending) -> None:
     """Wait for SIGTERM, give the main thread time to end by itself, then end all the same."""
     while heard := reading.recv(1):
         if heard[0] == signal.SIGTERM and not ending.over.wait(GRACE):
-            who = f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}"
-            print(f"rebasin: {who}: {STOPPED}", file=sys.stderr, flush=True)
+            print(f"rebasin: {launchers.who()}{STOPPED}", file=sys.stderr, flush=True)
             os._exit(Lost.exit_code)
     reading.close()
 

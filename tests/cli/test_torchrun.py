@@ -49,11 +49,13 @@ def told(tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    # As Slurm names them, since torchrun's own names are tried where ranks are
+    place = {"SLURM_STEP_NODELIST": "127.0.0.[1-2]", "SLURM_STEP_NUM_TASKS": "2", "MASTER_PORT": port}
 
     logs = folder.with_name(f"{folder.name}-log")
     ranks = [
-        processes.script(DRIVER, folder, log=logs.with_suffix(f".{k}"), RANK=str(k), **place) for k in (0, 1)
+        processes.script(DRIVER, folder, log=logs.with_suffix(f".{k}"), SLURM_PROCID=str(k), **place)
+        for k in (0, 1)
     ]
     try:
         assert [rank.wait() for rank in ranks] == [0, 0], [rank.err for rank in ranks]

@@ -14,9 +14,10 @@ import torch.distributed as dist
 
 from rebasin_cli.__main__ import main
 from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.runtime import launchers
 
 os.chdir(sys.argv[1])
-RANK = int(os.environ["RANK"])
+RANK = launchers.place().rank
 SEARCH = ("align", "a.safetensors", "b.safetensors", "-o", "out.safetensors")
 told = {}
 

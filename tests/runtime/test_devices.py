@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rebasin_cli.errors import UsageError
-from rebasin_cli.runtime import devices, processes, ranks
+from rebasin_cli.runtime import devices, launchers, processes, ranks
 
 
 @pytest.fixture
@@ -87,14 +87,14 @@ def test_processes_on_one_machine_take_a_gpu_each(machine, monkeypatch):
 @pytest.mark.parametrize("gpus, processes_here, kind", [(2, 2, "cpu:gloo,cuda:nccl"), (1, 2, "gloo")])
 def test_sums_go_through_nccl_where_each_process_has_a_gpu(machine, monkeypatch, gpus, processes_here, kind):
     machine(cuda=gpus)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes_here))
     called = {}
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: called.update(device=torch.device(device)))
-    monkeypatch.setattr(processes, "_everyone", lambda *args: [*args[5:]] or [True])
+    monkeypatch.setattr(processes, "_everyone", lambda *args: [*args[4:]] or [True])
     monkeypatch.setattr(
         processes.dist, "init_process_group", lambda kind, **kwargs: called.update(kwargs, kind=kind)
     )
-    assert processes._meet(None, 1, 2, torch.device("cuda:1")) == (gpus == 2)
+    place = launchers.Place(launchers.TORCHRUN, rank=1, size=2, local_size=processes_here, job="")
+    assert processes._meet(None, place, torch.device("cuda:1")) == (gpus == 2)
     assert called["device"].index == 1  # torch.cuda takes no device without a number
     assert called["kind"] == kind and called["rank"] == 1 and called["world_size"] == 2
 
