@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from ..errors import Elsewhere, RebasinError
 from ..registry.operations import Operation
 from ..registry.options import WRITES
 from ..registry.results import Result
@@ -203,7 +204,13 @@ def _together(operation: Operation, asked: Any, command: str, *, quiet: bool, ve
         first = ranks.rank == 0
         with screen(quiet or not first, verbose, command) as listener:
             done: Result = operation.run(asked, listener, ranks)
-    return done if first else None
+    if first:
+        return done
+    try:
+        done.end()
+    except RebasinError as missed:
+        raise Elsewhere(missed.message, missed.exit_code) from missed
+    return None
 
 
 def show(done: Result, asked: Any) -> None:

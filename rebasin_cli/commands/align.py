@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ..checkpoints.checkpoint import Checkpoint
 from ..registry.options import READS, argument
 from ..registry.results import Plan, Result
 from ..runtime.ranks import ALONE, Ranks
@@ -32,12 +28,12 @@ from ..session.subjects import (
     Samples,
     Scoring,
 )
-from ..version import version
 from .verbs import plans, provenance, search, symmetries
 from .verbs import search as method
 from .verbs.folders import placed
 from .verbs.outputs import check_outputs, default_path, output_of, write_with_permutation
 from .verbs.provenance import attested
+from .verbs.ranks import check_same
 from .verbs.search import prove
 
 PANEL = "Align and merge"
@@ -109,7 +105,8 @@ def run(asked: Align, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Alig
     if session.grouped:
         _ = session.symmetries  # which all look for, together
         ranks.first(symmetries.check_reference, session)
-    _check_same_run(session)
+    spec = session.fitted.spec
+    check_same(session, {"the spec": lambda: (spec.name, spec.digest)})
     method.tell(session)
     if output.dry_run:
         return Plan(plans.of_search(session))
@@ -132,42 +129,3 @@ def run(asked: Align, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Alig
 
         written = ranks.last(write_both)
     return AlignResult(**search.summary(session, found, proof, written=written))
-
-
-def _check_same_run(session: Session) -> None:
-    """Raise UsageError unless all ranks of a session were asked for the same search of the same models.
-
-    Where their files are may differ. Of every tensor a few values are looked at: enough to tell models apart,
-    and soon read.
-    """
-    if session.ranks.size == 1:
-        return
-    search, network, spec = session.asked.search, session.asked.network, session.fitted.spec
-    facts: dict[str, Any] = {
-        "the version of rebasin": version(),
-        "the version of torch": torch.__version__,
-        "the spec": (spec.name, spec.digest),
-        "an option": [
-            search.method,
-            network.seed,
-            network.device,
-            search.prove,
-            search.groups,
-            sorted(search.options.items()),
-        ],
-    }
-    roles = ("the reference", "the other model")
-    sampled = {role: _sampled(model) for role, model in zip(roles, session.models, strict=True)}
-    session.ranks.check_same(facts | sampled)
-
-
-def _sampled(model: Checkpoint) -> str:
-    """A digest of names, dtypes, shapes and some 16 values a tensor."""
-    total = hashlib.sha256()
-    for name in sorted(model):
-        tensor = model[name].detach()
-        total.update(repr((name, model.dtypes[name], model.shapes[name])).encode())
-        step = max(1, tensor.numel() // 16)
-        some = tensor.reshape(-1)[::step] if tensor.is_contiguous() else tensor.flatten()[::step]
-        total.update(some.contiguous().view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()

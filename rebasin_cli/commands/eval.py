@@ -14,6 +14,7 @@ from ..errors import UsageError, unknown
 from ..measure import audit
 from ..measure import gates as model_gates
 from ..measure.intervals import share_interval
+from ..measure.samples import digest
 from ..networks.evaluation import Scores
 from ..registry.options import PLAIN, READS, again, argument, option
 from ..registry.results import IN_JSON_ONLY, NAMED, UNSET, Result, Unset
@@ -21,6 +22,7 @@ from ..reports import Flips, verdicts
 from ..reports.accounts import describe_quantities
 from ..reports.format import FLIPS
 from ..reports.github import told_as_one
+from ..runtime.ranks import ALONE, Ranks
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, Gates, Screen
@@ -37,8 +39,10 @@ from ..session.subjects import (
     Subjects,
 )
 from .verbs import endpoints
+from .verbs.ranks import check_same
 
 PANEL = "Measure"
+TOGETHER = True
 FIGURES = True
 SHOWN = 5  # classes, of those that are worst
 
@@ -50,6 +54,8 @@ class Eval(Loading, Running, DataSet, Samples, Choosing, Scoring, Calibration, S
     Without --loss and --metric that is cross-entropy in nats and accuracy, 0–1.
 
     With --gate exit code 1 where a figure misses its limit.
+
+    Processes that are started together share the batches: torchrun … -m rebasin_cli eval …
 
     Example: rebasin eval merged.safetensors --data cifar10
     """
@@ -118,16 +124,17 @@ class EvalResult(Result):
         verdicts.raise_unmet(self._found)
 
 
-def run(asked: Eval, listener: Listener = SILENT) -> EvalResult:
+def run(asked: Eval, listener: Listener = SILENT, ranks: Ranks = ALONE) -> EvalResult:
     """Measure one model on one split, and hold its figures against gates, which are read before.
 
-    One that is not met is raised only by the result's `end`.
+    One that is not met is raised only by the result's `end`. Several `ranks` call this alike, and take turns
+    with the batches.
     """
     subjects = subjects_of(asked)
     loss, *metrics = quantities_of(subjects.data)
     held_to = {"against": bool(asked.against)}
     limits = [model_gates.parse(text, asked.split, loss, metrics, **held_to) for text in asked.gate]
-    found = measured(asked.model, asked.split, listener, subjects, asked.against)
+    found = measured(asked.model, asked.split, listener, subjects, asked.against, ranks)
     if not limits:
         return found
     figures = {"loss": found.loss, **found.metrics}
@@ -139,7 +146,12 @@ def run(asked: Eval, listener: Listener = SILENT) -> EvalResult:
 
 
 def measured(
-    path: Path, split: str, listener: Listener, subjects: Subjects, against: Sequence[Path] = ()
+    path: Path,
+    split: str,
+    listener: Listener,
+    subjects: Subjects,
+    against: Sequence[Path] = (),
+    ranks: Ranks = ALONE,
 ) -> EvalResult:
     """What one model is worth on one split, also `against` those that it was merged from.
 
@@ -148,10 +160,13 @@ def measured(
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     data = dataclasses.replace(subjects.data, full=True)
-    session = Session("eval", [path, *against], listener, dataclasses.replace(subjects, data=data))
+    session = Session(
+        "eval", [path, *against], listener, dataclasses.replace(subjects, data=data), ranks=ranks
+    )
     scorer, (model, *others) = session.scores, session.models
     module = session.network_alone
     samples = session.open_splits(split)[split]
+    check_same(session, {"the data": lambda: (split, data.limit, digest(samples))})
     session.look_at_inputs(session.splits, module)
     module = networks.load(module, model).to(session.device)
     scores = scorer(module, samples, each=bool(others))

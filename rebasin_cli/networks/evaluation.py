@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from ..datasets.batches import checked, size_of, to_device
+from ..runtime.ranks import ALONE, Ranks
 from ..types import ACCURACY, CROSS_ENTROPY, Batches, Quantity
 from .classes import IGNORED, fit_classes, logits_of, wide
 from .folding import folded
 from .layout import in_parts
 from .running import evaluating, fed
-from .scoring import Loss, metrics_of
+from .scoring import Loss, Metric, metrics_of
 
 log = logging.getLogger("rebasin")
 BINS = 15
@@ -78,30 +79,58 @@ class Scores:
         return found if known else None
 
 
+@dataclass
 class _Sum:
-    """A figure added up over batches, and what it was on each sample or each batch."""
+    """A figure by the numbers of batches: what it adds up to, of how much, on each sample or each batch."""
 
-    def __init__(self) -> None:
-        self.total, self.weight = 0.0, 0
-        self.values: list[Tensor] = []
-        self.batched = False
+    parts: dict[int, tuple[float, int, Tensor]] = field(default_factory=dict)
+    batched: bool = False
 
-    def add(self, values: Tensor, size: int) -> None:
+    def add(self, number: int, values: Tensor, size: int) -> None:
         self.batched |= not values.ndim
         if values.ndim:
             values = values[~values.isnan()]  # a sample whose targets do not count
             size = len(values)
-        self.total += values.sum().item() if values.ndim else size * values.item()
-        self.weight += size
-        self.values.append(values.reshape(-1))
+        total = values.sum().item() if values.ndim else size * values.item()
+        self.parts[number] = total, size, values.reshape(-1)
+
+    def join(self, other: _Sum) -> None:
+        self.parts |= other.parts
+        self.batched |= other.batched
 
     @property
     def mean(self) -> float:
-        return self.total / self.weight if self.weight else math.nan
+        total, weight = 0.0, 0
+        for number in sorted(self.parts):  # whoever measured them
+            total, weight = total + self.parts[number][0], weight + self.parts[number][1]
+        return total / weight if weight else math.nan
 
     @property
     def each(self) -> Tensor:
-        return torch.cat(self.values).float()
+        return torch.cat([self.parts[number][2] for number in sorted(self.parts)]).float()
+
+
+@dataclass
+class _Part:
+    """What some of the batches gave: every figure's sums, samples by the numbers of batches, counts."""
+
+    sums: dict[str, _Sum]
+    filled: Tensor  # samples, sums of confidence and of right answers (3, bins) float64
+    sizes: dict[int, int] = field(default_factory=dict)
+    numbers: dict[int, Tensor] = field(default_factory=dict)
+    counted: Tensor = field(default_factory=lambda: torch.zeros(2, 0, dtype=torch.int64))  # of every class
+
+    def join(self, other: _Part) -> None:
+        for key in [*self.sums]:
+            if key in other.sums:
+                self.sums[key].join(other.sums[key])
+            else:  # a metric that nobody named, and that means nothing there
+                del self.sums[key]
+        self.filled += other.filled
+        self.sizes |= other.sizes
+        self.numbers |= other.numbers
+        if other.counted.shape[1]:
+            self.counted = other.counted + _widened(self.counted, other.counted.shape[1])
 
 
 def evaluate(
@@ -114,6 +143,7 @@ def evaluate(
     device: str | torch.device = "cpu",
     each: bool = False,
     bins: int = BINS,
+    ranks: Ranks = ALONE,
 ) -> Scores:
     """Measure `network`, already on `device`, on `(inputs, targets)` batches.
 
@@ -121,61 +151,89 @@ def evaluate(
     `metric(outputs, targets)`, or it is an object over the whole set, or several of both (default: accuracy,
     where outputs are logits). They see all that the network returns, or what `output` picks by key or index.
     `each` keeps the figures of every sample or batch. Calibration is over so many `bins`.
+    Several `ranks`, who have the same network and batches, take turns with these; all get the same figures.
+    An object over the whole set sees all batches, so that each rank goes through all of them.
     Raises DataError for what is wrong with the batches, NetworkError for what is wrong with the network.
     """
     lost, metrics = Loss.of(loss), metrics_of(metric)
-    given = {"--loss": lost.own, "--metric": all(m.named for m in metrics)}
-    lacking = [option for option, own in given.items() if not own]
-    sums = {"loss": _Sum()} | {m.quantity.key: _Sum() for m in metrics if m.whole is None}
-    filled = torch.zeros(3, bins, dtype=torch.float64)  # samples, sums of confidence and of right answers
-    sizes: list[int] = []
-    numbers: list[Tensor] = []
-    counted = torch.zeros(2, 0, dtype=torch.int64)  # targets and right answers of every class
+    if any(m.whole is not None for m in metrics):
+        ranks = ALONE
     for m in metrics:
         m.begin()
+    part = ranks.each(_part, network, batches, lost, metrics, output, device, each, bins, ranks)
+    found, *others = [part for part in ranks.all(part) if part.sizes] or [part]
+    for other in others:
+        found.join(other)
+    sums, total = found.sums, sum(found.sizes.values())
+    figures: dict[Quantity, float] = {}
+    for m in metrics:
+        if m.whole is not None:
+            figures |= m.end()
+        elif m.quantity.key in sums:
+            figures[m.quantity] = sums[m.quantity.key].mean
+    numbers = [found.numbers[number] for number in sorted(found.numbers)]
+    calibration = {} if lost.own else _calibration(found.filled)
+    return Scores(
+        sums["loss"].mean,
+        {quantity.key: value for quantity, value in figures.items()},
+        total,
+        calibration.pop("ece", math.nan),
+        tuple(map(tuple, calibration.values())),
+        {key: its.each for key, its in sums.items()} if each else None,
+        tuple(found.sizes[number] for number in sorted(found.sizes)) if each else (),
+        (lost.quantity, *figures),
+        tuple((right[0], right[1]) for right in found.counted.T.tolist()),
+        frozenset(key for key, its in sums.items() if its.batched),
+        torch.cat(numbers) if numbers and sum(map(len, numbers)) == total else None,
+    )
+
+
+def _part(
+    network: nn.Module,
+    batches: Batches,
+    lost: Loss,
+    metrics: Sequence[Metric],
+    output: str | int | None,
+    device: str | torch.device,
+    each: bool,
+    bins: int,
+    ranks: Ranks,
+) -> _Part:
+    """What the batches of this rank give: every so many one."""
+    given = {"--loss": lost.own, "--metric": all(m.named for m in metrics)}
+    lacking = [option for option, own in given.items() if not own]
+    part = _Part({"loss": _Sum()}, torch.zeros(3, bins, dtype=torch.float64))
     with ExitStack() as stack:
         stack.enter_context(evaluating(network))
         stack.enter_context(torch.inference_mode())
         for number, (inputs, targets) in enumerate(checked(batches)):
+            if number % ranks.size != ranks.rank:
+                continue
             size = size_of(targets, inputs)
             targets = to_device(targets, device)
             inputs = fed(network, inputs, device)
-            if not sizes:
+            if not part.sizes:
                 stack.enter_context(folded(network, inputs, output))
             outputs = in_parts(network, inputs, output)
-            if not sizes and lost.own and not fit_classes(outputs, targets):
-                metrics = tuple(m for m in metrics if m.named)
+            if not part.sizes:
+                if lost.own and not fit_classes(outputs, targets):
+                    metrics = tuple(m for m in metrics if m.named)
+                part.sums |= {m.quantity.key: _Sum() for m in metrics if m.whole is None}
             classes = not lost.own or any(not m.own for m in metrics)
             logits = _classes(outputs, targets, number, lacking) if classes else outputs
             values = lost.values(outputs if lost.own else logits, targets, number, size)
-            sums["loss"].add(_nan_as_inf(lost, values), size)
+            part.sums["loss"].add(number, _nan_as_inf(lost, values), size)
             for m in metrics:
                 if (good := m.values(outputs if m.own else logits, targets, number, size)) is not None:
-                    sums[m.quantity.key].add(good, size)
-            sizes.append(size)
+                    part.sums[m.quantity.key].add(number, good, size)
+            part.sizes[number] = size
             if classes:
-                counted = _by_class(logits, targets) + _widened(counted, logits.shape[1])
-                numbers += [targets.cpu()] * (each and targets.ndim == 1)
+                part.counted = _by_class(logits, targets) + _widened(part.counted, logits.shape[1])
+                if each and targets.ndim == 1:
+                    part.numbers[number] = targets.cpu()
             if not lost.own:
-                _fill(filled, logits, targets)
-    figures: dict[Quantity, float] = {}
-    for m in metrics:
-        figures |= m.end() if m.whole is not None else {m.quantity: sums[m.quantity.key].mean}
-    found = {} if lost.own else _calibration(filled)
-    known = ["loss", *(m.quantity.key for m in metrics if m.whole is None)]
-    return Scores(
-        sums["loss"].mean,
-        {quantity.key: value for quantity, value in figures.items()},
-        sum(sizes),
-        found.pop("ece", math.nan),
-        tuple(map(tuple, found.values())),
-        {key: sums[key].each for key in known} if each else None,
-        tuple(sizes) if each else (),
-        (lost.quantity, *figures),
-        tuple((right[0], right[1]) for right in counted.T.tolist()),
-        frozenset(key for key in known if sums[key].batched),
-        torch.cat(numbers) if numbers and sum(map(len, numbers)) == sum(sizes) else None,
-    )
+                _fill(part.filled, logits, targets)
+    return part
 
 
 def _by_class(logits: Tensor, targets: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from ..errors import Elsewhere, Lost, UsageError, account
+from ..errors import Elsewhere, Lost, RebasinError, UsageError, account
 from . import launchers
 from .launchers import TORCHRUN, Place
 from .ranks import P, Ranks, T
@@ -98,19 +98,20 @@ class Together(Ranks):
             result = step(*args, **kwargs)
         except Exception as raised:
             error = raised
-        outcomes = self._all(None if error is None else _account(error))
-        failed = next((rank for rank, outcome in enumerate(outcomes) if outcome is not None), None)
+        outcomes = self.all(None if error is None else _account(error))
+        failed = next(((rank, told) for rank, told in enumerate(outcomes) if told is not None), None)
         if failed is None:
             return result
-        if error is not None and failed == self.rank:
+        rank, told = failed
+        if error is not None and rank == self.rank:
             raise error
-        raise Elsewhere(*outcomes[failed])
+        raise Elsewhere(*told)
 
     def leave(self) -> None:
         self.ending.begun = True
 
     def check_same(self, facts: Mapping[str, Any]) -> None:
-        everyone = self._all(dict(facts))
+        everyone = self.all(dict(facts))
         problems = [
             f"rank {rank}  {name} differs from that of rank 0"
             for rank, theirs in enumerate(everyone)
@@ -130,8 +131,8 @@ class Together(Ranks):
         self._do(dist.broadcast_object_list, box, src=0, device=torch.device("cpu"))
         return box[0]
 
-    def _all(self, value: Any) -> list[Any]:
-        found = [None] * self.size
+    def all(self, value: T) -> list[T]:
+        found: list[Any] = [None] * self.size
         self._do(dist.all_gather_object, found, value)
         return found
 
@@ -181,6 +182,8 @@ def joined(device: str, store: Any = None) -> Iterator[Together]:
         except BaseException as error:
             ending.begun = True
             _give_reason(store, rank, error)
+            if isinstance(error, RebasinError) and _told(store, rank, error):
+                raise Elsewhere(error.message, error.exit_code) from error
             if isinstance(error, Lost | dist.DistError):  # an NCCL error may come up at any later step
                 raise _reason(store, rank) or (error if isinstance(error, Lost) else _lost(error)) from error
             raise
@@ -262,6 +265,12 @@ def _give_reason(store: Any, rank: int, error: BaseException) -> None:
     message, code = _account(error)
     with suppress(RuntimeError, AttributeError):  # the store may be gone, or not yet there
         store.compare_set("reason", "", json.dumps([rank, message, code]))
+
+
+def _told(store: Any, rank: int, error: RebasinError) -> bool:
+    """Whether another rank tells the same error: all came to it, on the same numbers."""
+    reason = _reason(store, rank)
+    return reason is not None and reason.message.endswith(f" failed: {_account(error)[0]}")
 
 
 def _reason(store: Any, rank: int) -> Lost | None:

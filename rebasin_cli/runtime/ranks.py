@@ -67,6 +67,10 @@ class Ranks:
         """Run `step` on every rank, each for its own result; an error of one is an error of all."""
         return step(*args, **kwargs)
 
+    def all(self, value: T) -> list[T]:
+        """What every rank has here, in their order; the values go from one to the other as pickles."""
+        return [value]
+
     def leave(self) -> None:
         """This rank ends: from here on no other's end interrupts what it still has to keep and to say."""
 

@@ -280,7 +280,8 @@ class Session:
         measured = samples.scorer(self.asked.data, self.output, self.device)
 
         def scores(network: nn.Module, batches: Any, **more: Any) -> Scores:
-            now = {"loss": self.loss, "output": self.output}  # the spec may not have been known before
+            # The spec may not have been known before
+            now = {"loss": self.loss, "output": self.output, "ranks": self.ranks}
             return measured(network, batches, **now | more)
 
         return scores

@@ -89,7 +89,7 @@ def test_a_file_that_one_machine_does_not_have(told):
 def test_files_that_differ_between_machines(told):
     (code, message, left), other = told["differ"]
     assert code == 2 and left == [] and other[:2] == [2, ""]
-    assert "rank 1  the other model differs from that of rank 0" in message
+    assert "rank 1  model 2 differs from that of rank 0" in message
 
 
 def test_a_full_disk(told):
@@ -108,6 +108,26 @@ def test_ctrl_c_keeps_the_search_once_and_all_resume(told):
     assert left == ["out.perm.safetensors", "out.safetensors"]
     folder = told["folder"]
     assert (folder / "out.safetensors").read_bytes() == (folder / "whole.safetensors").read_bytes()
+
+
+def test_ranks_measure_what_one_process_does(told, done):
+    first, other = told["figures"]
+    line = ("eval", told["folder"] / "a.safetensors", "--data", "digits", "--batch-size", 50, "--skip-checks")
+    alone, together = done(*line, "--json").json(), json.loads(first)
+    for name in ("loss", "accuracy", "ece"):
+        assert together[name] == pytest.approx(alone[name], rel=1e-10), name
+    assert together["classes"] == alone["classes"] and together["samples"] == 360 and other == ""
+    assert [code for code, *_ in told["measured"]] == [0, 0]
+
+
+def test_a_gate_that_is_missed_is_told_once_and_ends_all(told):
+    (code, message, _), other = told["missed"]
+    assert code == 1 and "accuracy" in message and other[:2] == [1, ""]
+
+
+def test_other_samples_are_refused(told):
+    (code, message, _), other = told["others"]
+    assert code == 2 and "rank 1  the data differs from that of rank 0" in message and other[:2] == [2, ""]
 
 
 def test_a_dry_run(told):
@@ -130,7 +150,7 @@ def test_a_rank_that_is_killed_ends_the_others(pair, tmp_path):
         assert place not in err  # no traceback of ours
 
 
-@pytest.mark.parametrize("command", ["merge", "apply", "barrier", "eval", "train", "verify", "demo"])
+@pytest.mark.parametrize("command", ["merge", "apply", "barrier", "train", "verify", "demo"])
 def test_other_commands_run_in_one_process(pair, refused, monkeypatch, command):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")

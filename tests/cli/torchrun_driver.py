@@ -27,13 +27,14 @@ def files():
 
 
 def command(name, *arguments):
-    before, err, code = files(), io.StringIO(), 0
-    with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):
+    before, err, out, code = files(), io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stderr(err), contextlib.redirect_stdout(out):
         try:
             main([str(argument) for argument in arguments])
         except SystemExit as stop:
             code = stop.code or 0
     told[name] = [code, err.getvalue(), sorted(files() - before)]
+    return out.getvalue()
 
 
 def at_step(number, action):
@@ -91,5 +92,9 @@ command("plan", *SEARCH, "--dry-run")
 with at_step(2, interrupt if RANK == 0 else str):
     command("interrupted", *SEARCH)
 command("resumed", *SEARCH, "--resume")
+EVAL = ("eval", "a.safetensors", "--data", "digits", "--batch-size", "50", "--skip-checks")
+told["figures"] = command("measured", *EVAL, "--json")
+command("missed", *EVAL, "--gate", "accuracy >= 0.9")
+command("others", *EVAL, "--limit", str(100 + RANK))
 with open(f"rank{RANK}.json", "w") as file:
     json.dump(told, file)

@@ -12,8 +12,10 @@ import torch.distributed as dist
 
 from rebasin_cli import api, nets
 from rebasin_cli.errors import CheckpointError, RebasinError, UsageError
+from rebasin_cli.networks.evaluation import evaluate
 from rebasin_cli.runtime import signals
 from rebasin_cli.runtime.processes import _account, joined
+from rebasin_cli.runtime.ranks import ALONE
 from rebasin_cli.runtime.seeds import seeded
 from rebasin_cli.spec import library
 from rebasin_cli.symmetry import permutation
@@ -102,6 +104,53 @@ def _(ranks):
     if RANK == 2:
         raise ValueError("a bug")
     return ranks.last(lambda: time.sleep(0.5) or "written")
+
+
+class Largest:
+    """A metric over the whole set."""
+
+    def reset(self):
+        self.most = -torch.inf
+
+    def update(self, outputs, targets):
+        self.most = max(self.most, outputs.max().item())
+
+    def compute(self):
+        return self.most
+
+
+def measured(ranks, **how):
+    generator = torch.Generator().manual_seed(0)
+    model = torch.nn.Linear(4, 3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    batches = [
+        (torch.randn(n, 4, generator=generator), torch.randint(3, (n,), generator=generator))
+        for n in (5, 3, 4, 1)  # one more than there are ranks
+    ][: how.pop("batches", 4)]
+    found = evaluate(model, batches, each=True, ranks=ranks, **how)
+    figures = {"ece": found.ece, "samples": found.samples, **found.figures}
+    return [figures, found.sizes, found.classes, {k: v.tolist() for k, v in found.each.items()}]
+
+
+MEASURED = {"default": {}, "fewer batches": {"batches": 2}, "an object": {"metric": Largest()}}
+
+
+@scenario("measured")
+def _(ranks):
+    return {name: [measured(ranks, **how), measured(ALONE, **how)] for name, how in MEASURED.items()}
+
+
+@scenario("measured wrongly")
+def _(ranks):
+    class Breaks(torch.nn.Module):
+        def forward(self, x):
+            return x[:, :2] if len(x) > 3 else fail(RuntimeError("too few"))
+
+    evaluate(
+        Breaks(), [(torch.zeros(n, 4), torch.zeros(n, dtype=torch.long)) for n in (5, 5, 3)], ranks=ranks
+    )
 
 
 def network(name, seed, dtype, **options):

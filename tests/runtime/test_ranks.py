@@ -97,6 +97,20 @@ def test_the_search_finds_what_one_process_finds(told, case):
     assert alone[0]["moved"]
 
 
+def test_ranks_that_take_turns_with_batches_find_the_same_figures(told):
+    for found in told["measured"]:
+        for name, (together, alone) in found.items():
+            assert together[0] == pytest.approx(alone[0], rel=1e-12), name
+            assert together[1:] == alone[1:], name
+    assert told["measured"][0] == told["measured"][1] == told["measured"][2]
+
+
+def test_a_batch_that_one_rank_cannot_measure_ends_all(told):
+    *others, (kind, code, message) = told["measured wrongly"]
+    assert kind == "NetworkError" and "too few" in message
+    assert [other[:2] for other in others] == [["Elsewhere", code]] * 2
+
+
 def test_sigterm_ends_a_rank_that_waits_in_c(told):
     assert told["codes"][0] == 5
     assert told["errors"][0].endswith(
