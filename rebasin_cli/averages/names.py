@@ -56,24 +56,29 @@ class Prefix:
         return f"{self.given!r} is {'exchanged for ' + repr(self.wanted) if self.wanted else 'taken off'} in"
 
 
-def agreed(models: Sequence[Tensors], called: Sequence[str] = ()) -> tuple[list[Tensors], list[str]]:
+def agreed(
+    models: Sequence[Tensors], called: Sequence[str] = (), one: Collection[Sequence[str]] = ()
+) -> tuple[list[Tensors], list[str]]:
     """The models under the names of the first where only prefixes and ties differ; what was done, in lines.
 
-    `called` are the models' names in these lines. What still differs then is for others to refuse.
+    `called` are the models' names in these lines, `one` has the names of each tensor that the network is
+    known to have under several. What still differs then is for others to refuse.
     """
     called = called or [f"model {k}" for k in range(1, len(models) + 1)]
     made, told = [*models[:1]], []
     for model, name in zip(models[1:], called[1:], strict=True):
-        found, lines = _prefixed(models[0], model, name, called[0])
+        found, lines = _prefixed(models[0], model, name, called[0], one)
         made.append(found)
         told += lines
     for k, name in enumerate(called[1:], start=1):
-        made[k], lines = _retied(made, k, name, called[0])
+        made[k], lines = _retied(made, k, name, called[0], one)
         told += lines
     return made, told + [*_torn(made, called)]
 
 
-def _prefixed(first: Tensors, model: Tensors, name: str, as_in: str) -> tuple[Tensors, list[str]]:
+def _prefixed(
+    first: Tensors, model: Tensors, name: str, as_in: str, one: Collection[Sequence[str]]
+) -> tuple[Tensors, list[str]]:
     if first is model or [*first] == [*model]:
         return model, []
     told = []
@@ -83,7 +88,7 @@ def _prefixed(first: Tensors, model: Tensors, name: str, as_in: str) -> tuple[Te
         if prefix.certain:
             told.append(f"{name}: {prefix} {many}, as in {as_in}")
             model = under(model, {prefix.renamed.get(own, own): own for own in model})
-        else:
+        elif not all(any({*pair} <= {*group} for group in one) for pair in prefix.renamed.items()):
             told.append(
                 f"{name}: {many} would be as in {as_in} with {prefix.wanted!r} in place of {prefix.given!r}; "
                 "these may be two parts of a network, so nothing is exchanged"
@@ -91,13 +96,18 @@ def _prefixed(first: Tensors, model: Tensors, name: str, as_in: str) -> tuple[Te
     return model, told
 
 
-def _retied(models: Sequence[Tensors], k: int, name: str, as_in: str) -> tuple[Tensors, list[str]]:
+def _retied(
+    models: Sequence[Tensors], k: int, name: str, as_in: str, one: Collection[Sequence[str]]
+) -> tuple[Tensors, list[str]]:
     """Model `k` with ties as the first has them."""
     first, model, told = models[0], models[k], []
     if first is model or {*first} == {*model}:
         return model, []
     ties = {**dict(_ties(first, model, models)), **{copy: None for copy, _ in _ties(model, first, models)}}
+    ties |= _known_ties(first, model, one)
     for copy, kept in ties.items():
+        if kept is None and copy in ties.values():
+            continue  # it has the first's name now
         if kept is None:
             told.append(f"{name}: {copy} is stored twice, and once in {as_in}: it is left out")
         else:
@@ -231,6 +241,25 @@ def _ties(having: Tensors, lacking: Tensors, models: Sequence[Tensors]) -> Itera
             if all(_are_one(model, copy, kept) for model in both):
                 yield copy, kept
                 break
+
+
+def _known_ties(first: Tensors, model: Tensors, one: Collection[Sequence[str]]) -> dict[str, str | None]:
+    """For each name that only one of both has, of a tensor that the network has once: the model's own name of
+    it, or None where the model has another of the first's. Values that differ in a model leave all as it is.
+    """
+    found: dict[str, str | None] = {}
+    for group in one:
+        ours, its = ([name for name in group if name in each] for each in (first, model))
+        if (
+            not ours
+            or not its
+            or any(len({*map(plan_of(m).get, n)}) > 1 for m, n in ((first, ours), (model, its)))
+        ):
+            continue
+        if all(equal_values(m, n[0], other) for m, n in ((first, ours), (model, its)) for other in n[1:]):
+            found |= {name: its[0] for name in ours if name not in its}
+            found |= {name: None for name in its if name not in ours}
+    return found
 
 
 def _torn(models: Sequence[Tensors], called: Sequence[str]) -> Iterator[str]:

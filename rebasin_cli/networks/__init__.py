@@ -17,7 +17,7 @@ from ..spec.spec import Spec
 from ..types import Shapes
 from . import caches, hub
 from .state import duplicate
-from .tied import absent, check_equal
+from .tied import absent, check_equal, groups
 
 FACTORY = (
     "Expected a function that takes nothing, or the tensors' shapes by name, and returns a torch.nn.Module: "
@@ -58,6 +58,15 @@ def from_reference(name: str, shapes: Shapes | None) -> nn.Module:
     if shapes is not None:
         check(network, shapes, name)
     return network
+
+
+def ties(name: str, shapes: Shapes) -> list[tuple[str, ...]]:
+    """The names of each tensor that a network has under several; it need not fit these shapes."""
+    if hub.is_name(name):
+        return hub.ties(name, shapes)
+    if name in nets.variants():
+        return []
+    return groups(_call(_factory(name), name, shapes))
 
 
 def _factory(name: str) -> Callable[..., Any]:

@@ -23,6 +23,11 @@ def tied(network: nn.Module) -> dict[str, tuple[str, ...]]:
     return {name: tuple(group) for group in names.values() if len(group) > 1 for name in group}
 
 
+def groups(network: nn.Module) -> list[tuple[str, ...]]:
+    """The names of each tensor that has several."""
+    return [*dict.fromkeys(tied(network).values())]
+
+
 def absent(network: nn.Module, there: Collection[str]) -> dict[str, str]:
     """Names of the network's that are not `there`, each with another one of the same tensor that is."""
     pairs = {
@@ -64,7 +69,7 @@ def completed(network: nn.Module, fitted: FittedSpec) -> FittedSpec:
 
 def check_equal(network: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
     """Raise CheckpointError where tensors differ that the network has as one."""
-    for group in {*tied(network).values()}:
+    for group in groups(network):
         first, *others = [name for name in group if name in tensors] or [""]
         for other in others:
             if not torch.equal(tensors[first], tensors[other]):

@@ -6,8 +6,8 @@ import dataclasses
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -47,11 +47,16 @@ REASONS = 8  # that an error names
 
 
 def looked_through(
-    paths: Sequence[Path], opened: Sequence[Checkpoint], say: Callable[[str], None], ranks: Ranks = ALONE
+    paths: Sequence[Path],
+    opened: Sequence[Checkpoint],
+    say: Callable[[str], None],
+    ranks: Ranks = ALONE,
+    network: str | None = None,
 ) -> list[Checkpoint]:
     """The models that were opened, under common names, their values checked. Says what was chosen on opening.
 
-    Several `ranks` look at the values of a share each: that reads whole files, which may lie far away.
+    Where names differ, what `network` has as one tensor is one. Several `ranks` look at the values of a share
+    each: that reads whole files, which may lie far away.
     """
     for path, model in zip(paths, opened, strict=True):
         tell_notes(path, model, say)
@@ -61,7 +66,8 @@ def looked_through(
             validate(_share(model, ranks), name=str(path))
         if not len(model):
             raise CheckpointError(f"{path} holds no tensors")
-    return agreeing(opened, say)
+    differ = network is not None and any(model.shapes.keys() != opened[0].shapes.keys() for model in opened)
+    return agreeing(opened, say, networks.ties(network, opened[0].shapes) if network and differ else ())
 
 
 def as_opened(
@@ -80,9 +86,14 @@ def open_beside(first: Checkpoint, path: Path, loading: Loading, say: Callable[[
     return agreeing([first, model], say)[1]
 
 
-def agreeing(models: Sequence[Checkpoint], say: Callable[[str], None]) -> list[Checkpoint]:
-    """The models under the names of the first, where only prefixes or ties differ; says what was done."""
-    found, told = agreed(models, [str(model.path) for model in models])
+def agreeing(
+    models: Sequence[Checkpoint], say: Callable[[str], None], one: Collection[Sequence[str]] = ()
+) -> list[Checkpoint]:
+    """The models under the names of the first, where only prefixes or ties differ; says what was done.
+
+    `one`: names of each tensor that the network has under several.
+    """
+    found, told = agreed(models, [str(model.path) for model in models], one)
     for line in told:
         say(line)
     return cast(list[Checkpoint], found)  # a checkpoint under other names is one
@@ -225,6 +236,16 @@ def left_open(fitted: FittedSpec) -> list[str]:
         more = " or ".join(f"--spec {name}" for name in fitted.beside)
         told.append(f"it moves what each fitting spec does; others move more: {more}, if that is the network")
     return told
+
+
+def named_network(path: Path, loading: Loading, network: Network) -> str | None:
+    """What tells a network: `--net`, `--config`, or the configuration in a folder; None for none."""
+    if network.net is not None:
+        return network.net
+    with suppress(NetworkError):  # `fit_spec` says it
+        name = hub.named_by(loading.config) if loading.config is not None else hub.of_folder(path)
+        return name if name is not None and hub.is_installed(name) else None
+    return None
 
 
 def _of_hub(

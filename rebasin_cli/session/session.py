@@ -35,7 +35,7 @@ from . import doubts, given, method_options, samples
 from .asked import inputs_of
 from .given import Given
 from .listener import SILENT, Listener
-from .models import fit_spec, looked_through, open_models, with_groups
+from .models import fit_spec, looked_through, named_network, open_models, with_groups
 from .network import find_network, given_network, line_of, none_named
 from .samples import HeldOut, Splits
 from .subjects import Search, Subjects
@@ -157,7 +157,8 @@ class Session:
     def models(self) -> list[Checkpoint]:
         """The same, looked through, under the names of the first; a device that is not there comes first."""
         _ = self.device
-        found = self.ranks.each(looked_through, self.paths, self.opened, self.say, self.ranks)
+        net = named_network(self.paths[0], self.asked.loading, self.asked.network)
+        found = self.ranks.each(looked_through, self.paths, self.opened, self.say, self.ranks, net)
         if self.command in ("align", "merge"):
             samples.recorded_vocabulary(found)  # where no data is read, nobody else asks
         return found

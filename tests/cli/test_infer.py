@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
@@ -386,3 +387,45 @@ def test_a_kept_search_whose_groups_are_torn_is_refused(tmp_path, done, refused,
     torn = state | {starred: state[starred].roll(1)}
     write_safetensors(path, torn, metadata=metadata)
     refused(3, *command, "--resume", "--force", says="out.search.safetensors is damaged")
+
+
+LANGUAGE = """
+import torch
+from torch import nn
+
+class Language(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.hidden = nn.Embedding(9, 6), nn.Linear(6, 5)
+        self.out, self.head = nn.Linear(5, 6), nn.Linear(6, 9, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        return self.head(self.out(torch.relu(self.hidden(self.embed(ids)))))
+"""
+
+
+def test_files_with_other_names_of_it_are_one_kind_where_the_network_is_named(tmp_path, done, refused):
+    """Each name alone, both as one piece of memory, both as two: each against each."""
+    (tmp_path / "own.py").write_text(LANGUAGE)
+    namespace: dict = {}
+    exec(LANGUAGE, namespace)
+    state = namespace["Language"]().state_dict()
+    own = ["--net", "own.py:Language", "--input", "2x3:int9"]
+    copies = {name: tensor.clone() for name, tensor in state.items()}
+    alone = [{n: t for n, t in state.items() if n != name} for name in ("head.weight", "embed.weight")]
+    forms = [*alone, state, copies]
+    for k, form in enumerate(forms):
+        torch.save(form, tmp_path / f"{k}.pt")
+    for a, b in ((0, 1), (1, 0), (0, 3), (3, 0), (1, 2), (3, 1)):
+        out = tmp_path / f"{a}{b}.safetensors"
+        told = done("align", tmp_path / f"{a}.pt", tmp_path / f"{b}.pt", *own, "-o", out).err
+        assert told.count("embed.weight is ") + told.count("head.weight is ") == 1
+        found = load_file(out)
+        assert found.keys() == forms[a].keys()
+        assert all(torch.equal(tensor, forms[a][name]) for name, tensor in found.items())
+    forms[3]["head.weight"] += 1
+    torch.save(forms[3], tmp_path / "3.pt")
+    for pair in ("03", "30"):
+        files = [tmp_path / f"{k}.pt" for k in pair]
+        refused(4, "align", *files, *own, "-o", tmp_path / "no.pt", says=["head.weight"])

@@ -128,6 +128,8 @@ CASES = {
     ),
     "clip": hub("clip", "CLIPModel", CLIP),
     "clip, images": hub("clip", "CLIPVisionModelWithProjection", CLIP["vision_config"]),
+    "clip, images without a head": hub("clip_tower", "CLIPVisionModel", CLIP["vision_config"]),
+    "clip, text without a head": hub("clip_tower", "CLIPTextModel", TOWER),
 }
 CASES |= {
     f"{package} {name}": Case(spec, package, name, settings, side=side)

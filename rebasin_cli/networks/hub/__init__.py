@@ -28,6 +28,7 @@ from torch import nn
 from ...errors import NetworkError, UsageError
 from ...registry import user_code
 from ...types import Shapes
+from ..tied import groups
 from . import batches
 from .configurations import CONFIG, SIZES, Configuration, Size, made_small, read, units_of_head, with_heads
 from .file_names import under_names_of_files
@@ -164,13 +165,27 @@ def names_in_file(name: str, shapes: Shapes) -> tuple[dict[str, str], list[str]]
 
     Names by the file's; nothing where they are the same. No memory is taken.
     """
+    found: Any = _without_values(name, shapes)
+    return getattr(found, "written", {}), getattr(found, "unread", [])
+
+
+def ties(name: str, shapes: Shapes) -> list[tuple[str, ...]]:
+    """Of each tensor that the network has under several names, all of them in such a file.
+
+    No memory is taken.
+    """
+    found = _without_values(name, shapes)
+    return [] if found is None else groups(found)
+
+
+def _without_values(name: str, shapes: Shapes) -> nn.Module | None:
+    """The network of transformers on the meta device; None for other packages."""
     package = name.partition(":")[0]
     if package != "transformers" or (said := _configuration(name)) is None:
-        return {}, []
+        return None
     with user_code(f"{name} cannot be built"), torch.device("meta"):
         kind, config = _configured(_imported(package), said)
-        found: Any = under_names_of_files(kind(config), shapes)
-    return getattr(found, "written", {}), getattr(found, "unread", [])
+        return under_names_of_files(kind(config), shapes)
 
 
 def twin(name: str, size: Size) -> nn.Module | None:

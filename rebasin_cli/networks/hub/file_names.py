@@ -188,7 +188,7 @@ def _pieces(
     ranges: list[tuple[int, str]] = []
     for name, shape in shapes.items():
         count = math.prod(shape)
-        numbered[name] = torch.arange(first, first + count).view(*shape)
+        numbered[name] = torch.arange(first, first + count, device="cpu").view(*shape)
         ranges.append((first, name))
         first += count
     found: dict[str, Piece] = {}
@@ -215,7 +215,7 @@ def _piece(name: str, values: torch.Tensor, of: str, shape: tuple[int, ...]) -> 
         at %= stride
     size = tuple(values.shape[axes.index(axis)] if axis in axes else 1 for axis in range(len(shape)))
     piece = Piece(of, tuple(start), size, tuple(axes))
-    whole = torch.arange(math.prod(shape)).view(shape)
+    whole = torch.arange(math.prod(shape), device="cpu").view(shape)
     if math.prod(size) != values.numel() or not torch.equal(whole[_slices(piece)], piece.box(values)):
         raise NetworkError(f"{name} of a file is no piece of {of}")
     return piece
