@@ -22,7 +22,7 @@ sweep, and once more where more is known of it later, and a search that was inte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,6 +35,7 @@ from ..registry.options import of_class
 from ..runtime.ranks import ALONE, Ranks
 from ..spec.spec import FittedSpec
 from ..symmetry.elements import Elements, element_of
+from ..symmetry.form import Forms
 from ..symmetry.lists import held_stacked
 from ..types import Batches, Permutations, Tensors
 from .accounts import Account, Chosen, Polish
@@ -105,6 +106,18 @@ def kept() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
+class Wider:
+    """The same models where units may take more than orders: in the canonical `forms` of another spec.
+
+    `check` is given what each model after the first takes, its balance with it, and raises NotProven where a
+    model would not compute what it did.
+    """
+
+    forms: Forms
+    check: Callable[[Sequence[Elements]], None]
+
+
+@dataclass(frozen=True)
 class Problem:
     """What every matcher is given.
 
@@ -117,7 +130,8 @@ class Problem:
     hidden states and attentions, `loss(outputs, targets)` is a batch's mean loss with a gradient
     (None: cross-entropy), `metric` what is measured beside it, and `choose` the key of the figure that a
     method which tries several chooses by. `device` is where they compute, `ranks` the processes that search
-    together. Models are in canonical form: where the spec gives no groups that is how they are.
+    together. Models are in canonical form: where the spec gives no groups that is how they are. `wider` gives
+    them in one where units may take more, None where they may not, for a method that tries both.
     """
 
     fitted: FittedSpec
@@ -137,6 +151,7 @@ class Problem:
     choose: str = "loss"
     device: str = "cpu"
     ranks: Ranks = ALONE
+    wider: Callable[[], Wider | None] | None = None
 
     @property
     def groups(self) -> bool:

@@ -69,7 +69,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     if len(problem.models) < 2:
         raise UsageError("auto needs at least two models")
     able = problem.network is not None and problem.data is not None
-    wanted = candidates(problem.fitted, len(problem.models), able=able)
+    wanted = candidates(problem.fitted, len(problem.models), able=able, wider=problem.wider is not None)
     if not able:
         found = _by_weights(problem)
         return _alone(found, "no network or no data is known")
@@ -78,6 +78,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         why = f"a budget of {options.budget} is too little to compare methods on {COMPARABLE} samples"
         return _alone(_by_weights(problem), why)
     for candidate in wanted:
+        if candidate.wider and not trials.widens():
+            continue
         if candidate.method == "polish":  # it takes all that is left
             trials.finish()
         trials.try_(candidate)
@@ -96,6 +98,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         best.distilled if how == LAST else None,
         problem.choose,
         next((m.plain.quantities for t in trials.done for m, _ in t.merges.values()), DEFAULT),
+        trials.wider.forms if best.wider else None,
     )
     return replace(best.found, chosen=chosen)
 

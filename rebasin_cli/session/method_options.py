@@ -25,15 +25,15 @@ from .subjects import Data, Network, Search
 ALWAYS_RECORDED = {"max_sweeps": None, "effort": None}
 
 
-GROUPS = ("permutations", "all")
+GROUPS = ("auto", "permutations", "all")
 
 
 def check_method(search: Search, *, or_none: bool = False) -> None:
     """Raise UsageError for a method that there is not."""
     check_groups(search.groups)
-    if search.groups != GROUPS[0] and search.method == "none":
+    if search.groups == "all" and search.method == "none":
         raise UsageError("--groups all is for a search, and --method none makes none")
-    if search.groups != GROUPS[0] and search.method in matchers.registry.names():
+    if search.groups == "all" and search.method in matchers.registry.names():
         can_find_groups(search.method, polish=search.polish is not None)
     if search.polish is not None:
         polish_of(search.polish, search.method)
@@ -83,7 +83,7 @@ def make(search: Search, data: Data) -> Any:
                 f"{option.flag} {file}: neither a way to start nor a file",
                 hint=f"Choose one of {', '.join(option.choices)}, or a *.perm.safetensors",
             )
-        if stored.load(file).elements.maps and search.groups == "permutations":
+        if stored.load(file).elements.maps and search.groups != "all":
             raise UsageError(
                 f"{option.flag} {file} holds more than an order, and this search finds permutations alone",
                 hint="Search as it was found: --groups all",
@@ -129,7 +129,7 @@ def _finding(search: Search, data: Data) -> dict[str, Any]:
         chosen[option.name] = digest(tensors_of(stored.load(file).elements))
     if search.polish is not None:
         chosen["polish"] = search.polish
-    if search.groups != "permutations":
+    if search.groups == "all":
         chosen["groups"] = search.groups
     if needs_data(search.method) or search.polish is not None:
         name = None if data.data is None else data.data.partition(":")[0]

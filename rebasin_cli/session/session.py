@@ -200,7 +200,7 @@ class Session:
         )
         if plain.spec.net is not None:
             self.nets.add(plain.spec.net)
-        if asked.search.groups == "permutations":
+        if asked.search.groups != "all":
             return plain.ordered, NONE
         return self.ranks.each(with_groups, plain, models, asked, self.say)
 
@@ -215,7 +215,7 @@ class Session:
     @property
     def grouped(self) -> bool:
         """Whether more than orders was asked for, or is given."""
-        return self.form is not None or self.asked.search.groups != "permutations"
+        return self.form is not None or self.asked.search.groups == "all"
 
     @cached_property
     def given(self) -> Given | None:

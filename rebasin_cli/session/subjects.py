@@ -323,10 +323,11 @@ class Grouping:
     PANEL = SEARCH
 
     groups: str = option(
-        "permutations",
+        "auto",
         "What units may take: an order (permutations), or all that their spec or network allows: signs, "
-        "scales, rotations (all; needs the network).",
-        metavar="permutations|all",
+        "scales, rotations (all; needs the network). auto: an order, and where the method auto merges, "
+        "whichever is better.",
+        metavar="auto|permutations|all",
         role=PLAIN,
         shown=False,
     )
@@ -397,7 +398,7 @@ class Search:
     prove: bool = True
     real: bool = False
     polish: str | None = None
-    groups: str = "permutations"
+    groups: str = "auto"
     checkpoint_every: int | None = None
     log: Path | None = None
     open: bool = False

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from ..checkpoints.tensors import LazyTensors, overlaid, plan_of, replaced
+from ..checkpoints.tensors import LazyTensors, held, overlaid, plan_of, replaced
 from ..errors import CheckpointError
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
 from ..types import Tensors
 from .acting import act
 from .balancing import balance
-from .elements import Elements, acted, check_dtypes, maps_of
+from .elements import Elements, acted, check_dtypes, compose, maps_of
 from .folding import folded
 from .folds import NONE, Folds
 
@@ -72,6 +72,36 @@ def canonical(tensors: Tensors, fitted: FittedSpec, folds: Folds = NONE) -> Cano
         if plan[name][0] is torch.float16:  # who gives what it cannot hold is told at once
             own(name)
     return Canonical(replaced(tensors, rounded), changed, found, (*folds.left, *left.items()))
+
+
+class Forms:
+    """Models in canonical form, and what elements that were found there make of the models as they are.
+
+    Of permutations alone, where nothing is folded, the form is the models themselves.
+    """
+
+    def __init__(self, models: Sequence[Tensors], fitted: FittedSpec, folds: Folds = NONE):
+        self.models, self.fitted, self.folds = models, fitted, folds
+        self.each = [canonical(model, fitted, folds) for model in models]
+
+    @property
+    def changed(self) -> bool:
+        """Whether a number of some model is another one there."""
+        return any(form.changed for form in self.each)
+
+    def held(self, *, computed: bool) -> tuple[Tensors, ...]:
+        """The models; what is computed is computed once, if `computed`."""
+        return tuple(held(form.tensors, computed=computed) for form in self.each)
+
+    def whole(self, elements: Sequence[Elements]) -> tuple[Elements, ...]:
+        """With the balance of each model: an element a model after the first, of what is folded only."""
+        pairs = zip(self.each[1:], elements, strict=True)
+        return tuple(compose(form.balance, element, self.fitted) for form, element in pairs)
+
+    def standing(self, whole: Sequence[Elements]) -> tuple[Tensors, ...]:
+        """All models, the first in its form, the others as their whole elements make them."""
+        pairs = zip(self.models[1:], whole, strict=True)
+        return (self.each[0].tensors, *(turned(m, self.fitted, e, self.folds) for m, e in pairs))
 
 
 def check_numbers(dtypes: Mapping[str, torch.dtype], fitted: FittedSpec, folds: Folds) -> None:

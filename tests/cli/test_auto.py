@@ -3,9 +3,13 @@
 import json
 
 import pytest
+import torch
 
 from rebasin_cli import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.commands.verbs import symmetries
+from rebasin_cli.datasets import open_data
+from rebasin_cli.errors import NotProven
 from rebasin_cli.matchers import auto, wm
 from rebasin_cli.matchers.portfolio import mending
 from rebasin_cli.matchers.portfolio.candidates import Candidate
@@ -110,7 +114,10 @@ def test_auto_without_data_is_wm_and_writes_the_same_tensors(pair, done):
 def test_the_plan_of_auto_says_what_is_tried_and_for_how_long(trained, pair, done):
     plan = done("merge", *trained, "--method", "auto", "--budget", "5m", "--dry-run", "--json").json()
     assert plan["budget_seconds"] == 300
-    assert [row["method"] for row in plan["candidates"]] == ["wm", "dual", "am", "ste", "polish"]
+    named = ["wm", "wm + groups", "dual", "am", "ste", "polish"]
+    assert [row["method"] for row in plan["candidates"]] == named
+    orders = done("merge", *trained, "--method", "auto", "--groups", "permutations", "--dry-run", "--json")
+    assert [row["method"] for row in orders.json()["candidates"]] == [named[0], *named[2:]]
     assert all(0 < row["seconds_at_most"] <= 300 and row["why"] for row in plan["candidates"])
     assert plan["repairs_tried"] == ["none", "repair", "refit", "distill"]
     bare = done("merge", *pair, "--method", "auto", "--dry-run", "--json").json()
@@ -123,6 +130,7 @@ def test_the_plan_of_a_budget_of_work_says_what_is_tried_for_how_much(trained, d
     plan = done("merge", *trained, "--method", "auto", "--dry-run", "--json").json()
     assert plan["budget_multiplications"] == 1e12
     assert [row["multiplications_at_most"] for row in plan["candidates"]] == [
+        1e12,
         1e12,
         2.5e11,
         2.5e11,
@@ -350,3 +358,62 @@ def test_every_point_of_a_distilled_row_is_trained_on_as_many_samples_as_the_sea
     (row,) = (row for row in report["rows"] if row["shipped"])
     assert row["name"] == "aligned + distill" and row["curves"]["test"]["lambdas"] == [0, 0.25, 0.5, 0.75, 1]
     assert any(f"trained on {found:,} training samples" in note for note in report["notes"])
+
+
+TANH = """
+import torch
+from torch import nn
+
+
+def make():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.Tanh(), nn.Linear(24, 10))
+"""
+
+
+@pytest.fixture
+def turned(tmp_path):
+    """A network of tanh on digits, and the same one with its units in another order and with other signs."""
+    (tmp_path / "tanh.py").write_text(TANH)
+    names: dict = {}
+    exec(TANH, names)
+    torch.manual_seed(0)
+    network, data = names["make"](), open_data("digits", "train")
+    optimizer = torch.optim.Adam(network.parameters(), 0.01)
+    for inputs, targets in data.with_batch_size(200):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(network(inputs), targets).backward()
+        optimizer.step()
+    a = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+    order, signs = torch.randperm(24), torch.randint(0, 2, (24,)) * 2.0 - 1
+    b = dict(a)
+    for name in ("1.weight", "1.bias", "3.weight"):
+        dim = int(name == "3.weight")
+        b[name] = a[name].index_select(dim, order) * (
+            signs if dim else signs.view(-1, *[1] * (a[name].ndim - 1))
+        )
+    for name, state in (("a", a), ("b", b)):
+        write_safetensors(tmp_path / f"{name}.safetensors", state)
+    return "a.safetensors", "b.safetensors", "--net", "tanh.py:make", "--spec", "infer", "--data", "digits"
+
+
+def test_auto_takes_signs_where_the_network_allows_them_and_orders_alone_if_told(turned, done):
+    outcome = done("merge", *turned, "--repair", "none", "--json", "-o", "all.safetensors")
+    match = outcome.json()["match"]
+    assert match["chosen"] == "wm + groups" and "canonical form" in outcome.err
+    assert recorded("all.safetensors")["groups"] == "all" and outcome.json()["proof"]["status"] == "proven"
+    a, merged = tensors("a.safetensors"), tensors("all.safetensors")
+    assert all(torch.allclose(a[name].abs(), merged[name].abs(), atol=1e-5) for name in a)
+    alone = done("merge", *turned, "--repair", "none", "--groups", "permutations", "--json", "--force")
+    assert {row["method"] for row in alone.json()["match"]["tried"]} & {"wm + groups", "am + groups"} == set()
+    assert alone.json()["match"]["tried"][0]["held_out_loss"] > match["tried"][1]["held_out_loss"] + 0.05
+
+
+def test_auto_leaves_out_groups_that_would_change_what_is_computed_and_says_why(turned, done, monkeypatch):
+    def fails(session, elements):
+        raise NotProven("the outputs change")
+
+    monkeypatch.setattr(symmetries, "check_moved", fails)
+    outcome = done("merge", *turned, "--repair", "none", "--budget", "20G", "--json")
+    match = outcome.json()["match"]
+    assert {"method": "wm + groups", "why": "the outputs change"} in match["tried"]
+    assert "groups" not in match["chosen"] and "groups" not in recorded("merged.safetensors")

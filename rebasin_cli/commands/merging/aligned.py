@@ -44,8 +44,10 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         return plans.of_search(session) | repairs.describe(session, repair)
     repair = repairs.opened(session, repair)
     inputs, proof = repairs.to_try(repair, session.asked.repair, search.inputs(session)), prove(session)
+    wide = search.Wide.of(session, inputs)
     with search.resumable(session, output) as state:
-        found = search.find(session, state, given=inputs)
+        found = search.find(session, state, given=inputs, wider=wide)
+        session, proof = (wide and wide.taken(found)) or (session, proof)
         repair = repairs.chosen(session, repair, found)
         models = session.standing(found)
         averaged, done = repaired_mean(

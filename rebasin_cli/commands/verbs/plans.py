@@ -37,7 +37,9 @@ def of_search(session: Session) -> dict[str, Any]:
     tries: dict[str, Any] = {}
     if session.method == "auto":
         able = not nothing_to_run(session)
-        tries = plan_trials(session.fitted, len(session.models), session.options.budget, able=able)
+        wider = session.command == "merge" and session.asked.search.groups == "auto"
+        count, budget = len(session.models), session.options.budget
+        tries = plan_trials(session.fitted, count, budget, able=able, wider=wider)
     return tries | _sizes(session)
 
 
@@ -68,7 +70,7 @@ def _sizes(session: Session) -> dict[str, Any]:
     )
     more = getattr(matcher, "BYTES_A_PARAMETER", 0) * numbers
     parts = {"files": stored, **own, "similarities": similarities, "scratch space": OVERHEAD}
-    if search.groups != "permutations" and matcher is not None and not matcher.NEEDS:
+    if search.groups == "all" and matcher is not None and not matcher.NEEDS:
         own |= _compared(models, fitted, numbers)
         parts = {**own, "sums": more, "similarities": similarities, "scratch space": OVERHEAD}
         more = 0
@@ -97,13 +99,15 @@ def _compared(models: Sequence[Checkpoint], fitted: FittedSpec, numbers: int) ->
     return {"models": size * len(models) * numbers, "largest tensor": 4 * 8 * largest}
 
 
-def plan_trials(fitted: FittedSpec, models: int, budget: str, *, able: bool) -> dict[str, Any]:
+def plan_trials(
+    fitted: FittedSpec, models: int, budget: str, *, able: bool, wider: bool = False
+) -> dict[str, Any]:
     """What `auto` will try, in this order, for at most which seconds or multiplications, and why."""
-    found, length = candidates(fitted, models, able=able), budget_of(budget)
+    found, length = candidates(fitted, models, able=able, wider=wider), budget_of(budget)
     unit = "seconds" if length.work is None else "multiplications"
     left = (length.seconds or 0.0) if length.work is None else length.work
     rows = [
-        {"method": one.method, f"{unit}_at_most": round(one.share * left, 1), "why": one.why} for one in found
+        {"method": one.name, f"{unit}_at_most": round(one.share * left, 1), "why": one.why} for one in found
     ]
     return {f"budget_{unit}": left, "candidates": rows if able else [{"method": "wm", "why": found[0].why}]}
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from ...session.session import Session
 from ...session.subjects import Search
 from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
-from ...symmetry.form import canonical
+from ...symmetry.form import Forms, canonical
 from . import provenance, resume, symmetries
 from .outputs import Output
 from .resume import Resumable
@@ -175,12 +176,16 @@ def _start(session: Session, file: Path) -> Elements:
 
 
 def find(
-    session: Session, state: Resumable | None = None, *, given: Mapping[str, Any] | None = None
+    session: Session,
+    state: Resumable | None = None,
+    *,
+    given: Mapping[str, Any] | None = None,
+    wider: Wide | None = None,
 ) -> align.Alignment | None:
     """Find the permutations with the method that was asked for, from where `state` says.
 
     None where there is nothing to search: the method is "none", or a permutation is given. `given` are
-    the `inputs` of the method, where they were found before.
+    the `inputs` of the method, where they were found before; `wider` lets it take more than orders.
     """
     if session.method in ("none", "given"):
         return None
@@ -205,9 +210,13 @@ def find(
         **(inputs(session) if given is None else given),
         device=devices.own(session.device),
         ranks=session.ranks,
+        wider=None if wider is None else wider.open,
     )
-    if found.computed and session.asked.search.prove:
-        symmetries.check_moved(session, found)
+    if found.computed and session.asked.search.prove and wider is None:
+        symmetries.check_moved(session, found.elements)
+    for path, left in zip(session.paths, found.left, strict=True):
+        for what, why in left:
+            session.say(f"not balanced: {what} of {path}: {why}")
     for told in accounts.search_in_words(found.result):
         session.say(told)
     return found
@@ -331,6 +340,45 @@ def no_network(session: Session) -> str:
     if origin(session.network, session.fitted, session.models, session.asked.network)["assumed"]:
         return "only the tensors' names tell the network (give yours with --net)"
     return ""
+
+
+class Wide:
+    """A session where units may take all that their network allows: opened, and proven, once it is tried."""
+
+    def __init__(self, session: Session):
+        self.plain = session
+        self.session, self.proof = session, Proof({})
+
+    @classmethod
+    def of(cls, session: Session, inputs: Mapping[str, Any]) -> Wide | None:
+        """What `auto` may try beside orders; None where it runs no network, or orders were asked for."""
+        alone = session.ranks.size == 1 and not session.grouped
+        able = session.asked.search.groups == "auto" and session.method == "auto" and bool(inputs)
+        return cls(session) if alone and able else None
+
+    def open(self) -> matchers.Wider | None:
+        """The models in their canonical forms; None where units take no more. Raises as proofs do."""
+        wide = self.plain.by(replace(self.plain.asked.search, groups="all"))
+        wide.__dict__.pop("symmetries", None)
+        wide.say = SILENT.say
+        if not any(wide.fitted.group(word).more for word in wide.fitted.groups):
+            return None
+        self.proof = prove(wide)
+        forms, proven = Forms(wide.models, wide.fitted, wide.folds), wide.asked.search.prove
+        self.session = wide
+        return matchers.Wider(forms, partial(symmetries.check_moved, wide) if proven else lambda _: None)
+
+    def taken(self, found: align.Alignment | None) -> tuple[Session, Proof] | None:
+        """The session of what was found, and its proof, if units took more; says so."""
+        if found is None or found.result.chosen is None or found.result.chosen.forms is None:
+            return None
+        self.session.say = self.plain.say
+        self.session.splits = self.plain.splits
+        self.session.say(
+            "groups: units took more than an order, so all models were brought into a canonical form, with "
+            "other numbers and the same function; --groups permutations keeps the form of the files"
+        )
+        return self.session, self.proof
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from ...session.session import Session
 from ...spec.spec import FittedSpec
 from ...symmetry import elements as acts
 from ...symmetry import stored
+from ...symmetry.elements import Elements
 from ...symmetry.folding import folded
 from ...symmetry.folds import Folds
 from ...symmetry.form import canonical
@@ -64,20 +65,16 @@ def form_texts(fitted: FittedSpec, folds: Folds) -> dict[str, str]:
     return {stored.SPEC: spec_of(fitted), stored.FOLDS: folds_text(folds)} | net
 
 
-def check_moved(session: Session, found: Alignment) -> None:
-    """Whether the reference in canonical form, and each other model as it was moved, compute what they did.
+def check_moved(session: Session, found: Sequence[Elements]) -> None:
+    """Whether the reference in canonical form, and each other model as it was found, compute what they did.
 
     Of their own weights, without the rounding to their dtypes: what a proof on random weights takes for
     given (equal gains, folds that hold) is looked at here. Raises NotProven.
     """
-    for path, (what, why) in (
-        (p, told) for p, left in zip(session.paths, found.left, strict=True) for told in left
-    ):
-        session.say(f"not balanced: {what} of {path}: {why}")
     reference, *others = session.models
     folds = session.folds
     check_same_function(session, reference, canonical(reference, session.fitted, folds).wide)
-    for model, elements in zip(others, found.elements, strict=True):
+    for model, elements in zip(others, found, strict=True):
         wide = overlaid(doubled(model), folded(model, folds))
         check_same_function(session, model, acts.acted(wide, session.fitted, elements))
 

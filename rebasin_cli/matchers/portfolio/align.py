@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from ... import networks
-from ...checkpoints import tensors as stored
 from ...errors import CheckpointError, UsageError
 from ...proof import prove as proving
 from ...proof.prove import Proof
@@ -24,9 +23,9 @@ from ...symmetry import elements as acts
 from ...symmetry import permutation
 from ...symmetry.elements import Elements
 from ...symmetry.folds import NONE, Folds
-from ...symmetry.form import canonical, turned
+from ...symmetry.form import Forms
 from ...types import Permutations, Tensors
-from .. import MatchResult, Problem, State, registry
+from .. import MatchResult, Problem, State, Wider, registry
 from ..polish import search as polishing
 from ..polish.length import Length
 from . import in_turn
@@ -91,6 +90,7 @@ def align(
     folds: Folds = NONE,
     device: str = "cpu",
     ranks: Ranks = ALONE,
+    wider: Callable[[], Wider | None] | None = None,
 ) -> Alignment:
     """Permute models into the first one's basin; everything is as `api.align` says.
 
@@ -98,7 +98,8 @@ def align(
     `options` is the method's own Options, or a mapping of those that differ from their defaults. `polish`
     says how long swaps on the true loss are tried in the end (`25s`, `300steps`); it needs network and data.
     `repairs` are those of the merge that is to come, which a method that tries several chooses from, too,
-    and `ridge` theirs. It measures each `metric`, too, and chooses by the figure that `choose` names.
+    and `ridge` theirs. It measures each `metric`, too, and chooses by the figure that `choose` names. It may
+    also take what `wider` gives; then `fitted` of the alignment is that.
     """
     if len(models) < 2:
         raise UsageError("aligning takes at least two models")
@@ -117,11 +118,10 @@ def align(
         proof = prove_spec(network, fitted, inputs=inputs, seed=seed, output=output, not_kept=not_kept)
     if fitted.groups:
         check_groups(method, polish=polish is not None, many=len(models) > 2, ranks=ranks.size)
-    forms = [canonical(model, fitted, folds) for model in models]
-    made = bool(module.NEEDS) and any(form.changed for form in forms)
+    forms = Forms(models, fitted, folds)
     problem = Problem(
         fitted,
-        tuple(stored.held(form.tensors, computed=made) for form in forms),
+        forms.held(computed=bool(module.NEEDS) and forms.changed),
         seed,
         progress=progress,
         network=network,
@@ -136,6 +136,7 @@ def align(
         choose=choose,
         device=devices.for_search(device),
         ranks=ranks,
+        wider=wider,
     )
     began = time.perf_counter()
     try:
@@ -148,17 +149,16 @@ def align(
             hint="Check both models' weights",
         ) from cause
     seconds = time.perf_counter() - began
+    if result.chosen is not None and result.chosen.forms is not None:
+        forms, fitted, folds = result.chosen.forms, result.chosen.forms.fitted, result.chosen.forms.folds
     for permutations in result.permutations:
         permutation.check(permutations, fitted.words, within=fitted.within)
-    found = zip(forms[1:], result.elements, strict=True)
-    whole = tuple(acts.compose(form.balance, element, fitted) for form, element in found)
+    whole = forms.whole(result.elements)
     for element in whole:
         acts.check(element, fitted)
-    moved = [turned(m, fitted, e, folds) for m, e in zip(models[1:], whole, strict=True)]
-    computed = any(form.changed for form in forms) or any(element.maps for element in whole)
-    left = tuple(form.left[len(folds.left) :] for form in forms)
-    models = (forms[0].tensors, *moved)
-    return Alignment(models, whole, result, fitted, proof, method, seconds, left, computed)
+    computed = forms.changed or any(element.maps for element in whole)
+    left = tuple(form.left[len(folds.left) :] for form in forms.each)
+    return Alignment(forms.standing(whole), whole, result, fitted, proof, method, seconds, left, computed)
 
 
 def _polished(problem: Problem, result: MatchResult, length: Length) -> MatchResult:

@@ -29,7 +29,8 @@ from ...repair.options import (
 )
 from ...repair.producers import Graphs
 from ...runtime.seeds import derive
-from ...symmetry.permutation import permuted
+from ...symmetry.elements import Elements, acted, element_of
+from ...symmetry.form import Forms
 from ...types import Permutations
 from .. import Problem
 from .clock import SPEED, Clock
@@ -84,9 +85,13 @@ class Mending:
             unseen=problem.held is not None,
         )
 
-    def models(self, permutations: Sequence[Permutations]) -> list[Any]:
+    def models(self, found: Sequence[Elements | Permutations], forms: Forms | None = None) -> Sequence[Any]:
+        """The models as these make them, of the problem's or in other `forms`."""
+        elements = [element_of(each) for each in found]
+        if forms is not None:
+            return forms.standing(forms.whole(elements))
         reference, *others = self.problem.models
-        moved = (permuted(m, self.problem.fitted, p) for m, p in zip(others, permutations, strict=True))
+        moved = (acted(m, self.problem.fitted, e) for m, e in zip(others, elements, strict=True))
         return [reference, *moved]
 
     def judge(self, models: Sequence[Any], how: str, seconds: float = math.inf) -> Measured:

@@ -16,9 +16,9 @@ from ..accounts import Tried
 class Trial:
     """What one candidate found in `seconds`, or `why` it was not tried.
 
-    `merges` are the held-out figures of the models' mean, by repair, each with its seconds, and `distilled`
-    what of that mean a distillation changed; `lacking` says of the other repairs that are open why they were
-    not tried.
+    `wider`: units took more than orders, of models in another form. `merges` are the held-out figures of the
+    models' mean, by repair, each with its seconds, and `distilled` what of that mean a distillation changed;
+    `lacking` says of the other repairs that are open why they were not tried.
     """
 
     method: str
@@ -28,6 +28,7 @@ class Trial:
     merges: dict[str, tuple[Measured, float]] = field(default_factory=dict, repr=False)
     distilled: Outcome | None = field(default=None, repr=False)
     lacking: dict[str, str] = field(default_factory=dict)
+    wider: bool = False
 
     @property
     def found(self) -> MatchResult:

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,11 +23,11 @@ from ...repair.choosing import better
 from ...repair.costs import TRACING
 from ...runtime.seeds import derive
 from ...symmetry.elements import Elements
-from .. import MatchResult, Problem, State, registry
+from .. import MatchResult, Problem, State, Wider, registry
 from ..polish.midpoint import Midpoint
 from ..polish.search import polish
 from . import in_turn
-from .candidates import Candidate
+from .candidates import GROUPED, Candidate
 from .clock import SPEED, Clock
 from .mending import BASES, DEFAULTS, LAST, SHORTENED, Mending
 from .sizes import FEWEST, Reading, learns, sized
@@ -90,9 +91,38 @@ class Trials:
     @property
     def start(self) -> Trial:
         """Where learning begins: the mean that loses least before a repair fits its weights."""
-        base = self.mending.open[0]
-        tried = [trial for trial in self.done if base in trial.merges]
-        return min(tried, key=lambda trial: trial.merges[base][0].plain.loss)
+        return min(self._begun, key=self._bare)
+
+    def _start(self, *, wider: bool) -> Trial:
+        """The same of those where units took more than orders, or not."""
+        return min((trial for trial in self._begun if trial.wider == wider), key=self._bare)
+
+    @property
+    def _begun(self) -> list[Trial]:
+        return [trial for trial in self.done if self.mending.open[0] in trial.merges]
+
+    def _bare(self, trial: Trial) -> float:
+        return trial.merges[self.mending.open[0]][0].plain.loss
+
+    @cached_property
+    def wider(self) -> Wider:
+        """The models where units may take more than orders. Raises LookupError where they take no more."""
+        found = None if self.problem.wider is None else self.problem.wider()
+        if found is None:
+            raise LookupError("units take orders only")
+        return found
+
+    @cached_property
+    def _wide(self) -> Problem:
+        """The problem in their canonical forms."""
+        forms = self.wider.forms
+        return replace(self.problem, fitted=forms.fitted, models=forms.held(computed=True))
+
+    def _takes(self, method: str) -> bool:
+        """Whether a method finds more than orders, of so many models."""
+        module = None if method == "polish" else registry.get(method)
+        together = len(self.problem.models) == 2 or getattr(module, "MANY", False)
+        return together and getattr(module, "GROUPS", False)
 
     def _timed(self, data: Iterable[Any]) -> float:
         """Seconds of a forward pass of one sample."""
@@ -121,24 +151,41 @@ class Trials:
             self.done.append(trial)
             return trial
         try:
-            found = self._polished(room) if swaps else self._searched(candidate, room, first)
+            goes_on = not first and self.start.wider
+            trial.wider = candidate.wider or (goes_on and self._takes(candidate.method))
+            trial.method += GROUPED * trial.wider
+            found = self._polished(room) if swaps else self._searched(trial, candidate.method, room, first)
             trial.seconds = time.monotonic() - began
             if isinstance(found, str):
                 trial.why = found
             else:
                 trial.method = f"{self.start.method} + polish" if swaps else trial.method
                 trial.result = found
+                if trial.wider:
+                    self.wider.check(self.wider.forms.whole(found.elements))
                 self._mend(trial, last=swaps)
         except (NetworkError, SpecError, CheckpointError) as error:
             if first or getattr(error, "place", None) is not None:  # the user's own code fails
                 raise
-            trial.why, trial.result = error.message, None
+            trial.why, trial.result, trial.merges = error.message, None, {}
         self.done.append(trial)
         if first and LAST in self.mending.open:
             self._reserve()
         if self._settled():
             self.reserved = 0.0
         return trial
+
+    def widens(self) -> bool:
+        """Whether units may take more than orders, and something is left to gain by it."""
+        if self._settled():
+            return False
+        try:
+            return bool(self.wider)
+        except LookupError:
+            return False
+        except (NetworkError, SpecError, CheckpointError, UsageError) as error:
+            self.done.append(Trial("wm" + GROUPED, why=error.message))
+            return False
 
     def finish(self) -> None:
         """Repair what was not, for want of time, as far as there is some now; the best so far first."""
@@ -181,7 +228,7 @@ class Trials:
 
         One takes so long that it is measured only where what is `dear` is asked for.
         """
-        models = self.mending.models(trial.found.permutations)
+        models = self.mending.models(trial.found.elements, self.wider.forms if trial.wider else None)
         base, *others = self.mending.open
         order = (base, *(reversed(others) if last else others))  # in the end what is worth most comes first
         for how in order:
@@ -246,9 +293,9 @@ class Trials:
             return "begins with a refit, which was not tried"
         return f"takes about {self.clock.told(seconds)}, too long" if seconds > room else ""
 
-    def _searched(self, candidate: Candidate, room: float, first: bool) -> MatchResult | str:
-        module, began = registry.get(candidate.method), time.monotonic()
-        models = self.problem.models
+    def _searched(self, trial: Trial, method: str, room: float, first: bool) -> MatchResult | str:
+        given = self._wide if trial.wider else self.problem
+        module, began, models = registry.get(method), time.monotonic(), given.models
         data = self.train if isinstance(self.train, Data) else Reading(self.train)
         there = data.samples if isinstance(data, Data) else None
         size = sized(
@@ -267,8 +314,8 @@ class Trials:
             if not (first or self.clock.counts) and time.monotonic() > began + room:
                 raise _OutOfTime(state)
 
-        problem = replace(self.problem, data=data, progress=progress)
-        start = State(self.start.found.elements) if learns(module) else None
+        problem = replace(given, data=data, progress=progress)
+        start = State(self._start(wider=trial.wider).found.elements) if learns(module) else None
         try:
             return in_turn.search(module, problem, size.options, start)
         except _OutOfTime as over:
@@ -282,6 +329,8 @@ class Trials:
             self.clock.spent(began, size.each * samples)
 
     def _polished(self, room: float) -> MatchResult | str:
+        if self.start.wider:
+            return "swaps find orders only"
         best, began = self.start.found, time.monotonic()
         if room < SWAPS * self.a_sample * FEWEST:
             return f"{self.clock.told(room)} are too little"
