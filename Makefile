@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint types docs site bench bench-wait wheel fuzz clean
+.PHONY: demo test test-all lint types docs site bench bench-wait figures wheel fuzz clean
 
 # torch comes first and alone: with torch pinned and present, nothing pulls another build of it.
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -72,6 +72,12 @@ bench: $(VENV)/developing
 	$(BIN)/python benchmarks/memory.py --many
 	$(BIN)/python benchmarks/learning.py $(filter --quick,$(BENCH))
 	$(BIN)/python benchmarks/large.py $(if $(filter --quick,$(BENCH)),--rows resnet50) $(BENCH)
+
+# make figures                                          40 figures of the documents, computed anew
+# make figures DRAW="--seed 7 --draw 100"                 others; REBASIN_DATA for those of MNIST
+DRAW ?=
+figures: $(VENV)/developing
+	$(BIN)/python benchmarks/figures.py $(DRAW)
 
 # make bench-wait                                       whole commands from the shell, as a user waits for them
 # make bench-wait BENCH="--against OTHER/bin/python"      beside another version of rebasin

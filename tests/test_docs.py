@@ -152,6 +152,17 @@ def test_comparing_what_is_shown_knows_near_from_wrong():
             check_shown(wrong, "a\nb\nc")
 
 
+def test_figures_that_are_drawn_stand_where_they_are_looked_for():
+    """`make figures` computes them anew; a text that went away would fail there alone."""
+    figures = runpy.run_path(str(ROOT / "benchmarks" / "figures.py"))
+    places = figures["PLACES"]
+    assert all(
+        place.claimed() and any(map(place.figures, dict(place.claimed()).values())) for place in places
+    )
+    chosen = figures["drawn"](places, figures["DRAW"], 0)
+    assert sum(map(len, chosen.values())) == figures["DRAW"] and len(chosen) > len(places) / 2
+
+
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=[] if name_of(page) in FIRST else [pytest.mark.sweep]) for page in CONSOLE],

@@ -225,6 +225,19 @@ def test_one_tensor_here_and_two_there_is_told(tmp_path, suffix):
     assert agreed([a, c])[1] == agreed([b, b])[1] == []
 
 
+def test_every_name_of_a_tensor_is_compared_and_who_has_none_of_them_is_not_named(tmp_path):
+    names = ("a.weight", "b.weight", "c.weight")
+    one, body = torch.randn(6, 4), {"norm.weight": torch.ones(4)}
+    torch.save(body | dict.fromkeys(names, one), tmp_path / "shared.pt")
+    torch.save(body | dict.fromkeys(names[:2], one) | {"c.weight": one + 1}, tmp_path / "apart.pt")
+    models = [*(open_checkpoint(tmp_path / f"{name}.pt") for name in ("shared", "apart")), body]
+    line = "a.weight and c.weight are one tensor in A, and two in B: they are taken as two"
+    assert agreed(models, "ABC")[1] == [line]
+    (_, twice), (other, _) = tied(0), tied(1)
+    twice["lm_head.weight"] = twice["lm_head.weight"] + 1
+    assert agreed([twice, {"layer.weight": other["layer.weight"]}])[1] == []
+
+
 def test_a_tie_of_another_vocabulary_stays_one():
     (_, twice), (once, _) = tied(0), tied(1)
     once["embed.weight"] = torch.randn(8, 4)

@@ -117,6 +117,7 @@ def test_chunks_are_put_together(tmp_path, chunks):
 
 NET = {"l.weight": torch.arange(6.0).reshape(2, 3), "l.bias": torch.ones(2)}
 PARTS = {"model.l.weight": NET["l.weight"], "head.weight": torch.ones(2, 2)}
+CALLED = {"model.weight": torch.ones(3), "model_state_dict.weight": torch.ones(2, 2)}
 MORE = {name: tensor + 1 for name, tensor in NET.items()}
 OPTIMIZER = {"state": {"l.weight": {"exp_avg": torch.zeros(2, 3)}}, "param_groups": [{"lr": 0.1}]}
 # What was saved, the key that is asked for, and the weights that are found.
@@ -130,6 +131,7 @@ LAYOUTS = {
     "the moving average": ({"model": NET, "ema": MORE}, "ema", MORE),
     "a model with its schedule": ({"model": NET, "lr_scheduler": {"rates": torch.ones(2)}}, None, NET),
     "a part that is called model": (PARTS, None, PARTS),
+    "parts that are called as folders of runs are": (CALLED, None, CALLED),
     "states of layers": ({"model": {**NET, "l._extra_state": {"scale": torch.ones(2)}}}, None, NET),
 }
 
@@ -413,6 +415,15 @@ def shares(folder, metadata):
     vars(first(metadata)).update(offset=1)
 
 
+def nowhere(folder, metadata):
+    chunks(((0, 0), (1, 3)), ((1, 0), (1, 3)))(folder, metadata)
+    index = next(index for index in metadata.storage_data if index.fqn == "l.weight")
+    metadata.storage_data = {
+        md.MetadataIndex("l.weight") if key == index else key: its
+        for key, its in metadata.storage_data.items()
+    }
+
+
 W = NET["l.weight"]
 HOSTILE = {
     "code in .metadata": (in_metadata, "wants to import posix.mkdir"),
@@ -453,6 +464,7 @@ HOSTILE = {
     ),
     "chunks with a hole": (chunks(((0, 0), (1, 3))), "do not fill"),
     "a chunk that is twice there": (chunks(((0, 0), (2, 3)), ((0, 0), (2, 3))), "do not fill"),
+    "two chunks, and one item that says nothing of its place": (nowhere, "lies in no file"),
     "a chunk beyond the shape": (chunks(((1, 0), (2, 3))), "reaches beyond"),
     "a chunk of other axes": (chunks(((0,), (2,))), "lies nowhere"),
     "a chunk of negative size": (chunks(((0, 0), (-2, -3))), "lies nowhere"),

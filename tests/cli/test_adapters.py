@@ -156,6 +156,22 @@ def test_the_base_takes_the_sum_and_is_rounded_once(done, refused):
     refused(2, "average", "a", "--base", "b", "-o", "no.safetensors", says="is an adapter itself")
 
 
+@pytest.mark.parametrize("told", ["by its file", "by its configuration"])
+def test_a_tensor_that_the_base_reads_in_two_places_takes_no_sum(told, refused):
+    adapter("a", modules=("embed",))
+    base, folder = {"embed.weight": torch.randn(9, 5), "norm.weight": torch.ones(5)}, Path("base")
+    folder.mkdir()
+    if told == "by its file":
+        torch.save(base | {"head.weight": base["embed.weight"]}, folder / "model.pt")
+        path = folder / "model.pt"
+    else:
+        path = folder / "model.safetensors"
+        write_safetensors(path, base)
+        (folder / "config.json").write_text(json.dumps({"tie_word_embeddings": True}))
+    says = "embed.weight is used twice in the base, and adapted in one of its places"
+    refused(4, "average", "a", "a", "--base", path, "-o", "no.safetensors", says=says)
+
+
 def sd_scripts(path, seed, rank, alpha, **more):
     rng, state = torch.Generator().manual_seed(seed), dict(more)
     for name, (m, n, *kernel) in {"lora_unet_down_fc": (6, 5), "lora_unet_conv": (4, 3, 3, 3)}.items():
@@ -186,6 +202,11 @@ def test_files_of_sd_scripts_are_averaged_the_same_way(done, refused):
     torch.testing.assert_close(
         tensors("full.safetensors")["down.fc.weight"], base["down.fc.weight"] + sums["lora_unet_down_fc"]
     )
+    dotted = {name.replace("unet_conv", "unet.conv"): its for name, its in tensors(paths[0]).items()}
+    write_safetensors("dotted.safetensors", dotted)
+    done("average", "dotted.safetensors", "dotted.safetensors", "-o", "two.safetensors")
+    torch.testing.assert_close(sd_added("two.safetensors", "lora_unet.conv"), sd_added(paths[0], names[1]))
+    assert tensors("two.safetensors").keys() == dotted.keys()
     mid = {"lora_unet_conv.lora_mid.weight": torch.ones(2, 2, 3, 3)}
     sd_scripts("b.safetensors", 1, 3, 2, **mid)
     refused(4, "average", *paths, "-o", "no.safetensors", says="lora_mid.weight  is no factor")
@@ -266,8 +287,8 @@ def test_equal_shapes_or_values_of_another_kind_are_others(refused):
     adapter("a", modules=("fc", "embed"))
     adapter("b", modules=("fc",), extra=linear)
     refused(4, "average", "a", "b", "-o", "out/", says="embed  adapts 5×9 in a, 5×9 in b")
-    for name, dtype in (("a", torch.float32), ("b", torch.float64)):
-        adapter(name, extra={f"{BASE}head.weight": torch.ones(2, dtype=dtype)}, modules_to_save=["head"])
+    for name, dtype in (("a", torch.float16), ("b", torch.bfloat16)):  # the same bits
+        adapter(name, extra={f"{BASE}head.weight": torch.zeros(2, dtype=dtype)}, modules_to_save=["head"])
     refused(4, "average", "a", "b", "-o", "out/", says="head.weight  is saved whole, with other values in b")
 
 

@@ -530,6 +530,8 @@ def test_images_are_turned_about_their_middle_each_by_an_angle_of_its_own():
     images = image.repeat(50, 1, 1, 1)
     out = rotated(images, 30, torch.Generator().manual_seed(0))
     again = rotated(images, 30, torch.Generator().manual_seed(0))
+    white = rotated(torch.full((9, 1, 8, 12), 255, dtype=torch.uint8), 30, torch.Generator())
+    assert (white[..., 3:5, 5:7] == 255).all()  # not 254, which 254.9999 is cut to
     assert torch.equal(out, again) and len({tuple(it.flatten().tolist()) for it in out}) == 50
     torch.testing.assert_close(rotated(images, 0, torch.Generator()), images, atol=1e-3, rtol=0)
     ys, xs = torch.meshgrid(torch.arange(8.0) - 3.5, torch.arange(12.0) - 5.5, indexing="ij")
@@ -644,12 +646,20 @@ def test_tiny_imagenet_is_read_as_it_is_published(tmp_path):
     train, test = (open_data(f"imagefolder:{tmp_path}", split) for split in ("train", "test"))
     assert train.source.inputs.shape == (2, 3, 4, 4) and train.source.targets.tolist() == [0, 1]
     assert test.source.targets.tolist() == [1, 0, 0] and train.classes == 2  # by name: 0, 10, 2
+    lines = (tmp_path / "val/val_annotations.txt").read_text().replace("val_2.JPEG\tn1", "val_2.JPEG\tn2")
+    (tmp_path / "val/val_annotations.txt").write_text(lines)
+    assert open_data(f"imagefolder:{tmp_path}", "test").source.targets.tolist() == [1, 0, 1]
+    write_images(
+        tmp_path / "train", {"n1/images/n1_0.JPEG": (4, 4)}, mode="L"
+    )  # some are grey, the first too
+    assert open_data(f"imagefolder:{tmp_path}", "train").source.inputs.shape == (2, 3, 4, 4)
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         (lambda at: (at / "wnids.txt").write_text("n1\nn3\n"), "other classes than"),
+        (lambda at: (at / "wnids.txt").write_text("n1\n"), "other classes than"),
         (lambda at: (at / "val/images/val_2.JPEG").unlink(), "line 2  val_2.JPEG  no image of that name"),
         (lambda at: write_images(at / "val/images", {"new.JPEG": (4, 4)}), "new.JPEG  has no line"),
         (lambda at: (at / "val/val_annotations.txt").write_text("val_0.JPEG\n"), "no class: train has no"),
@@ -740,6 +750,11 @@ def test_the_batches_of_a_users_loader_are_used_as_they_are(tmp_path):
 def test_a_users_loader_that_does_not_open_is_a_data_error(tmp_path, body, message):
     with pytest.raises(DataError, match=message):
         open_data(write_loader(tmp_path, body), "train")
+
+
+def test_a_loader_may_have_a_split_by_default_and_call_it_as_it_likes(tmp_path):
+    body = "def loader(train='train'):\n    return [(torch.ones(2, 2), torch.tensor([0, 1]))]\n"
+    assert len(list(open_data(write_loader(tmp_path, body), "test"))) == 1
 
 
 @pytest.mark.parametrize(

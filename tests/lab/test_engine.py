@@ -142,7 +142,7 @@ def test_a_page_shows_each_claim_with_its_verdict():
     made |= {
         "command": "rebasin lab run x",
         "parameters": {"k": [1, 2]},
-        "versions": {"torch": "2"},
+        "versions": {"rebasin": "0.9", "torch": "2"},
         "seed": 0,
     }
     made |= {
@@ -158,7 +158,7 @@ def test_a_page_shows_each_claim_with_its_verdict():
     assert "| `k` | 1, 2 |" in text and "```sh\nrebasin lab run x\n```" in text
     other = made | {"command": "rebasin lab run x --scale full", "times": {"seconds": 400.0}}
     listed = page.index([made], "# The lab\n", minutes={"x": 300}, others={"full/x": other})
-    assert "| [x](x.md) | X | P | 1 confirmed, 1 refuted | 3 | 5 h | nothing |" in listed
+    assert "| [x](x.md) | X | P | 1 confirmed, 1 refuted | 0.9, 2026-01-01 | 3 | 5 h | nothing |" in listed
     assert "| P | it is 2 | the number | 2 | 3 | exact | [x](x.md) |" in listed
     assert "| P | it is 2 | the number | 2 | 3 | exact | [full/x](full/x.md) |" in listed
     assert (

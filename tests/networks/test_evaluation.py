@@ -321,6 +321,18 @@ def test_a_cross_entropy_of_ones_own_gives_the_same_figures_to_the_bit():
     assert other.quantities[0].name == "mine" and not other.quantities[0].unit
 
 
+def test_what_is_learnt_by_is_the_mean_of_what_counts_in_32_bits():
+    loss, some = Loss(), torch.where(torch.arange(30) < 10, TARGETS, -100)
+    whole = nn.functional.cross_entropy(ROWS[:10], TARGETS[:10])
+    torch.testing.assert_close(loss(ROWS, some), whole)
+    half = (30 * ROWS).bfloat16()
+    assert torch.equal(loss(half, TARGETS), loss(half.float(), TARGETS)) and loss(half, TARGETS) > 1
+    rows = ROWS.clone().requires_grad_()
+    nothing = loss(rows, torch.full((30,), -100))
+    nothing.backward()
+    assert nothing == 0 and not rows.grad.any()
+
+
 class MeanOfLargest:
     """A metric over the whole set, which no mean over batches gives: the mean of the three largest."""
 

@@ -106,6 +106,9 @@ def test_what_is_left_to_gain_is_what_the_endpoints_mean_loses_less():
         (comparison([1e4, 2e4], [(x, x.argmin(1))]), "they are infinitely wrong"),
     ):
         assert other[0].left(other[0].measure(other[1], None)) == math.inf, why
+    compared, lost = comparison([2.0, 4.0], held)
+    lost.factor.data.fill_(math.nan)
+    assert compared.measure(lost, None).apart is None, "what is no number is at no distance"
 
 
 def test_of_very_many_outputs_the_distance_is_of_the_first_batches():

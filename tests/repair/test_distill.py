@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 
 import pytest
 import torch
@@ -149,6 +150,23 @@ def test_of_logits_the_divergence_is_lowered_too_wherever_their_classes_are():
         pairs = (found[1, kind][name].allclose(found[-1, kind][name], atol=1e-4) for name in found[1, kind])
         assert all(pairs)
     assert not same(found[1, "class numbers"], found[1, "numbers"])
+
+
+def test_no_divergence_of_what_is_no_logits_and_none_that_is_rounding():
+    """Labels of other shapes than the outputs' are no classes of them; rounding is not divided by."""
+    x, network = torch.randn(20, 6, generator=torch.Generator().manual_seed(0)), nn.Linear(6, 5)
+    other = copy.deepcopy(network)
+    with torch.no_grad():
+        other.bias += 1e-5
+    for labels, kinds in (
+        (torch.zeros(20, dtype=torch.int64), 2),
+        (torch.zeros(20, 7, dtype=torch.int64), 1),
+    ):
+        lacking = ensemble.Ensemble([network], [1.0], [(x, labels)], None)
+        with torch.no_grad():
+            other.bias[0] += 1e-4
+        assert lacking.begin(other) == 1 and len(lacking.starts) == kinds
+        assert lacking.starts[1:] in ((), (math.inf,))
 
 
 def test_statistics_of_norms_become_those_of_the_trained_network():

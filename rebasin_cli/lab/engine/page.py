@@ -184,13 +184,14 @@ def index(
         "what it asks",
         "paper",
         "claims",
+        "made by",
         "seconds",
         "full scale",
         "what would make it faster",
     )
     rows: list[Sequence[Inline]] = [
         (
-            *(_link(made["name"]), made["title"], made["paper"], _verdicts(made)),
+            *(_link(made["name"]), made["title"], made["paper"], _verdicts(made), _made_by(made)),
             *(f"{made['times']['seconds']:.0f}", _long(minutes[made["name"]]), made["faster"]),
         )
         for made in every
@@ -212,11 +213,11 @@ def index(
             Code(made["command"]),
             _verdicts(made),
             _long(made["times"]["seconds"] / 60),
-            made["date"],
+            _made_by(made),
         )
         for name, made in others.items()
     ]
-    blocks.append(_table("At other scales", ("run", "command", "claims", "took", "date"), rows))
+    blocks.append(_table("At other scales", ("run", "command", "claims", "took", "made by"), rows))
     runs = {made["name"]: made for made in every} | dict(others)
     for word, title in (
         (REFUTED, "What did not come out as the paper says"),
@@ -262,6 +263,10 @@ def _link(page_: str) -> Link:
 def _verdicts(made: Mapping[str, Any]) -> str:
     verdicts = [claim["verdict"] for claim in made["claims"]]
     return ", ".join(f"{verdicts.count(word)} {word}" for word in TONES if word in verdicts)
+
+
+def _made_by(made: Mapping[str, Any]) -> str:
+    return f"{made['versions']['rebasin']}, {made['date']}"
 
 
 def _long(minutes: float) -> str:
