@@ -117,7 +117,7 @@ def test_chunks_are_put_together(tmp_path, chunks):
 
 NET = {"l.weight": torch.arange(6.0).reshape(2, 3), "l.bias": torch.ones(2)}
 PARTS = {"model.l.weight": NET["l.weight"], "head.weight": torch.ones(2, 2)}
-CALLED = {"model.weight": torch.ones(3), "model_state_dict.weight": torch.ones(2, 2)}
+CALLED = {"model.l.weight": torch.ones(3), "net.l.weight": torch.ones(2, 2)}
 MORE = {name: tensor + 1 for name, tensor in NET.items()}
 OPTIMIZER = {"state": {"l.weight": {"exp_avg": torch.zeros(2, 3)}}, "param_groups": [{"lr": 0.1}]}
 # What was saved, the key that is asked for, and the weights that are found.

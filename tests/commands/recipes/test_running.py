@@ -6,10 +6,15 @@ import os
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.locate import ToCome
 from rebasin_cli.checkpoints.staging import staged
+from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.commands.recipes import judging, records, running
 from rebasin_cli.commands.recipes.cache import Cache
 from rebasin_cli.commands.recipes.running import How, Performed
@@ -506,3 +511,22 @@ def test_a_key_is_of_the_names_in_folders_and_of_whose_recipe_it_is(recipe, tmp_
     assert cache.key(step) == before != stranger.key(step)
     (tmp_path / "pictures" / "new.png").write_text("x")
     assert cache.key(step) != before
+
+
+@pytest.mark.parametrize(("command", "opens"), [({"device"}, False), ({"dry_run", "device"}, True)])
+def test_only_a_step_that_plans_opens_models_that_are_there_before_any_runs(command, opens, tmp_path):
+    """What has no dry run would measure them; what is to come is opened by none."""
+    there, coming = tmp_path / "there.safetensors", tmp_path / "coming.safetensors"
+    write_safetensors(there, {"w": torch.ones(2)})
+    takes = SimpleNamespace(has=command.__contains__, takes_models=True)
+    step = SimpleNamespace(command=takes, reads=[there], writes=[])
+
+    def perform(step_, asked):
+        try:
+            assert open_checkpoint(there) and opens
+            open_checkpoint(coming)
+        except ToCome as error:
+            return SimpleNamespace(error=error)
+        raise AssertionError("it was opened")
+
+    assert judging._judged(step, {os.path.realpath(coming)}, perform) is None
