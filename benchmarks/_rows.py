@@ -39,6 +39,7 @@ NETS = {  # row: (net, input, width)
     "resnet20 1x": ("resnet20", (3, 32, 32), 1),
     "resnet20 4x": ("resnet20", (3, 32, 32), 4),
     "resnet20 16x": ("resnet20", (3, 32, 32), 16),
+    "vit": ("vit", (3, 32, 32), 128),
     "resnet50": ("resnet50", (3, 224, 224), 1),
 }
 TRANSFORMER = "transformer 12x768"

@@ -1,6 +1,7 @@
 """Weight matching against Algorithm 1 written plainly, in one run: time ratio and objective.
 
     python benchmarks/weight_matching.py [--rows NAME,…] [--runs 3] [--pairs a.safetensors:b.safetensors …]
+    python benchmarks/weight_matching.py --before CHECKOUT    # wm of another version in place of the baseline
 
 The baseline solves every layer in random order in each sweep, with scipy in float64 and full products, and
 stops when no layer improves by more than 1e-12 (Ainsworth et al. 2022, Algorithm 1). It multiplies with
@@ -13,16 +14,29 @@ of those: the fastest form's over wm's; and wm's objective is set against that f
 "products once" are every word's products, made once, and no assignment: no search that multiplies them all
 takes less. One of more than 50 seconds is not repeated; one that --limit stops, at the end of a sweep,
 has "≥".
+
+With --before each version runs in a process of its own, in turns: whether orders are the same with seeds 0,
+1, …, processor seconds of one thread, and their change from turn to turn, as medians. Where the checkout has
+an engine for groups alone (0.2.0), it is given the pair without groups, and its orders are compared with
+those of `--effort fast`.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
 from functools import partial
+from pathlib import Path
 
 import torch
 from _rows import (
     SHORT,
+    TRANSFORMER,
+    TRANSFORMER_SPEC,
     Case,
     Tensors,
     alternated,
@@ -35,6 +49,7 @@ from _rows import (
     parser,
     row,
 )
+from safetensors.torch import save_file
 from scipy.optimize import linear_sum_assignment
 
 from rebasin_cli.matchers import wm
@@ -128,10 +143,84 @@ def compare(case: Case, runs: int, limit: float) -> None:
     )
 
 
+SEARCHES = """
+import hashlib, json, sys, time
+import torch
+from safetensors.torch import load_file
+from rebasin_cli.matchers import Problem, wm
+from rebasin_cli.spec import library
+from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.parsing import parse
+try:
+    from rebasin_cli.matchers.grouped.matching import match as groups
+except ImportError:
+    groups = None
+torch.set_num_threads(1)
+a, b = map(load_file, sys.argv[1:3])
+shapes = {name: tuple(tensor.shape) for name, tensor in a.items()}
+fitted = fit(parse(sys.argv[3], name="benchmark"), shapes) if sys.argv[3:] else library.find(shapes)
+ways = {"normal": wm.match, "fast": lambda problem: wm.match(problem, wm.Options(effort="fast"))}
+ways |= {} if groups is None else {"groups": lambda problem: groups(problem, 100)}
+for seed in map(int, sys.stdin):
+    found = {}
+    for name, match in ways.items():
+        total, count = 0.0, 0
+        while total < 0.3:
+            began = time.process_time()
+            orders = match(Problem(fitted, (a, b), seed)).permutations[0]
+            total, count = total + time.process_time() - began, count + 1
+        digest = hashlib.sha256(b"".join(orders[w].numpy().tobytes() for w in sorted(orders))).hexdigest()
+        found[name] = digest, total / count
+    print(json.dumps(found), flush=True)
+"""
+
+
+def versions(case: Case, runs: int, before: Path) -> None:
+    """A row of what wm of a checkout and of this one find, with `runs` seeds, and their seconds, in turns."""
+    here = Path(__file__).resolve().parents[1]
+    with tempfile.TemporaryDirectory() as folder:
+        files = [os.path.join(folder, name) for name in ("a.safetensors", "b.safetensors")]
+        for file, model in zip(files, (case.a, case.b), strict=True):
+            save_file({name: tensor.contiguous() for name, tensor in model.items()}, file)
+        files += [TRANSFORMER_SPEC] if case.name.startswith(TRANSFORMER) else []
+        running = [
+            subprocess.Popen(
+                [sys.executable, "-c", SEARCHES, *files],
+                env={**os.environ, "PYTHONPATH": str(checkout.resolve()), "OMP_NUM_THREADS": "1"},
+                **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": folder},
+            )
+            for checkout in (before, here)
+        ]
+        said: list[list[dict[str, tuple[str, float]]]] = [[], []]
+        for seed in range(runs):
+            for who in (0, 1) if seed % 2 == 0 else (1, 0):
+                running[who].stdin.write(f"{seed}\n")
+                running[who].stdin.flush()
+                said[who].append(json.loads(running[who].stdout.readline()))
+        for process in running:
+            process.communicate()
+    cells = []
+    for effort in ("normal", "fast"):
+        same = sum(old[effort][0] == new[effort][0] for old, new in zip(*said, strict=True))
+        old, new = (median(one[effort][1] for one in all_) for all_ in said)
+        by = median(new[effort][1] / old[effort][1] for old, new in zip(*said, strict=True))
+        cells += [f"{same} of {runs}", f"{old:.3f}", f"{new:.3f}", f"{by - 1:+.1%}"]
+    alike = [old["groups"][0] == new["fast"][0] for old, new in zip(*said, strict=True) if "groups" in old]
+    row(case.name, *cells, f"{sum(alike)} of {len(alike)}" if alike else "")
+
+
 def main() -> None:
     found = parser(__doc__)
+    found.add_argument("--before", type=Path, metavar="CHECKOUT", help="compare with wm of this version")
     found.add_argument("--limit", type=float, default=200, help="seconds for one run of the baseline")
     arguments = begin(found)
+    if arguments.before:
+        columns = ("same orders", "before, s", "now, s", "change")
+        fast = ("fast: same orders", *columns[1:], "groups' engine before: orders of fast")
+        heading("row", *columns, *fast)
+        for case in cases(arguments):
+            versions(case, arguments.runs, arguments.before)
+        return
     forms = (f"plain {name}, s (ratio)" for name in FORMS)
     heading(
         "row",

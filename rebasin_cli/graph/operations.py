@@ -113,7 +113,8 @@ OPERATIONS = _table(
     ("scaled_dot_product_attention", Operation("attention", whole=True)),
     # norms
     ("batch_norm", Operation("batch_norm", whole=True)),
-    ("_native_batch_norm_legit_no_training", Operation("batch_norm")),
+    ("_native_batch_norm_legit_no_training _native_batch_norm_legit native_batch_norm cudnn_batch_norm",
+     Operation("batch_norm")),
     ("layer_norm", Operation("layer_norm", whole=True)),
     ("native_layer_norm rms_norm", Operation("layer_norm")),
     ("group_norm instance_norm", Operation("group_norm", whole=True)),
@@ -170,7 +171,7 @@ OPERATIONS = _table(
     ("sum mean", Operation("reduction", linear=True, pools=True)),
     ("amax amin max min", Operation("reduction", pools=True)),
     ("var std prod logsumexp any all linalg_vector_norm norm", Operation("reduction")),
-    ("argmax argmin cumsum cumprod sort", Operation("order")),
+    ("argmax argmin cumsum cumprod logcumsumexp cummax cummin sort", Operation("order")),
     ("embedding", Operation("lookup", linear=True, whole=True)),
     ("index index_select _unsafe_index gather", Operation("lookup", linear=True)),
     ("empty new_empty empty_like", Operation("constant")),  # which is written over before it is read

@@ -16,7 +16,7 @@ from ...graph.program import Program
 from ...networks.returned import Kept
 from ..axes.axes import Axes, Expr, Fixed, variables
 from ..rules import contractions, rules, shaping
-from ..rules.following import follow, rule_of
+from ..rules.following import follow
 from ..rules.rules import Rules
 from ..rules.walk import Walk
 from .sides import NORM, ODD, ONES, ORDER, SCALE, SEEN, Attention, Linear, Sides
@@ -38,7 +38,7 @@ class _Looking(Sides):
         known = operation_of(target, name)
         if known.kind == "constant":
             return constant
-        if (base := rule_of(target, name)) is None or known.linear:
+        if (base := rules.RULES.of(target, name)) is None or known.linear:
             return base
         return _flagged(base, name, ODD if known.odd else SCALE if known.homogeneous else ORDER)
 

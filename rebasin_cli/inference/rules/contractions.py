@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 from ...graph.nodes import operation
 from ..axes.axes import Axes, Fixed, product
 from ..axes.orders import Parents
-from .rules import Rules, broadcast, tensors, unite
+from .rules import broadcast, kind, rule, tensors, unite
 
 if TYPE_CHECKING:
     from .walk import Value, Walk
 
-RULES = Rules()
-rule = RULES.rule
 STILL = ""  # positions in space stay, which needs no reason
 
 
-@rule("linear")
+@kind("linear")
 def linear(walk: Walk, a: dict[str, Any]) -> Axes:
     x, weight = a["input"].axes, a["weight"].axes
     walk.unify(x[-1], weight[-1])
@@ -76,7 +74,7 @@ def addmm(walk: Walk, a: dict[str, Any]) -> Axes | None:
     return broadcast(walk, [matmul(walk, factors), a["self"].axes])
 
 
-@rule("convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+@kind("convolution")
 def convolution(walk: Walk, a: dict[str, Any]) -> Axes:
     """With groups, these move as blocks, and within each group channels have an order of their own."""
     x, weight = a["input"].axes, a["weight"].axes
@@ -101,8 +99,7 @@ def convolution(walk: Walk, a: dict[str, Any]) -> Axes:
     return (*batch, outputs, *(Fixed(n) for n in shape[-space:]))
 
 
-@rule("batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm", "native_batch_norm",
-      "_native_batch_norm_legit")  # fmt: skip
+@kind("batch_norm")
 def batch_norm(walk: Walk, a: dict[str, Any]) -> Any:
     """Channel by channel; with the batch's own statistics, which see no order, as of standardised weights."""
     if a.get("training") and (a.get("running_mean") is not None or a.get("running_var") is not None):
@@ -116,7 +113,7 @@ def batch_norm(walk: Walk, a: dict[str, Any]) -> Any:
     return x
 
 
-@rule("layer_norm", "native_layer_norm", "rms_norm")
+@kind("layer_norm")
 def layer_norm(walk: Walk, a: dict[str, Any]) -> Any:
     """Mean and variance do not see the order of what they are taken over."""
     x, count = a["input"].axes, len(a["normalized_shape"])
@@ -129,7 +126,7 @@ def layer_norm(walk: Walk, a: dict[str, Any]) -> Any:
     return [x, kept, kept]
 
 
-@rule("group_norm", "instance_norm")
+@kind("group_norm")
 def group_norm(walk: Walk, a: dict[str, Any]) -> Any:
     """The sets of channels that are normed together stay sets: whole groups move, and units within theirs."""
     x = a["input"].axes
@@ -153,7 +150,7 @@ def weight_norm(walk: Walk, a: dict[str, Any]) -> Any:
     return [v, g] if isinstance(walk.node.meta["val"], (tuple, list)) else v
 
 
-@rule("scaled_dot_product_attention")
+@kind("attention")
 def attention(walk: Walk, a: dict[str, Any]) -> Axes | None:
     if a["dropout_p"]:  # it drops in evaluation, too
         return None
@@ -176,6 +173,7 @@ def attention(walk: Walk, a: dict[str, Any]) -> Axes | None:
     return (*batch, query[-2], value[-1])
 
 
+@kind("pool", "resize", "mirror")
 def pooling(walk: Walk, a: dict[str, Any]) -> Any:
     """Whatever looks at neighbours in space, channel by channel."""
     x: Value = a["self"] if "self" in a else a["input"]

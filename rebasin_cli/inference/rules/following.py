@@ -21,7 +21,7 @@ from ...graph.tracing import needed_for, outputs_of, written
 from ...networks.returned import Kept
 from ..axes.axes import Axes, Fixed, Var, variables
 from ..axes.stack import Stack
-from . import contractions, cuts, routing, rules, shaping, stacking
+from . import contractions, cuts, routing, rules, shaping, stacking  # noqa: F401 (contractions has rules)
 from .walk import CHECKS, INPUT, INSTEAD, KEPT, OUTPUT, TABLE, UNUSED, WRITTEN, Value, Walk
 
 
@@ -208,7 +208,7 @@ def _applied(walk: Walk, node: fx.Node, name: str, args: Any, kwargs: Any, read:
     """What the operation's rule says; None where it has none, or the rule does not understand the case."""
     meta: Any = node.meta.get("val")
     arguments = by_name(schema_of(node), args, kwargs)
-    rule = walk.rule(node.target, name) or rule_of(node.target, name)
+    rule = walk.rule(node.target, name) or rules.RULES.of(node.target, name)
     if rule is not None and not any(value.role for value in read):
         stacked = stacking.apply(walk, rule, name, arguments, _is_pointwise(node.target, name))
         if stacked is not None:
@@ -257,26 +257,9 @@ def _joined(walk: Walk, value: Any) -> Any:
     return value
 
 
-KINDS: dict[str, rules.Rule] = {  # what follows from what an operation is; others have rules by name
-    **dict.fromkeys(
-        ("activation", "plain", "adding", "scaling", "same", "cast", "dropout"), shaping.pointwise
-    ),
-    "softmax": shaping.softmax,
-    "constant": shaping.constant,
-    "reduction": shaping.reduction,
-    **dict.fromkeys(("pool", "resize", "mirror"), contractions.pooling),
-}
-
-
-def rule_of(target: Any, name: str) -> rules.Rule | None:
-    """What tells the axes of an operation's result; None where nothing does."""
-    own = contractions.RULES.get(name) or rules.RULES.get(name)
-    return own or KINDS.get(operation_of(target, name).kind)
-
-
 def _is_pointwise(target: Any, name: str) -> bool:
     """Whether each entry of the result is made of one entry of each operand."""
-    return rule_of(target, name) is shaping.pointwise
+    return rules.RULES.of(target, name) is shaping.pointwise
 
 
 def _fits(result: Any, meta: Any) -> bool:

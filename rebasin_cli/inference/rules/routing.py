@@ -44,7 +44,7 @@ def apply(walk: Walk, name: str, arguments: dict[str, Any], read: Sequence[Value
     known = operation(walk.node)
     if known.rearranges and known.kind not in ("repeat", "parts"):
         value = arguments["self"]
-        how: rules.Rule = rules.RULES.get(name, shaping.pointwise)
+        how = rules.RULES.of(walk.node.target, name) or shaping.pointwise
         axes = how(walk, {**arguments, "self": value})
         return None if axes is None else replace(value, axes=axes)
     found = RULES.get("grouped_mm" if name.endswith(GROUPED) else name)

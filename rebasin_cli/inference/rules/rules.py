@@ -1,10 +1,14 @@
-"""What rules about operations share: the table of them, and the axes of what operations combine."""
+"""What rules about operations share: the table of them, and the axes of what operations combine.
+
+Most are of a kind of operations (`graph/operations.py`), and serve all that have no rule by name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ...graph.operations import Kind, operation_of
 from ..axes.axes import Axes, Expr, Fixed
 from ..axes.orders import NONE
 
@@ -16,7 +20,11 @@ R = TypeVar("R", bound=Rule)
 
 
 class Rules(dict[str, Rule]):
-    """Rules by the names of aten operations."""
+    """Rules by the names of aten operations, and by kinds, for names without one of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds: dict[str, Rule] = {}
 
     def rule(self, *names: str) -> Callable[[R], R]:
         """Register a rule for these operations."""
@@ -27,9 +35,22 @@ class Rules(dict[str, Rule]):
 
         return register
 
+    def kind(self, *kinds: Kind) -> Callable[[R], R]:
+        """Register a rule for all operations of these kinds."""
+
+        def register(function: R) -> R:
+            self.kinds.update(dict.fromkeys(kinds, function))
+            return function
+
+        return register
+
+    def of(self, target: Any, name: str) -> Rule | None:
+        """What tells the axes of an operation's result; None where nothing does."""
+        return self.get(name) or self.kinds.get(operation_of(target, name).kind)
+
 
 RULES = Rules()
-rule = RULES.rule
+rule, kind = RULES.rule, RULES.kind
 
 
 def tensors(arguments: dict[str, Any]) -> list[Value]:

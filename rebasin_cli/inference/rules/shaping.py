@@ -11,13 +11,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ..axes.axes import Axes, Fixed, Var, product, total, variables
-from .rules import broadcast, places, rule, tensors
+from .rules import broadcast, kind, places, rule, tensors
 from .walk import Shifted
 
 if TYPE_CHECKING:
     from .walk import Walk
 
 
+@kind("activation", "plain", "adding", "scaling", "same", "cast", "dropout")
 def pointwise(walk: Walk, a: dict[str, Any]) -> Axes | None:
     if a.get("train"):  # dropout that drops
         return None
@@ -34,12 +35,14 @@ def native_dropout(walk: Walk, a: dict[str, Any]) -> Any:
     return None if a["train"] else [a["input"].axes, a["input"].axes]
 
 
+@kind("softmax")
 def softmax(walk: Walk, a: dict[str, Any]) -> Axes:
     """Permuted inputs give permuted outputs, along any axis."""
     axes: Axes = a["self"].axes
     return axes
 
 
+@kind("constant")
 def constant(walk: Walk, a: dict[str, Any]) -> Axes:
     """Equal entries may be permuted at will."""
     shape = a.get("size", a["self"].shape if "self" in a else ())
@@ -52,6 +55,7 @@ def arange(walk: Walk, a: dict[str, Any]) -> Axes:
     return (Fixed(max(0, math.ceil((a["end"] - start) / step)), walk.why("arange numbers its units")),)
 
 
+@kind("reduction")
 def reduction(walk: Walk, a: dict[str, Any]) -> Axes:
     """Over all units of an axis, in whichever order: the axis is gone."""
     value = a["self"]
@@ -104,19 +108,20 @@ def settle(walk: Walk) -> None:
             return
 
 
-@rule("argmax", "argmin", "cumsum", "cumprod", "flip")
+@kind("order", "shift")
 def ordered(walk: Walk, a: dict[str, Any]) -> Any:
     """Along these dimensions the order counts; along the others it does not."""
     value, name = a["self"], walk.operation
     axes = list(value.axes)
     for d in places(a.get("dim", a.get("dims")), len(axes)):
         (axes[d],) = walk.freeze(axes[d], f"{name} depends on its order")
-    if name in ("argmax", "argmin"):
+    if "keepdim" in a:
         return _without(tuple(axes), places(a.get("dim"), len(axes)), a["keepdim"])
-    return tuple(axes)
+    made = walk.node.meta["val"]
+    return [tuple(axes)] * len(made) if isinstance(made, (tuple, list)) else tuple(axes)
 
 
-@rule("view", "reshape", "_unsafe_view", "view_copy", "_reshape_copy", "flatten", "unflatten")
+@kind("reshape")
 def reshape(walk: Walk, a: dict[str, Any]) -> Axes:
     shape = list(walk.node.meta["val"].shape)
     told = walk.why(f"its {'×'.join(map(str, a['self'].shape))} become {'×'.join(map(str, shape))}")
@@ -141,7 +146,7 @@ def t(walk: Walk, a: dict[str, Any]) -> Axes:
     return tuple(reversed(a["self"].axes))
 
 
-@rule("squeeze", "unsqueeze", "squeeze_copy", "unsqueeze_copy")
+@kind("axis")
 def squeeze(walk: Walk, a: dict[str, Any]) -> Axes:
     value = a["self"]
     if "unsqueeze" in walk.operation:
@@ -151,7 +156,7 @@ def squeeze(walk: Walk, a: dict[str, Any]) -> Axes:
     return _without(value.axes, gone, False)
 
 
-@rule("expand", "expand_copy", "broadcast_to")
+@kind("expand")
 def expand(walk: Walk, a: dict[str, Any]) -> Axes:
     """A repeated entry is equal everywhere along the new axis, which is therefore free."""
     axes, shape = a["self"].axes, walk.node.meta["val"].shape
@@ -165,14 +170,14 @@ def copy(walk: Walk, a: dict[str, Any]) -> Axes:
     return expand(walk, {"self": a["src"]})
 
 
-@rule("repeat")
+@kind("repeat")
 def repeat(walk: Walk, a: dict[str, Any]) -> Axes:
     axes, times = a["self"].axes, a["repeats"]
     axes = (Fixed(1),) * (len(times) - len(axes)) + axes
     return tuple(product([walk.units.free(n), axis]) for n, axis in zip(times, axes, strict=True))
 
 
-@rule("cat")
+@kind("join")
 def cat(walk: Walk, a: dict[str, Any]) -> Axes:
     shapes = [value.axes for value in a["tensors"] if value.shape != (0,)]
     at = a["dim"] % len(shapes[0])
@@ -259,7 +264,7 @@ def view_as_complex(walk: Walk, a: dict[str, Any]) -> Axes:
     return tuple(axes)
 
 
-@rule("constant_pad_nd", "pad")
+@kind("pad")
 def pad(walk: Walk, a: dict[str, Any]) -> Axes | None:
     """Added entries are equal, so free; taken ones are cut off."""
     axes = list(a["self"].axes)

@@ -139,7 +139,7 @@ def _cat(walk: Walk, a: dict[str, Any]) -> Stack | None:
         first: Stack = next(stack for stack in stacks if stack)
         if at not in first.at and all(s and (s.at, s.lengths) == (first.at, first.lengths) for s in stacks):
             pieces = zip(*(stack.pieces for stack in stacks if stack), strict=True)
-            rule = rules.RULES["cat"]
+            rule = rules.RULES.kinds["join"]
             made = (rule(walk, {"tensors": [replace(values[0], axes=axes, stack=None) for axes in row],
                                 "dim": at}) for row in pieces)  # fmt: skip
             return replace(first, pieces=tuple(made))
