@@ -168,10 +168,18 @@ class Mixtures:
             self._starts |= {(k, word): found for word, found in zip(matrices, solved, strict=True)}
         return {word: found.perm for word, found in zip(matrices, solved, strict=True)}
 
-    def dense(self, element: Elements) -> Matrices:
-        """An element as matrices."""
-        still = {place: torch.eye(len(m), dtype=m.dtype).to(m.device) for place, m in self.current[0].items()}
-        return {place: self._acted(matrix, 0, place, element) for place, matrix in still.items()}
+    def _towards(
+        self, matrix: torch.Tensor, place: tuple[str, bool], to: Elements, share: float
+    ) -> torch.Tensor:
+        """A word's mixture with this share of an element."""
+        word, only = place
+        mixed = (1 - share) * matrix
+        if only or word not in to.maps:  # an order adds one number a row
+            order = to.permutations[word].to(mixed.device)
+            mixed[torch.arange(len(order), device=mixed.device), order] += share
+            return mixed
+        still = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+        return mixed + share * self._acted(still, 0, place, to)
 
     def _acted(self, tensor: torch.Tensor, d: int, place: tuple[str, bool], by: Elements) -> torch.Tensor:
         """The tensor with an element acting along one axis."""
@@ -213,7 +221,7 @@ class Mixtures:
                 subsets = (dims for e in range(len(axes)) for dims in combinations(axes, e + 1))
                 self._under[k, atom] = {d: self._mixed_in(k, atom, d, to, share) for d in subsets}
         self.current = [
-            {place: (1 - share) * by[place] + share * matrix for place, matrix in self.dense(to).items()}
+            {place: self._towards(matrix, place, to, share) for place, matrix in by.items()}
             for by, to in zip(self.current, corners, strict=True)
         ]
 
