@@ -84,9 +84,11 @@ def make(search: Search, data: Data) -> Any:
                 hint=f"Choose one of {', '.join(option.choices)}, or a *.perm.safetensors",
             )
         if stored.load(file).elements.maps and search.groups != "all":
+            able = getattr(matchers.registry.get(search.method), "GROUPS", False)
+            other = "" if able else "--method ste "
             raise UsageError(
                 f"{option.flag} {file} holds more than an order, and this search finds permutations alone",
-                hint="Search as it was found: --groups all",
+                hint=f"Search as it was found: {other}--groups all",
             )
         chosen[option.name] = "identity"
     return options_of(search.method, chosen)

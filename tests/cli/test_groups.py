@@ -279,8 +279,9 @@ def test_a_report_has_the_best_order_and_a_random_element_beside(models, done, t
 
 
 def test_more_than_an_order_is_no_start_of_a_search_for_permutations(models, refused):
-    line = ("--init", "al.perm.safetensors", "--method", "ste", "--data", "digits", "-o", "x.safetensors")
-    refused(2, "align", *models, *NET, *line, says="holds more than an order")
+    line = ("--init", "al.perm.safetensors", "--data", "digits", "-o", "x.safetensors", "--method")
+    for method, says in (("ste", "holds more than an order"), ("pam", "--method ste --groups all")):
+        refused(2, "align", *models, *NET, *line, method, says=says)
 
 
 def test_verify_finds_that_a_turned_model_is_the_same(models, done, run):

@@ -448,6 +448,8 @@ FREEZING = {
     "flip": lambda s, x: s.h(s.l(x).flip(1)),
     "looked up by number": lambda s, x: s.h(s.l(x) * s.l(x).topk(6, dim=1)[1]),
     "cumsum": lambda s, x: s.h(s.l(x).cumsum(1)),
+    "logcumsumexp": lambda s, x: s.h(s.l(x).logcumsumexp(1)),
+    "cummax": lambda s, x: s.h(s.l(x).cummax(1)[0]),
     "looked up": lambda s, x: s.h(s.l(x)[:, [5, 4, 3, 2, 1, 0]]),
     "qr is not understood": lambda s, x: s.h(torch.linalg.qr(s.l(x).expand(4, 6).T.repeat(1, 2)[:, :6])[0]),
     "one in 2": lambda s, x: s.h(s.l(x)[:, 1:5:2].repeat(1, 3)),
@@ -469,6 +471,15 @@ def test_what_depends_on_the_order_of_units_stays_and_says_why(why):
     (told,) = [f.why for f in found.reasons if "l.weight axis 0" in f.places]
     assert why in told
     assert why in ("input", "output") or "test_infer.py:" in told
+
+
+@pytest.mark.parametrize("name", ["cumprod", "logcumsumexp", "cummax", "cummin", "sort"])
+def test_an_order_along_another_axis_leaves_units_free(name):
+    def through(s, x):
+        found = getattr(s.l(x[:, None] * torch.arange(1.0, 4.0)[:, None]), name)(1)
+        return s.h(found if isinstance(found, torch.Tensor) else found[0] + found[1])
+
+    assert set(infer(Net(through, l=nn.Linear(3, 6), h=nn.Linear(6, 2)), ROWS).fitted.words) == {"l"}
 
 
 def test_logits_and_inputs_never_move():
