@@ -113,7 +113,7 @@ OPERATIONS = _table(
     ("scaled_dot_product_attention", Operation("attention", whole=True)),
     # norms
     ("batch_norm", Operation("batch_norm", whole=True)),
-    ("_native_batch_norm_legit_no_training _native_batch_norm_legit native_batch_norm cudnn_batch_norm",
+    ("_native_batch_norm_legit_no_training _native_batch_norm_legit native_batch_norm",
      Operation("batch_norm")),
     ("layer_norm", Operation("layer_norm", whole=True)),
     ("native_layer_norm rms_norm", Operation("layer_norm")),
