@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import importlib.machinery
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -61,7 +61,8 @@ def documentation(module: str, name: str) -> str:
     return (ast.get_docstring(node) or "") if isinstance(node, ast.ClassDef) else ""
 
 
-def fields(module: str, name: str, *, own_first: bool = False) -> dict[str, Option | str]:
+@functools.cache
+def fields(module: str, name: str, *, own_first: bool = False) -> Mapping[str, Option | str]:
     """The options of class `name` in a module's source, those of its bases first.
 
     With `own_first` its own come first, and then those of its bases as they are written. A field of options
@@ -195,6 +196,7 @@ def _choices(module: str, node: ast.expr) -> tuple[Any, ...]:
     return tuple(_value(place, cast(ast.expr, found)))
 
 
+@functools.cache
 def _find(module: str, name: str) -> tuple[str, ast.expr | ast.ClassDef]:
     """Where a top-level name of a module is really defined: the module, and the class or the value there."""
     for line in _tree(module).body:

@@ -57,10 +57,19 @@ class Weights:
 
     force: bool = option(False, "Overwrite outputs that exist.", role=TRUSTS)
     out_dtype: str | None = option(
-        None, "float32, float16, bfloat16, …; else as the reference.", kind="dtype", role=PLAIN
+        None,
+        "float32, float16, bfloat16, …; else as the reference.",
+        kind="dtype",
+        role=PLAIN,
+        everywhere=True,
     )
     out_shard_size: str | None = option(
-        None, "Split the output into shards, such as 2GB.", metavar="SIZE", kind="bytes", role=PLAIN
+        None,
+        "Split the output into shards, such as 2GB.",
+        metavar="SIZE",
+        kind="bytes",
+        role=PLAIN,
+        everywhere=True,
     )
     out_format: str | None = option(
         None,
@@ -75,6 +84,7 @@ class Weights:
         "Write where the weights come from, as an in-toto statement (SLSA provenance), unsigned.",
         metavar="FILE",
         role=WRITES,
+        everywhere=True,
     )
 
 

@@ -358,6 +358,7 @@ class Proving:
         "the network as large as it is (real).",
         choices=(TWIN, REAL),
         panel=SEARCH,
+        everywhere=True,
         shown=False,
     )
 
@@ -378,9 +379,14 @@ class Interruptible:
         metavar="STEPS",
         min=1,
         max=MOST,
+        everywhere=True,
     )
     log: Path | None = option(
-        None, "Append every step's figures, a line of JSON each.", metavar="FILE", role=WRITES
+        None,
+        "Append every step's figures, a line of JSON each.",
+        metavar="FILE",
+        role=WRITES,
+        everywhere=True,
     )
     resume: bool = option(False, "Go on with a search that was interrupted.", panel=OUT, role=TRUSTS)
 
@@ -415,6 +421,7 @@ class Repairing:
         "Let repair and reshift give layers a bias that have none; the output then has more tensors.",
         flag="--allow-new-bias",
         role=PLAIN,
+        everywhere=True,
     )
     ridge: float | None = option(
         None,
@@ -422,9 +429,14 @@ class Repairing:
         "(0.01).",
         min=0,
         max=1e6,
+        everywhere=True,
     )
     repair_samples: int | None = option(
-        None, "Fit a refit (1,000) or a distillation (10,000) on this many training samples.", min=1, max=MOST
+        None,
+        "Fit a refit (1,000) or a distillation (10,000) on this many training samples.",
+        min=1,
+        max=MOST,
+        everywhere=True,
     )
 
 

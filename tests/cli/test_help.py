@@ -90,7 +90,7 @@ def test_the_surface_fits_into_a_head():
     }
     assert len(own["merge"]) <= 40 and len(own["barrier"]) <= 40
     of_methods = {one.flag for options in operations.METHODS.every_option().values() for one in options}
-    assert sum(map(len, own.values())) + len(operations.everywhere()) + len(of_methods) <= 478
+    assert sum(map(len, own.values())) + len(operations.everywhere()) + len(of_methods) <= 450
 
 
 @pytest.mark.parametrize("command", [("align", "--force"), ("signature", "--data", "digits")])

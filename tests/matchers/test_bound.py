@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -77,10 +78,28 @@ def value(fitted, a, b, sets) -> float:
 
 def everything(fitted, a, b) -> list[tuple[float, dict[str, torch.Tensor]]]:
     """All permutations in lexicographic order, and the objective at each."""
-    words = sorted(fitted.words)
-    every = itertools.product(*(itertools.permutations(range(fitted.words[word])) for word in words))
-    sets = [{word: torch.tensor(perm) for word, perm in zip(words, perms, strict=True)} for perms in every]
-    return [(value(fitted, a, b, perms), perms) for perms in sets]
+    sizes = tuple(sorted(fitted.words.items()))
+    sets = every_set(sizes)
+    rows, totals = torch.arange(len(sets))[:, None], torch.zeros(len(sets), dtype=torch.float64)
+    for name, axes in fitted.tensors.items():  # as `value`, for all of them at once
+        moved = b[name].double().expand(len(sets), *b[name].shape)
+        for dim, axis in enumerate(axes, start=1):
+            moved = moved.movedim(dim, 1)[rows, orders(axis, sizes)].movedim(1, dim)
+        totals += (a[name].double() * moved).flatten(1).sum(1)
+    return list(zip(totals.tolist(), sets, strict=True))
+
+
+@cache
+def every_set(sizes) -> list[dict[str, torch.Tensor]]:
+    every = itertools.product(*(itertools.permutations(range(size)) for _, size in sizes))
+    words = [word for word, _ in sizes]
+    return [{word: torch.tensor(perm) for word, perm in zip(words, perms, strict=True)} for perms in every]
+
+
+@cache
+def orders(axis, sizes) -> torch.Tensor:
+    """What each of all permutations makes of an axis, (permutations, positions)."""
+    return torch.stack([index_maps.axis_index(axis, perms) for perms in every_set(sizes)])
 
 
 def bound_of(a, b, fitted, **options) -> float:

@@ -114,7 +114,7 @@ def test_many_models_that_are_one_are_brought_together(make):
     net, found = inferred(make)
     a = canonical(drawn(net, 0), found.fitted, found.folds).tensors
     rng = torch.Generator().manual_seed(3)
-    models = [a, *(dict(acts.acted(a, found.fitted, acts.random(found.fitted, rng))) for _ in range(3))]
+    models = [a, *(dict(acts.acted(a, found.fitted, acts.random(found.fitted, rng))) for _ in range(2))]
     done = align(models, found.fitted, method="merge-many", folds=found.folds)
     for model, before in zip(done.models[1:], models[1:], strict=True):
         assert all(torch.allclose(model[name], done.models[0][name], atol=1e-6) for name in a)
