@@ -33,6 +33,7 @@ from rebasin_cli.cli.screen import Screen
 from rebasin_cli.matchers.descent.pair import Pair
 from rebasin_cli.runtime import devices
 from rebasin_cli.runtime.threads import Beside
+from tests.traced import trace_once
 
 NAME = "simulated"
 FLOAT64 = os.environ.get("SIMULATED_FLOAT64") != "no"  # Apple's GPUs have none
@@ -210,6 +211,7 @@ def run(arguments: list[str], interrupted: int | None = None) -> tuple[int, str,
 
 def main(path: str) -> None:
     torch.set_num_threads(3)  # assignments beside products
+    trace_once()
     kept, choose = register(), devices.choose
     devices.choose = lambda name: NAME if name == NAME else choose(name)
     devices.has_float64 = lambda device: FLOAT64 or torch.device(device).type == "cpu"

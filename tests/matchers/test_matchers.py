@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import math
 import subprocess
 import sys
+from copy import deepcopy
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -259,7 +259,7 @@ def test_an_interrupted_search_goes_on_to_the_same_result(method, net, after):
     reported: dict[int, State] = {}  # copies, as a file keeps them
 
     def keep(state: State) -> None:
-        reported[state.sweep] = copy.deepcopy(state)
+        reported[state.sweep] = deepcopy(state)
 
     whole = match(method, fitted, models, net=net, effort="normal", seed=3, progress=keep)
     assert whole.sweeps >= 2 or registry.get(method).NEEDS  # one pass over the data
