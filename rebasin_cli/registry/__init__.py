@@ -126,7 +126,12 @@ def _modules(folder: Path, changed: int) -> tuple[str, ...]:
 
 def entry_points(group: str) -> importlib.metadata.EntryPoints:
     """What other packages declare under this group. All packages are read once, for all groups."""
-    found: importlib.metadata.EntryPoints = _every_entry_point(tuple(sys.path)).select(group=group)
+    return _of_group(group, tuple(sys.path))
+
+
+@functools.cache
+def _of_group(group: str, paths: tuple[str, ...]) -> importlib.metadata.EntryPoints:
+    found: importlib.metadata.EntryPoints = _every_entry_point(paths).select(group=group)
     return found
 
 

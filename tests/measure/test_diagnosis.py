@@ -125,8 +125,8 @@ def test_the_same_model_twice(a, digits):
     ("net", "options"),
     [
         ("mlp", {"input_shape": (1, 28, 28), "width": 128}),
-        ("resnet20", {"input_shape": (3, 16, 16)}),
-        ("vgg16", {"input_shape": (3, 32, 32), "width": 0.25}),
+        ("resnet20", {"input_shape": (3, 16, 16), "width": 0.5}),
+        ("vgg16", {"input_shape": (3, 32, 32), "width": 0.125}),
     ],
 )
 def test_random_initialisations_have_nothing_in_common(net, options):
@@ -207,8 +207,8 @@ def test_norms_and_dead_units_that_are_off_are_said(a, digits):
 
 
 def test_running_statistics_need_a_reset(monkeypatch):
-    monkeypatch.setattr(facts, "NARROW", 8)
-    shapes = {"input_shape": (3, 8, 8), "classes": 5, "width": 0.5}
+    monkeypatch.setattr(facts, "NARROW", 4)
+    shapes = {"input_shape": (3, 8, 8), "classes": 5, "width": 0.25}
     one, other = (fresh("resnet20", seed, **shapes) for seed in (0, 1))
     fitted = resolve_spec(None, [one, other])
     weights = weigh(one, other, fitted)
