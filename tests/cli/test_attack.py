@@ -66,6 +66,7 @@ def test_paths_are_measured_under_every_attack(robust, done):
 def test_a_gate_may_be_on_an_attacked_row(robust, done):
     gate = "aligned + pgd-1@0.1:test:chord<={}"
     line = ("barrier", *robust, "--attack", "0.1,steps=1", "--repair", "none", "--limit", 50)
+    line += ("--method", "wm", "--points", 5)
     done(*line, "--gate", gate.format(100))
     missed = rebasin(*line, "--gate", gate.format(-1))
     assert missed.code == 1 and "aligned + pgd-1@0.1" in missed.err

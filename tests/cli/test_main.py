@@ -149,7 +149,7 @@ for arguments in {commands!r}:
 import torch
 from rebasin_cli import nets
 from rebasin_cli.inference import infer
-infer(nets.build("resnet20", input_shape=(3, 32, 32), classes=10), torch.rand(2, 3, 32, 32))
+infer(nets.build("resnet20", input_shape=(3, 8, 8), classes=10, width=0.25), torch.rand(2, 3, 8, 8))
 print("HEAVY infer", sorted(heavy & set(sys.modules)))
 """
 
@@ -177,9 +177,9 @@ def test_commands_on_weights_import_torch_and_no_more(pair):
         "learnt.safetensors",
     ]
     commands.append(["align", *map(str, pair), *learnt])
-    looked = ["--data", "digits", "--method", "am"]  # traced, repaired, measured
+    looked = ["--data", "digits", "--limit", "200", "--method", "am"]  # traced, repaired, measured
     commands.append(["merge", *map(str, pair), *looked, "--repair", "repair", "-o", "repaired.safetensors"])
-    commands.append(["barrier", *map(str, pair), *looked, "--skip-checks"])
+    commands.append(["barrier", *map(str, pair), *looked, "--points", "3", "--skip-checks"])
     ran = _process(IMPORTED.format(commands=commands), OMP_NUM_THREADS="1")
     told = [line for line in ran.stdout.splitlines() if line.startswith("HEAVY")]
     assert len(told) == len(commands) + 1, ran.stdout + ran.stderr

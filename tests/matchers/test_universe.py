@@ -202,7 +202,7 @@ def test_an_interrupted_mixture_goes_on_from_what_a_state_holds():
     whole, states = states_of(problem, options)
     mixing = [state for state in states if "steps" in state.tensors]
     assert 2 <= len(mixing) < len(states) < 60
-    for state in [*mixing, *states[len(mixing) : -1 : 5]]:
+    for state in [mixing[0], mixing[-1], *states[len(mixing) : -1 : 8]]:
         kept = State(
             state.permutations,
             state.sweep,
@@ -219,18 +219,18 @@ def test_an_interrupted_mixture_goes_on_from_what_a_state_holds():
             assert all(torch.equal(p[word], q[word]) for word in p)
 
 
-@pytest.mark.parametrize("lacks", ["corner", "objectives", "begun", "ended"])
-def test_a_state_that_lacks_something_is_refused_by_one_message(lacks):
+def test_a_state_that_lacks_something_is_refused_by_one_message():
     problem, options = Problem(fitted(), models(SHAPES), seed=1), universe.Options(gain=0.01)
     states = states_of(problem, options)[1]
-    state = next(s for s in states if lacks in s.notes or any(n.startswith(lacks) for n in s.tensors))
-    less = replace(
-        state,
-        notes={name: note for name, note in state.notes.items() if name != lacks},
-        tensors={name: tensor for name, tensor in state.tensors.items() if not name.startswith(lacks)},
-    )
-    with pytest.raises(UsageError, match="cannot go on: what was kept of it lacks"):
-        universe.match(replace(problem, start=less), options)
+    for lacks in ("corner", "objectives", "begun", "ended"):
+        state = next(s for s in states if lacks in s.notes or any(n.startswith(lacks) for n in s.tensors))
+        less = replace(
+            state,
+            notes={name: note for name, note in state.notes.items() if name != lacks},
+            tensors={name: tensor for name, tensor in state.tensors.items() if not name.startswith(lacks)},
+        )
+        with pytest.raises(UsageError, match="cannot go on: what was kept of it lacks"):
+            universe.match(replace(problem, start=less), options)
 
 
 def test_units_within_heads_are_mixed_together_with_their_heads():
