@@ -365,6 +365,14 @@ def _of_kind(group: Sequence[str]) -> str:
     return f"{len(group):,} names, such as {name}  {said}"
 
 
+def no_number(figure: str) -> NetworkError:
+    """That nothing can be chosen by a held-out figure, which is infinite or NaN of all that was tried."""
+    return NetworkError(
+        f"{figure} is no finite number, so that nothing can be chosen by it",
+        hint="Look at one model with rebasin eval; or choose yourself: --method wm --repair none, no --polish",
+    )
+
+
 def unknown(
     kind: str, name: str, known: Iterable[str], *, error: type[RebasinError] = UsageError
 ) -> RebasinError:

@@ -8,9 +8,10 @@ default stay, unless samples say by more than chance that another is better (`se
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
-from ..errors import UsageError
+from ..errors import UsageError, no_number
 from ..registry import PLAIN, option
 from . import MatchResult, Problem, wm
 from .accounts import DEFAULT, Chosen, Tried
@@ -64,7 +65,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
 
     `MatchResult.chosen` names the best, and has a row a candidate and repair. How far methods
     come in a time differs from run to run; with a budget of multiplications the same seed gives the same
-    answer. Raises UsageError for fewer than two models, and as the methods do.
+    answer. Raises UsageError for fewer than two models, NetworkError where no merge has a finite figure to
+    choose by, and as the methods do.
     """
     if len(problem.models) < 2:
         raise UsageError("auto needs at least two models")
@@ -85,6 +87,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         trials.try_(candidate)
     trials.finish()
     best, how = trials.best
+    if (measured := best.merges[how][0]).lost == math.inf:
+        raise no_number(f"the held-out {measured.told} of every merge that was tried")
     repairs = bool(problem.repairs)
     metrics = problem.metric is not None or problem.choose != "loss"
     rows = tuple(row for trial in trials.done for row in trial.accounts(repairs=repairs, metrics=metrics))

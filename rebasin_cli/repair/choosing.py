@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..datasets import held_out
-from ..errors import DataError, NetworkError, UsageError
+from ..errors import DataError, NetworkError, UsageError, no_number
 from ..networks.evaluation import Scores
 from ..types import CROSS_ENTROPY, Batches, Tensors, aside
 from .ensemble import Agreement
@@ -110,6 +110,11 @@ class Measured:
         return math.inf if math.isnan(value) else value
 
     @property
+    def told(self) -> str:
+        """The figure, for messages."""
+        return self.by if self.by != "loss" else f"loss{aside(self.plain.quantities[0].name)}"
+
+    @property
     def sign(self) -> float:
         """1 where smaller is better, −1 where larger is."""
         return next((q.sign for q in self.plain.quantities[1:] if q.key == self.by), 1.0)
@@ -136,7 +141,8 @@ def choose(
     `endpoints` are those of the merge, with their `weights` in it, and `unseen` says that none was trained on
     `held`. `by` is the key of the figure that decides; the choice tells all `metrics` if asked to. In doubt
     nothing is changed. The network is left as `apply` leaves it. What cannot be measured or repaired stays as
-    it is, and `why` says so: nobody asked for that very repair.
+    it is, and `why` says so: nobody asked for that very repair. Raises NetworkError where the figure is no
+    finite number of both.
     """
     losses: dict[str, float] = {}
     compared = Comparison(network, endpoints, weights, held, scores, output, device, by=by, unseen=unseen)
@@ -147,6 +153,8 @@ def choose(
         after = compared.measure(network, output)
     except (DataError, NetworkError, UsageError) as error:
         return Choice("none", losses, apart=apart, unseen=unseen, why=error.message, by=by)
+    if min(before.lost, after.lost) == math.inf:
+        raise no_number(f"the merged model's held-out {before.told}")
     losses[repair] = after.plain.loss
     gain, deviation = gained(before, after)
     known = before.apart is not None and after.apart is not None

@@ -51,10 +51,13 @@ class _Step:
 
 def conclude(report: Report) -> str:
     """One sentence or two; "" where naive and shipped rows were not both measured at λ = ½."""
-    rows = {row.name for row in report.rows if SPLIT in row.curves and row.curves[SPLIT].at(MIDPOINT)}
-    shipped = next((row.name for row in report.rows if row.shipped and row.name in rows), None)
-    if shipped is None or "naive" not in rows:
+    there = {row.name for row in report.rows if SPLIT in row.curves and row.curves[SPLIT].at(MIDPOINT)}
+    shipped = next((row.name for row in report.rows if row.shipped and row.name in there), None)
+    if shipped is None or "naive" not in there:
         return ""
+    rows = {name for name in there if math.isfinite(_middle(report, name)["loss"])}
+    if lacking := [name for name in dict.fromkeys((shipped, "naive")) if name not in rows]:
+        return f"No verdict: the loss at λ=½ of {clean(' and '.join(lacking))} is no finite number."
     text = _gained(report, rows, shipped)
     if ENSEMBLE not in rows:
         return f"{text}."
@@ -144,6 +147,7 @@ def _of_refit(report: Report, rows: set[str], shipped: str, how: str) -> str:
         text = f"{gained}; {_unaligned(report)}"
     else:
         text = f"{_number(total.gain)}{total.unit} are gained over {naive}{total.sure()}"
+    if total.sign > 0 and control in rows and shipped != control:
         more = _step(report, shipped, control)
         lost = _middle(report, control)["loss"]
         alone = _number(_step(report, control, naive).gain)
@@ -202,7 +206,7 @@ def _digests(recorded: Mapping[str, str]) -> list[str]:
 
 def _better_endpoint(report: Report, shipped: str) -> str:
     """How the merged model compares to the better one of those that it was made of, on test data."""
-    known = [end for end in report.endpoints if SPLIT in end]
+    known = [end for end in report.endpoints if SPLIT in end and math.isfinite(end[SPLIT]["loss"])]
     if not known:
         return ""
     best = min(known, key=lambda end: end[SPLIT]["loss"])

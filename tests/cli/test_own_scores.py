@@ -55,6 +55,14 @@ def misses(outputs, targets):
 
 
 misses.larger_is_better, misses.range = False, (0, 1)
+
+
+def endless(outputs, targets):
+    return outputs[:, 0] * 0 + float("inf")
+
+
+def unknown(outputs, targets):
+    return outputs[:, 0] * 0 + float("nan")
 '''
 FOREIGN = re.compile(r"\bnats\b|\baccura|\bece\b|calibration", re.IGNORECASE)
 
@@ -425,6 +433,39 @@ def test_a_repair_is_chosen_by_a_loss_and_a_metric_of_ones_own(trained, done, ow
     assert "by misses: the merged model's held-out loss (regret) is" in said and "cents" in said
     assert "misses 0" in said and "worst_class" in said and foreign(told.out + told.err) == []
     assert "held out             by: misses, none: 0." in told.out
+
+
+NO_NUMBER = ("is no finite number, so that nothing can be chosen by it", "rebasin eval")
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("merge", ()),
+        ("merge", ("--method", "wm", "--repair", "auto")),
+        ("merge", ("--method", "wm", "--repair", "none", "--polish", "2steps")),
+        ("merge", ("--choose", "unknown")),
+        ("average", ()),
+        ("repair", ()),
+        ("barrier", ()),
+    ],
+)
+def test_nothing_is_chosen_by_what_is_no_number(filled, refused, own, name, more):
+    """Where the held-out loss, or the metric that was named, is infinite or NaN of all that was tried."""
+    words = filled(name)
+    if "--method" in more:
+        del words[words.index("--method") : words.index("--budget") + 2]
+    scored = ("--metric", "mine.py:unknown") if "--choose" in more else ("--loss", "mine.py:endless")
+    says = ("held-out unknown" if "--choose" in more else "(endless)" if "--polish" not in more else "mean",)
+    refused(6, *words, *own[:2], *scored, *more, says=(*says, *NO_NUMBER))
+    assert not any(map(Path.exists, map(Path, ("m.safetensors", "s.safetensors", "r.safetensors"))))
+
+
+def test_a_report_of_no_numbers_has_no_verdict(trained, done, own):
+    few = ("--points", 3, "--method", "wm", "--repair", "none", "--loss", "mine.py:endless")
+    told = done("barrier", *trained, *own[:4], *few)
+    assert "No verdict: the loss at λ=½ of aligned and naive is no finite number" in told.out
+    assert "Worse than" not in told.out
 
 
 def test_a_report_chooses_as_merge_does(trained, done, refused, own):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ from ...averages.combining import combined
 from ...averages.mixing import Soup, greedy
 from ...averages.parts import parts_of
 from ...checkpoints.tensors import LazyTensors, replaced
-from ...errors import NoSpecFits
+from ...errors import NoSpecFits, no_number
 from ...networks.evaluation import Scores
 from ...repair import reset
 from ...reports.accounts import describe_quantities
 from ...session.models import naming, open_beside
 from ...session.samples import Splits
 from ...session.session import Session
+from ...types import aside
 from ..verbs import endpoints, provenance, repairs, search
 from ..verbs.outputs import Output, write_as_planned
 from ..verbs.search import prove
@@ -76,6 +78,8 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         return scores
 
     soup = greedy(len(models), measure)
+    if not math.isfinite(soup.scores.loss):
+        raise no_number(f"the loss{aside(soup.scores.quantities[0].name)} of every model alone")
     best, test = soup.kept[0], splits["test"]
     better = [one.option for one in session.better or () if one.model is session.models[best]]
     check = endpoints.check_of([session.models[best]], test, session.asked.data, better=better)

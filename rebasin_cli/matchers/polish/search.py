@@ -7,6 +7,7 @@ most. What is taken must also let the loss fall on held-out samples, so nothing 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from torch import Tensor
 from ...datasets import Data
 from ...datasets.batches import head, size_of
 from ...datasets.held_out import held_out
-from ...errors import UsageError
+from ...errors import UsageError, no_number
 from ...learning.loop import a_pass
 from ...runtime.seeds import derive, generator
 from ...spec.notation import Word
@@ -90,6 +91,8 @@ def polish(
             idle = 0 if run.step(*turns[steps % len(turns)], batch) else idle + 1
             steps += 1
             progress(steps, run.held_loss)
+    if not math.isfinite(run.held_loss):
+        raise no_number("the held-out loss of the models' mean")
     found = tuple(map(permutation.compose, permutations, run.found))
     seconds = time.monotonic() - began
     return Polished(found, before, run.held_loss, steps, run.swapped, seconds, steps * run.work)

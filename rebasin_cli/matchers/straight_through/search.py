@@ -22,7 +22,7 @@ import torch
 from ...datasets import Data
 from ...datasets.batches import size_of, to_device
 from ...datasets.held_out import held_out
-from ...errors import UsageError
+from ...errors import UsageError, no_number
 from ...learning.loop import Learner, Passes, learn
 from ...runtime.seeds import derive, generator
 from ...symmetry import permutation
@@ -297,6 +297,8 @@ class Run(Learner):
         return State(tuple(map(Elements, self.best)), self.done, self.objective, notes, tensors)
 
     def result(self) -> MatchResult:
+        if self.objective == -math.inf and not self.literal:
+            raise no_number("the held-out loss of the models' mean")
         solves, looks = self.solves + self.followers.solves, tuple(self.history)
         before = -self.history[0]["held_out_loss"]  # of where it started
         best = tuple(map(Elements, self.best)) if self.turning is None else self.turning.best
