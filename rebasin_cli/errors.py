@@ -369,7 +369,7 @@ def no_number(figure: str) -> NetworkError:
     """That nothing can be chosen by a held-out figure, which is infinite or NaN of all that was tried."""
     return NetworkError(
         f"{figure} is no finite number, so that nothing can be chosen by it",
-        hint="Look at one model with rebasin eval; or choose yourself: --method wm --repair none, no --polish",
+        hint="Look at one model with rebasin eval; or choose yourself: --method wm --repair none",
     )
 
 

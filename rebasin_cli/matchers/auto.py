@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ..errors import UsageError, no_number
 from ..registry import PLAIN, option
 from . import MatchResult, Problem, wm
-from .accounts import DEFAULT, Chosen, Tried
+from .accounts import Chosen, Tried
 from .polish.length import Length
 from .portfolio import in_turn
 from .portfolio.candidates import candidates
@@ -86,9 +86,10 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
             trials.finish()
         trials.try_(candidate)
     trials.finish()
+    measured = [found for trial in trials.done for found, _ in trial.merges.values()]
+    if all(found.lost == math.inf for found in measured):
+        raise no_number(f"the held-out {measured[0].told} of every merge that was tried")
     best, how = trials.best
-    if (measured := best.merges[how][0]).lost == math.inf:
-        raise no_number(f"the held-out {measured.told} of every merge that was tried")
     repairs = bool(problem.repairs)
     metrics = problem.metric is not None or problem.choose != "loss"
     rows = tuple(row for trial in trials.done for row in trial.accounts(repairs=repairs, metrics=metrics))
@@ -101,7 +102,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         how if repairs and not own else None,
         best.distilled if how == LAST else None,
         problem.choose,
-        next((m.plain.quantities for t in trials.done for m, _ in t.merges.values()), DEFAULT),
+        measured[0].plain.quantities,
         trials.wider.forms if best.wider else None,
     )
     return replace(best.found, chosen=chosen)

@@ -106,7 +106,10 @@ class Table:
 
     def shown(self, on: On) -> Table:
         """With the columns of one format alone."""
-        keep = [place for place, column in enumerate(self.columns) if on in column.on]
+        return self.only([place for place, column in enumerate(self.columns) if on in column.on])
+
+    def only(self, keep: Sequence[int]) -> Table:
+        """With these columns alone, by their places."""
         rows = [replace(row, cells=[row.cells[k] for k in keep]) for row in self.rows]
         return replace(self, columns=[self.columns[k] for k in keep], rows=rows)
 

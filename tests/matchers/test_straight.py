@@ -807,15 +807,16 @@ def test_a_loss_that_is_no_number_ends_the_search_with_its_step():
         ste.match(problem(loss=lambda outputs, targets: outputs.sum() * torch.nan), ste.Options(epochs=1))
 
 
-def test_held_out_samples_without_a_finite_loss_leave_the_first_permutations():
+def test_nothing_is_chosen_where_no_held_out_loss_is_finite():
     seen = []
 
     def loss(outputs, targets):
         seen.append(torch.is_grad_enabled())
         return F.cross_entropy(outputs, targets) + (0 if seen[-1] else torch.inf)
 
-    found = ste.match(problem(loss=loss), ste.Options(epochs=1))
-    assert found.objective_after == -torch.inf and found.permutations[0].keys() == {"h0"}
+    with pytest.raises(NetworkError, match="no finite number"):
+        ste.match(problem(loss=loss), ste.Options(epochs=1))
+    assert {*seen} == {True, False}
 
 
 def test_no_accuracy_is_told_for_a_loss_of_ones_own():

@@ -107,6 +107,19 @@ def test_where_columns_are_many_their_headings_take_a_word_a_line_and_names_stay
     assert "   aligned + repair" in text and text.count("-0.1234") == 4
 
 
+def test_columns_that_leave_no_room_for_names_are_tables_below_each_other():
+    """Each with the names of the rows, which stay whole, as every figure does."""
+    columns = [Column("test, 95 %", Kind.TEXT), *(Column(f"metric {k}") for k in range(7))]
+    rows = [
+        Row([name, *[f"28.7{k}10–35.2{k}15" for k in range(7)]]) for name in ("naive", "aligned + repair")
+    ]
+    for headed in (True, False):
+        text = terminal.text(Document("d", [], [Table("title", columns, rows, headed=headed)]), width=80)
+        assert max(map(len, text.splitlines())) <= 80 and text.count("title") == (not headed)
+        assert text.count("aligned + repair") == text.count("test, 95 %") == 2
+        assert all(text.count(f"28.7{k}10–35.2{k}15") == 2 for k in range(7))
+
+
 def test_words_above_a_picture_end_within_it():
     panel = Panel("loss", "", "", [Line("naive", [0, 1], [0.0, 1.0])])
     for panels in (1, 3):

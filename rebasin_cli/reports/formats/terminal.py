@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from typing import NamedTuple
 
 from rich import box
 from rich.cells import cell_len
@@ -100,11 +101,11 @@ def show(document: Document, console: Console | None = None) -> None:
             console.print()
             if not block.headed and block.title:
                 put(_text(block.title + f", {block.remark}" * bool(block.remark), "bold"))
-            entries = any(column.kind is Kind.SENTENCE for column in block.columns)
-            put(
-                _entries(block) if entries else _table(block, width - 1),
-                left=int(entries or not block.headed),
-            )
+            if any(column.kind is Kind.SENTENCE for column in block.columns):
+                put(_entries(block))
+            else:
+                for part in _parts(block, width - 1):
+                    put(_table(part, width - 1), left=int(not block.headed))
             if block.note:
                 put(_text(block.note, "dim"))
 
@@ -130,18 +131,45 @@ def _text(said: Inline, style: str = "") -> Text:
     return Text(line(plain(said)), style=style)
 
 
+def _parts(table: Table, most: int) -> list[Table]:
+    """The table; or some of its columns each, where all of them leave no room for the names of rows."""
+    sizes, count = _sizes(table, most), len(table.columns)
+    if count < 3 or sizes.room >= min(LEAST, sizes.needed):
+        return [table]
+    halves = range(1, (count + 2) // 2), range((count + 2) // 2, count)
+    return [part for half in halves for part in _parts(table.only([0, *half]), most)]
+
+
+class _Sizes(NamedTuple):
+    """Of a table's columns: headings, what lies between them, the least of one; and of the names of its rows
+    the room, and what they need."""
+
+    heads: list[str]
+    parted: int
+    least: int
+    room: int
+    needed: int
+
+
+def _sizes(table: Table, most: int) -> _Sizes:
+    columns = list(zip(table.columns, zip(*(row.cells for row in table.rows), strict=True), strict=True))
+    marked = table.headed or any(row.tone is Tone.CHOSEN for row in table.rows)
+    whole = [_heading(column.name) for column, _ in columns]
+    narrow = [line(column.name).replace(" ", "\n") for column, _ in columns]  # a word a line
+    # Columns of tables below each other are alike; padding, and what parts columns.
+    for heads, parted, least in ((whole, 3, LONG * table.headed), (narrow, 1, 0)):
+        longest = _widths(heads, columns)
+        room = most - sum(max(size, least) + parted for size in longest[1:])
+        found = _Sizes(heads, parted, least, room, longest[0] + 3 * marked)
+        if room >= min(LEAST, found.needed):
+            break
+    return found
+
+
 def _table(table: Table, most: int) -> Grid:
     """A headed one is as wide as allowed. Names are cut, or broken where figures leave hardly any room."""
-    columns = list(zip(table.columns, zip(*(row.cells for row in table.rows), strict=True), strict=True))
-    heads = [_heading(column.name) for column, _ in columns]
+    heads, parted, least, room, needed = _sizes(table, most)
     marked = table.headed or any(row.tone is Tone.CHOSEN for row in table.rows)
-    least = LONG * table.headed  # so that the columns of tables below each other are alike
-    longest, parted = _widths(heads, columns), 3  # padding, and what parts columns
-    if most - sum(max(size, least) + parted for size in longest[1:]) < min(LEAST, longest[0] + 3 * marked):
-        heads = [line(column.name).replace(" ", "\n") for column, _ in columns]  # a word a line
-        longest, parted, least = _widths(heads, columns), 1, 0
-    room = most - sum(max(size, least) + parted for size in longest[1:])
-    needed = longest[0] + 3 * marked
     width = most if table.headed or needed > room else None
     grid = Grid(box=box.SIMPLE_HEAD, width=width, pad_edge=False, padding=(0, parted // 2), show_edge=False)
     heading = Text(f"{'   ' * marked}{line(table.columns[0].name)}")
@@ -149,7 +177,7 @@ def _table(table: Table, most: int) -> Grid:
         heading.append(f"\n   {line(table.remark)}", style="not bold dim")
     fits = room >= (needed if parted == 1 else min(LEAST, needed))
     grid.add_column(heading, no_wrap=fits, overflow="ellipsis" if fits else "fold", ratio=1)
-    for (column, _), head in zip(columns[1:], heads[1:], strict=True):
+    for column, head in zip(table.columns[1:], heads[1:], strict=True):
         right = column.kind is Kind.NUMBER
         grid.add_column(
             Text(head),
