@@ -37,7 +37,9 @@ def check_output(
     """
     path = Path(path)
     if path.is_dir() and not text:
-        raise UsageError(f"{path} is a folder, not a file", hint=f"Use {path / f'merged{SUFFIX}'}.")
+        raise UsageError(
+            f"{path} is a folder, not a file", hint=f"Name a file in it: {path / f'merged{SUFFIX}'}"
+        )
     files.check_output(path, inputs, weights=not text)
     if not text and path.suffix not in suffixes:
         bare, of_torch = _without_suffix(path)

@@ -15,6 +15,7 @@ from ..measure import audit
 from ..measure import gates as model_gates
 from ..measure.intervals import share_interval
 from ..measure.samples import digest
+from ..measure.thresholds import RIGHT
 from ..networks.evaluation import Scores
 from ..registry.options import PLAIN, READS, again, argument, option
 from ..registry.results import IN_JSON_ONLY, NAMED, UNSET, Result, Unset
@@ -180,7 +181,7 @@ def measured(
         if (flips := audit.flips(scores, ends)) is None:
             raise UsageError(
                 "--against: nothing tells which samples are right",
-                hint="Name a --metric that gives 0 or 1 for every sample, in a tensor (N,)",
+                hint=f"Name {RIGHT}",
             )
     without = UNSET if session.held_out is None else dict(session.held_out.account())
     return EvalResult(

@@ -92,6 +92,8 @@ class Subject:
         if self.quantities is not None and other.quantities is not None:
             both = (", ".join(map(_told, one)) for one in (self.quantities, other.quantities))
             named["what is measured"] = (next(both), next(both))
+            both = (", ".join(map(_better, one)) for one in (self.quantities, other.quantities))
+            named["what is better"] = (next(both), next(both))
         if self.digest is not None and other.digest is not None:
             named["the test samples themselves (SHA-256)"] = (self.digest, other.digest)
         apart = {what: both for what, both in named.items() if both[0] != both[1]}
@@ -202,6 +204,10 @@ def at_middle(row: Row, figure: str, split: str = "test") -> float:
         return found.get(figure, math.nan)
     first, last = curve.at(0.0), curve.at(1.0)
     return math.nan if first is None or last is None else found["loss"] - (first["loss"] + last["loss"]) / 2
+
+
+def _better(quantity: Quantity) -> str:
+    return f"{'larger' if quantity.larger_is_better else 'smaller'} {quantity.name}"
 
 
 def _told(quantity: Quantity) -> str:

@@ -19,6 +19,7 @@ from ..types import ACCURACY, CROSS_ENTROPY, Quantity
 from .baseline import Baseline, against, at_middle, shipped
 from .thresholds import (
     FLIPPED,
+    OF_FLIPS,
     PLAIN,
     SHIPPED,
     SPLITS,
@@ -55,7 +56,7 @@ def figures_of(loss: Quantity, metrics: Sequence[Quantity], *, against: bool = F
             "class accuracy", "the accuracy of the worst class", "", True, True, "class accuracy"
         )
     if against:
-        found[FLIPS] = found["forgotten"] = Figure(FLIPS, FLIPPED, share=True, key=FLIPS)
+        found[FLIPS] = found["forgotten"] = Figure(FLIPS, FLIPPED, **OF_FLIPS)
     return found
 
 
@@ -207,6 +208,8 @@ def of_figure(text: str, figure: Figure, measured: float, limit: float, where: s
     told = f"{where}: {figure.sentence} {found}, wanted {bound}"
     if beyond:
         told += "; it is no share, as its range 0–1 says"
+    elif math.isnan(measured) and figure.needs:
+        told += f"; {figure.needs}"
     elif not met and math.isfinite(measured):
         told += f": missed by {number(abs(measured - limit))}{unit}"
     return Gate(text, measured, limit, met, told, bound)

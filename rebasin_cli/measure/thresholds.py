@@ -33,7 +33,7 @@ class Figure:
 
     It is of the loss, or of the metric of this `key`: its `value`, its `drop` below the endpoints, or its
     barrier (`chord`, `midpoint`), the largest drop of a class (`class_drop`), or the
-    share of negative flips (`flips`). `larger` is better.
+    share of negative flips (`flips`). `larger` is better; `needs` is said where it was not measured.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Figure:
     key: str = "loss"
     what: str = "value"
     also: tuple[str, ...] = ()
+    needs: str = ""
 
 
 # How barriers may be named, after the name of their metric; of the loss that may be left out.
@@ -84,12 +85,14 @@ def figures_of(loss: Quantity, metrics: Sequence[Quantity]) -> dict[str, Figure]
         )
     if any(metric.is_share for metric in metrics):  # 0 or 1 of each sample, as far as can be said before
         found["negative_flips"] = Figure(
-            FLIPS, f"{FLIPPED} at λ=½", share=True, key=FLIPS, what="flips", also=("forgotten",)
+            FLIPS, f"{FLIPPED} at λ=½", what="flips", also=("forgotten",), **OF_FLIPS
         )
     return found
 
 
 FLIPPED = "the share of samples right in every endpoint and wrong"
+RIGHT = "a --metric that gives 0 or 1 for every sample, in a tensor (N,)"
+OF_FLIPS: dict[str, Any] = {"share": True, "key": FLIPS, "needs": f"it needs {RIGHT}"}
 
 
 class Language:

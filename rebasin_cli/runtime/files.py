@@ -170,7 +170,7 @@ def check_output(path: Path, inputs: Inputs = NOTHING, *, weights: bool = False)
             hint="Remove the link, or name the file that it leads to",
         )
     if os.path.isdir(path):
-        raise UsageError(f"{path} is a folder, not a file")
+        raise UsageError(f"{path} is a folder, not a file", hint="Name a file in it")
     if not os.path.lexists(path):
         return
     if not os.path.isfile(path):  # a rename would replace /dev/null itself

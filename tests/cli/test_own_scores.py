@@ -291,6 +291,20 @@ def test_a_baseline_of_another_loss_metric_or_unit_is_refused(trained, done, ref
     refused(2, *plain, "--baseline", "base.json", says="--loss: mine.py:regret there, None here")
 
 
+@pytest.mark.parametrize(
+    ("more", "metric"),
+    [("", "Worst"), ("misses.unit = 'samples'", "misses"), ("misses.larger_is_better = True", "misses")],
+)
+def test_a_baseline_of_another_metric_alone_is_refused(trained, done, refused, own, tmp_path, more, metric):
+    """By its name, its unit or which way is better, of the same loss."""
+    few = ("barrier", *trained, *own[:4], "--points", 3, "--method", "wm", "--repair", "none", "--metric")
+    done(*few, "mine.py:misses", "--json-file", "base.json")
+    (tmp_path / "mine.py").write_text(f"{MINE}\n\n{more}\n")
+    refused(
+        2, *few, f"mine.py:{metric}", "--baseline", "base.json", says=("misses there", "Write a new baseline")
+    )
+
+
 INSIDE = '''
 import types
 
@@ -570,6 +584,13 @@ def test_samples_that_both_models_had_right_and_the_merge_has_not(trained, done,
     mine = ("--metric", "mine.py:misses", "--json")
     by = done("eval", "merged.safetensors", "--data", "digits", *ends, *mine).json()["flips"]
     assert by["metric"] == "misses" and by["which"] == flips["which"]
+    needs = "a --metric that gives 0 or 1 for every sample"
+    few = ("--limit", 50, "--gate", "negative flips <= 100%", "--metric", "mine.py:Worst")
+    missed = run(*words, *few)
+    assert (
+        missed.code == 1
+        and f"was not measured or is not a number, wanted at most 1; it needs {needs}" in missed.err
+    )
     mine = ("--metric", "mine.py:Worst", "--loss", "mine.py:regret")
     refused(2, "eval", "merged.safetensors", "--data", "digits", *ends, *mine, says="which samples are right")
 

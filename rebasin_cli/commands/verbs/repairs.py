@@ -30,6 +30,8 @@ from ...spec.spec import FittedSpec
 from ...types import Tensors
 from . import provenance, search
 
+OR_CHOOSE = "Leave it out, or name one of them"
+
 
 @dataclass(frozen=True)
 class RepairPlan:
@@ -85,10 +87,10 @@ def decide(fitted: FittedSpec, repair: Repair, *, has_data: bool, has_network: b
     how, statistics = repair.repair, bool(fitted.statistics)
     meant = resolved(how, statistics=statistics, measurable=has_data)
     if repair.new_bias and how not in ("repair", "reshift"):
-        raise UsageError("--allow-new-bias is for --repair repair or reshift")
+        raise UsageError("--allow-new-bias is for --repair repair or reshift", hint=OR_CHOOSE)
     for flag, value in (("--ridge", repair.ridge), ("--repair-samples", repair.repair_samples)):
         if value is not None and how not in SAMPLES:
-            raise UsageError(f"{flag} is for --repair refit or distill")
+            raise UsageError(f"{flag} is for --repair refit or distill", hint=OR_CHOOSE)
     check_ridge(0 if repair.ridge is None else repair.ridge)
     if how == "none":
         return "none"
