@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +17,9 @@ from ..registry import user_code
 from ..runtime.seeds import seeded
 from .batches import SHOWN, Kept, Keyed, Same, checked, describe, drawn, head, part_of, size_of, steady
 
+log = logging.getLogger("rebasin")
 ENDLESS = 10_000_000  # samples, after which a loader that does not tell its length is taken to have no end
+MANY = 100_000  # of such a loader, after which it is said how many were read, and at twice as many again
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class LoaderData:
     keyed: Keyed = Keyed()
     how: str = ""  # it was called, where that was not loader(split), and read
     _count: list[int] = field(default_factory=list, repr=False, compare=False)
+    _said: list[int] = field(default_factory=lambda: [min(MANY, ENDLESS)], repr=False, compare=False)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         return self._within(self.batches)
@@ -51,11 +55,8 @@ class LoaderData:
         for inputs, targets in checked(batches, self.keyed):
             size = size_of(targets, inputs)
             seen += size
-            if left is None and seen > ENDLESS and not hasattr(self._source, "__len__"):
-                raise DataError(
-                    f"{self.name} ({self.split}) yields more than {ENDLESS:,} samples, with no end in sight",
-                    hint="Take the first ones with --limit N; a loader that has a length (len) is read whole",
-                )
+            if left is None and seen > self._said[-1] and not hasattr(self._source, "__len__"):
+                self._tell(seen)
             if passed:
                 over, passed = min(passed, size), max(passed - size, 0)
                 if not (size := size - over):
@@ -66,6 +67,18 @@ class LoaderData:
                 return
             left = None if left is None else left - size
             yield inputs, targets
+
+    def _tell(self, seen: int) -> None:
+        """How many samples were read of a loader without a length; raises DataError where it has no end."""
+        if seen > ENDLESS:
+            raise DataError(
+                f"{self.name} ({self.split}) yields more than {ENDLESS:,} samples, with no end in sight",
+                hint="Take the first ones with --limit N; a loader that has a length (len) is read whole",
+            )
+        log.info(
+            "%s (%s): %s samples read so far; --limit N takes the first", self.name, self.split, f"{seen:,}"
+        )
+        self._said.append(min(2 * seen, ENDLESS))
 
     @property
     def _source(self) -> Iterable[Any]:

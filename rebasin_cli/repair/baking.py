@@ -7,7 +7,6 @@ graph: after it only what moves or averages values may follow, since that commut
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +21,7 @@ from ..graph.program import placeholders
 from ..graph.tracing import measured
 from ..networks.evaluation import evaluate
 from ..runtime.text import many
-from .calibration import COLDEST, HOTTEST, fit_temperature
+from .calibration import best_temperature
 from .producers import Producers, Site, find
 
 
@@ -102,9 +101,8 @@ def bake(
     """
     networks.load(network.to(device), tensors)
     before = evaluate(network, held, output=output, device=device)
-    found = fit_temperature(network, held, output=output, device=device)
-    if not 1.01 * COLDEST < found < HOTTEST / 1.01:  # NaN neither
-        why = "logits are not finite" if math.isnan(found) else "no temperature is best on these samples"
+    found, why = best_temperature(network, held, output=output, device=device)
+    if why:
         return Baked(1.0, site.name, before.samples, (before.loss, before.loss), why=why)
     names = [name for name in (site.weight, site.bias) if name is not None]
     changed = {name: (tensors[name].double() / found).to(tensors[name].dtype) for name in names}

@@ -82,19 +82,34 @@ def calibrated_loss(logits: Tensor, targets: Tensor) -> float:
 class Scaled(Wrapper):
     """A network's logits divided by the temperature that fits held-out samples best.
 
-    Weights stay as they are. `details` tells the temperature. Guo et al. 2017, section 4.2, arXiv:1706.04599.
+    Weights stay as they are. `details` tells the temperature, which is 1 where none is best, and why.
+
+    Guo et al. 2017, section 4.2, arXiv:1706.04599.
     """
 
     def __init__(self, network: nn.Module, held: Iterable[Any], output: str | int | None, device: str):
         super().__init__()
         self.network, self.output = network, output
-        self.temperature = fit_temperature(network, held, output=output, device=device)
-        self.details = {"temperature": self.temperature}
+        self.temperature, why = best_temperature(network, held, output=output, device=device)
+        self.details = {"temperature": self.temperature} | ({"why": why} if why else {})
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         inputs = inputs_of(args, kwargs)
         divided: Tensor = in_parts(self.network, inputs, self.output) / self.temperature
         return divided
+
+
+def best_temperature(
+    network: nn.Module, held: Iterable[Any], *, output: str | int | None = None, device: str = "cpu"
+) -> tuple[float, str]:
+    """As `fit_temperature`, and ""; 1, and why, where none is best.
+
+    Of logits that are right on all samples, as of those that are known by heart, every smaller one is better.
+    """
+    found = fit_temperature(network, held, output=output, device=device)
+    if 1.01 * COLDEST < found < HOTTEST / 1.01:  # not NaN
+        return found, ""
+    return 1.0, "logits are not finite" if math.isnan(found) else "no temperature is best on these samples"
 
 
 def fit_temperature(

@@ -172,7 +172,8 @@ def figures(report: Report, row: Row, split: str) -> tuple[str, ...]:
 
 def remark(row: Row) -> str:
     """What one has to know of a row's figures, in a few words; "" for most rows."""
-    found = [f"T = {number(row.details['temperature'])}"] if "temperature" in row.details else []
+    why = f": {clean(row.details['why'])}" if "why" in row.details else ""
+    found = [f"T = {number(row.details['temperature'])}{why}"] if "temperature" in row.details else []
     if row.details.get("cost", 1) != 1:
         found.append(
             {2: "twice the cost"}.get(row.details["cost"], f"{clean(row.details['cost'])}× the cost")

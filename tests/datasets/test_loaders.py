@@ -121,11 +121,16 @@ def test_training_reads_a_loader_that_augments_by_a_generator_of_its_own_whateve
             assert sum(map(len, read)) == (data.limit or 20)
 
 
-def test_training_reads_no_loader_that_has_no_end(monkeypatch):
+def test_training_reads_no_loader_that_has_no_end(monkeypatch, caplog):
+    """Before, it is said how many were read: once, however often they are."""
     monkeypatch.setattr(loaders, "ENDLESS", 100)
+    monkeypatch.setattr(loaders, "MANY", 20)
+    caplog.set_level("INFO", "rebasin")
     endless = open_loader("mine", lambda split: Ordered(itertools.count), "train")
-    with pytest.raises(DataError, match="no end in sight"):
-        list(endless.shuffled(torch.Generator()))
+    for _ in range(2):
+        with pytest.raises(DataError, match="no end in sight"):
+            list(endless.shuffled(torch.Generator()))
+    assert [line.split(": ")[1].split()[0] for line in caplog.messages] == ["21", "43", "87"]
 
 
 def test_batches_that_a_loader_writes_into_the_same_memory_are_kept_apart():

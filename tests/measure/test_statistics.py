@@ -78,6 +78,8 @@ def test_a_temperature_changes_the_loss_and_no_decision():
     scaled = Scaled(network, [(x, targets)], "logits", "cpu")
     plain = evaluate(network, [(x, targets)], output="logits")
     cooled = evaluate(scaled, [(x, targets)])
+    right = Scaled(network, [(x, x.argmax(1))], "logits", "cpu")  # the colder, the better
+    assert right.details == {"temperature": 1.0, "why": "no temperature is best on these samples"}
     assert scaled.temperature > 2 and cooled.loss < plain.loss and cooled.accuracy == plain.accuracy
 
 
