@@ -11,6 +11,7 @@ class of a tensor.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Set
 from typing import Any
 
@@ -71,15 +72,18 @@ def record(
         if any(held.get(name) is not it for name, it in state.items()):
             recorder.fail("it assigns a parameter or a buffer")
 
+    # One operation of its own in place of an LSTM's is nobody's.
+    plain = torch.backends.mkldnn.flags(enabled=False) if numbers else contextlib.nullcontext()
     hook = module.register_forward_hook(check_state)
     try:
-        with Assigned(recorder), torch._C._AutoDispatchBelowAutograd(), recorder:
+        with plain, Assigned(recorder), torch._C._AutoDispatchBelowAutograd(), recorder:
             returned = torch.func.functional_call(module, state, arguments, keywords)
     finally:
         hook.remove()
         recorder.done = True
     if recorder.failed:  # and the network went on
         raise Unfollowed(recorder.failed)
+    constants = recorder.constants.values()
     results = [leaf.tensor for leaf in leaves_of(returned) if leaf.tensor is not None]
     if not all(isinstance(it, Seen) for it in results):
         raise Unfollowed("it returns a tensor that it did not compute")
@@ -91,12 +95,14 @@ def record(
             *(InputSpec(InputKind.PARAMETER, _argument(own[name]), name) for name in parameters),
             *(InputSpec(InputKind.BUFFER, _argument(own[name]), name, name in saved) for name in buffers),
             *(InputSpec(InputKind.USER_INPUT, _argument(it), None) for it in inputs),
+            *(InputSpec(InputKind.CONSTANT_TENSOR, _argument(it), it.node.name) for it in constants),
         ),
         outputs=(
             *(OutputSpec(OutputKind.USER_OUTPUT, _argument(it), None) for it in results),
             *(OutputSpec(OutputKind.TOKEN, TensorArgument(node.name), None) for node in recorder.decided),
         ),
-        constants={name: buffer for name, buffer in buffers.items() if name not in saved},
+        constants={name: buffer for name, buffer in buffers.items() if name not in saved}
+        | {it.node.name: it.value for it in constants},
         buffers=buffers,
         returned=returned,
         examples=(args, dict(kwargs)),

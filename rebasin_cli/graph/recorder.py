@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import sys
@@ -69,7 +70,7 @@ class Seen(torch.Tensor):
     ) -> Any:
         for seen in pytree.tree_leaves((args, kwargs)):
             if isinstance(seen, Seen) and not seen.recorder.done:  # in another thread, or behind modes
-                seen.recorder.fail(f"{func} where it is not seen")
+                seen.recorder.fail(f"{func._opname} runs in another thread, where it is not seen")
             if isinstance(seen, Seen) and not seen.exact:
                 raise Unfollowed(f"{func} of what a network kept while it was traced")
         plain = pytree.tree_map_only(Seen, lambda seen: seen.value, (args, kwargs or {}))
@@ -98,7 +99,8 @@ class Recorder(Uncompiled):
         self.numbers, self.whole = numbers, whole
         self.decided: list[fx.Node] = []
         self.general = True  # whether no values decided
-        self.given: set[int] = set()  # memory of parameters, buffers and inputs
+        self.given: set[int] = set()  # memory of parameters, buffers, inputs and constants
+        self.constants: dict[int, Seen] = {}  # what is none of the network's own, by its id
         self.sharing: dict[int, list[weakref.ref[Seen]]] = {}  # by the memory
         self.failed, self.done = "", False
         self.outside = sys._getframe(1)  # who asks for the graph, and is no part of the network
@@ -118,6 +120,21 @@ class Recorder(Uncompiled):
         seen: Seen = Seen(value, node, self, exact)
         self.sharing.setdefault(_memory(value), []).append(weakref.ref(seen))
         return seen
+
+    def _constant(self, value: Any) -> Any:
+        """A tensor that the network makes of plain numbers, or keeps beside its state, as a placeholder.
+
+        Numbers that it looked at before may be in it: they decide, and have to stay.
+        """
+        if not self.numbers or type(value) not in PLAIN or value.device != self.device:
+            return value
+        if id(value) not in self.constants:
+            last = [node for node in self.graph.nodes if node.op == "placeholder"][-1:]
+            with self.graph.inserting_after(*last) if last else contextlib.nullcontext():
+                node = self.graph.placeholder(f"constant_{len(self.constants)}")
+            self.given.add(_memory(value))
+            self.constants[id(value)] = self._seen(value, node)  # which keeps it, and so its id
+        return self.constants[id(value)]
 
     def looked_at(self, seen: Seen) -> bool:
         """Whether the network may have all its numbers, which then decide."""
@@ -143,7 +160,9 @@ class Recorder(Uncompiled):
 
     def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func.namespace != "aten":
-            raise Unfollowed(str(func))
+            raise Unfollowed(f"{func} is no operation of PyTorch itself")
+        if func._opname == "detach_":  # of what `torch.tensor` makes; below autograd it does nothing
+            return args[0]
         if func._schema.is_mutable:
             return self._written(func, args, kwargs)
         whole = func in self.kept or func._opname in LENGTHS  # PyTorch reads the lengths where nobody sees it
@@ -156,13 +175,16 @@ class Recorder(Uncompiled):
 
     def _recorded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The operation as a node, and what it gives."""
+        args, kwargs = pytree.tree_map(self._constant, (args, kwargs))
+        if func._opname == "lift_fresh":
+            return args[0]
         chance = func._opname.startswith(DENIED) or LEFT & set(func.tags)
         certain = not chance or _certain(func, args, kwargs)
         if not certain and self.numbers and _known(func, args):
             certain, self.general = True, False
             self.decided += _counted(func, args)
         if not certain or _changes_statistics(func, args, kwargs):
-            raise Unfollowed(f"{func} gives what values, chance or the processor decide")
+            raise Unfollowed(f"what {func._opname} gives is decided by values or by chance")
         sampled = not self.whole and operation_of(func, func._opname).layer
         exact, own = not sampled and _exact(args, kwargs), pytree.tree_map(self._value, (args, kwargs))
         found = _run(func, *own) if sampled else func(*own[0], **own[1])
@@ -177,7 +199,7 @@ class Recorder(Uncompiled):
             self.decided.append(node)
             return found
         if not isinstance(found, (tuple, list)) or not all(isinstance(it, torch.Tensor) for it in found):
-            raise Unfollowed(f"{func} gives {found}")
+            raise Unfollowed(f"{func._opname} gives {type(found).__name__}")
         node.meta["val"] = type(found)(map(_without_numbers, found))
         parts = [self.graph.call_function(operator.getitem, (node, k)) for k in range(len(found))]
         known = [exact or (func._opname in LENGTHS and k > 0) for k in range(len(found))]
@@ -187,7 +209,7 @@ class Recorder(Uncompiled):
         if isinstance(value, torch.device) and value != self.device:
             raise Unfollowed(f"{value} beside {self.device}")
         if isinstance(value, torch.Tensor) and not (isinstance(value, Seen) and value.recorder is self):
-            raise Unfollowed("a tensor that no parameter, buffer or input is")
+            raise Unfollowed("it uses a tensor that is no parameter, buffer or input")
         return value.value if isinstance(value, Seen) else value
 
     def _written(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -201,14 +223,16 @@ class Recorder(Uncompiled):
             or instead is None
             or not isinstance(own, Seen)
         ):
-            raise Unfollowed(f"{func} writes")
+            raise Unfollowed(f"{func._opname} writes into a tensor")
         memory = _memory(own.value)
         if memory in self.given or any(it() is not None and it() is not own for it in self.sharing[memory]):
-            raise Unfollowed(f"{func} writes into what others read")
+            raise Unfollowed(
+                f"{func._opname} writes into what others read: a part of a tensor, or one with a second name"
+            )
         with self:
             found = instead(*args, **kwargs)
         if not isinstance(found, Seen) or _memory(found.value) == memory or _kind(found) != _kind(own):
-            raise Unfollowed(f"{func} changes what it writes into")
+            raise Unfollowed(f"{func._opname} changes what it writes into")
         own.value, own.node, own.exact = found.value, found.node, found.exact
         self.sharing.setdefault(_memory(own.value), []).append(weakref.ref(own))
         return own
@@ -327,5 +351,7 @@ class Assigned(TorchFunctionMode):
             with _disable_current_modes():
                 return func(own.value.detach().clone(), *args[1:], **(kwargs or {}))
         if isinstance(own, Seen) and (name in LEAVING or name == "__set__" or (learns and made)):
-            self.recorder.fail(f"{func} is dispatched nowhere")
+            self.recorder.fail(
+                f"{name} takes a tensor out of PyTorch, or puts one in: it is dispatched nowhere"
+            )
         return func(*args, **(kwargs or {}))

@@ -235,7 +235,8 @@ NEXT_STEPS = {  # a part of the tracer's message, in small letters → what to d
     "numpy": "What is computed outside of torch cannot be followed; use torch's operations, or write a spec "
     "(docs/specs.md)",
     "fxgraphmodule": "Give the module that was traced, not its trace",
-    "data-dependent": "Control flow that depends on values cannot be followed; write a spec (docs/specs.md)",
+    "data-dependent": "Write a spec (docs/specs.md), or run a network whose forward does this without values "
+    "that decide, if there is one",
 }
 
 
@@ -248,7 +249,8 @@ def _reasons(cause: BaseException, before: BaseException) -> list[str]:
     lines = [line.strip() for line in message_of(cause).splitlines() if line.strip()]
     told = f"{type(cause).__name__}: {lines[0] if lines else 'no message'}"
     if "data-dependent" in told:
-        told = f"values decide what runs, and it cannot be followed on one input: {message_of(before)}"
+        told = f"values decide what runs, and it cannot be followed on these inputs: {message_of(before)}"
+        cause = before if place_of(before) else cause
     shown = re.search(r'File "([^"]+)", line (\d+), in forward', message_of(cause))
     where = f"{shown[1]}:{shown[2]}" if shown else place_of(cause)
     return [told, *([f"in {where}"] if where else [])]

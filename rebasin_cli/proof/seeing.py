@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from ..errors import NetworkError
+from ..registry import user_code
 from .comparing import own_sizes
 from .drawing import tensors_of
 from .runs import Runs
@@ -64,7 +65,7 @@ def outputs_and_effects(
             effects[name] = effects.get(beside, 0.0)
             unread |= {name} if beside in unread else set()
         return [tensor.detach() for tensor in outputs], effects, frozenset(unread)
-    except (NetworkError, RuntimeError, NotImplementedError):  # no gradient goes through it
+    except NetworkError:  # no gradient goes through it
         with torch.no_grad():
             return runs.outputs(batch, scale=True), nothing, frozenset()
     finally:
@@ -81,7 +82,8 @@ def _effects(outputs: Sequence[torch.Tensor], tensors: dict[str, torch.Tensor]) 
             weights = torch.randn(tensor.shape, generator=rng, dtype=tensor.dtype)
             finite = torch.where(tensor.isfinite(), tensor, 0.0)  # of masked logits
             told.append((finite * weights / size).sum())
-    gradients = torch.autograd.grad(torch.stack(told).sum(), list(tensors.values()), allow_unused=True)
+    with user_code("no gradient goes through it"):
+        gradients = torch.autograd.grad(torch.stack(told).sum(), list(tensors.values()), allow_unused=True)
     with torch.no_grad():
         return {
             name: None if gradient is None else _size(tensor, gradient)

@@ -196,7 +196,7 @@ def in_another_thread(s, x):
         (lambda s, x: s.a(x).nonzero(), "nonzero"),
         (lambda s, x: s.a(x) + torch.rand(2), "rand"),
         (lambda s, x: F.dropout(s.a(x), training=True), "chance"),
-        (lambda s, x: s.a(x) * TABLE, "no parameter, buffer or input"),
+        (lambda s, x: s.a(x) * TABLE, "is no parameter, buffer or input"),
         (viewed, "writes into what others read"),
         (lambda s, x: s.a(x).bfloat16().add_(x[:, :2]), "changes what it writes into"),  # it would be float32
         (lambda s, x: torch.ops.prims.sin(s.a(x)), "prims.sin"),
@@ -205,7 +205,7 @@ def in_another_thread(s, x):
         (lambda s, x: s.a(x) * (2 if s.a(x).data_ptr() else 3), "dispatched nowhere"),
         (lambda s, x: s.a(x) * (2 if s.a(x).requires_grad else 3), "dispatched nowhere"),
         (lambda s, x: F.instance_norm(s.a(x)[None], s.four, s.four), "instance_norm"),
-        (swallowed, "no parameter, buffer or input"),
+        (swallowed, "is no parameter, buffer or input"),
         (in_another_thread, "where it is not seen"),
         (lambda s, x: s.a(x.add_(1)), "writes into what others read"),
         (lambda s, x: F.batch_norm(s.a(x), s.mean, s.mean, training=True), "batch_norm"),
@@ -270,7 +270,7 @@ def test_what_a_network_keeps_elsewhere_while_it_is_traced_does_not_break_it():
     network = Net(table, a=nn.Linear(3, 2))
     recorded(network, ROWS)
     assert torch.equal(network(ROWS), network.a(ROWS) * torch.tensor([0.0, 1.0]))
-    with pytest.raises(Unfollowed, match="no parameter, buffer or input"):
+    with pytest.raises(Unfollowed, match="is no parameter, buffer or input"):
         recorded(network, ROWS)  # a table of another graph
 
     def last(s, x):

@@ -552,7 +552,12 @@ FLOWS = {  # → digits of what moves
     "rows of a mask": (lambda s, x: s.h(s.l(x)[x[:, 0] > -1]), 6),
     "a list": (lambda s, x: s.h(s.l(x) * sum(s.l(x).sum(1).tolist())), 6),
     "while": (lambda s, x: s.h(halved(s.l(x))), 6),
+    "a number made beside it": (lambda s, x: s.h(s.l(x) * torch.tensor(2.0 if x.sum() > 0 else 3.0)), 6),
+    "a table made beside it": (lambda s, x: s.h(s.l(x) + torch.tensor(SIX) * (2 if x.sum() > 0 else 3)), 0),
+    "a table of what was looked at": (lambda s, x: s.h(s.l(x) * torch.tensor(s.l(x)[0].tolist())), 0),
+    "what is in it": (lambda s, x: s.h(s.l(x) * (2 if 7 in x else 3)), 6),
 }
+SIX = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 
 
 def halved(x):
@@ -567,6 +572,16 @@ def test_values_may_decide_what_runs_and_what_is_looked_at_stays(flow):
     forward, units = FLOWS[flow]
     found = infer(Net(forward, l=nn.Linear(3, 6), h=nn.Linear(6, 2)), ROWS)
     assert sum(found.fitted.words.values()) == units and (found.proof is not None) == bool(units)
+
+
+def test_recurrent_layers_move_beside_values_that_decide():
+    torch.manual_seed(0)
+    network = Net(
+        lambda s, x: s.h(s.r(s.l(x))[0] * (2 if x.sum() > 0 else 3)),
+        l=nn.Linear(3, 6), r=nn.LSTM(6, 5), h=nn.Linear(5, 2),
+    ).requires_grad_(False)  # fmt: skip
+    found = infer(network, ROWS)
+    assert sorted(found.fitted.words.values()) == [5, 6] and found.proof.largest_difference < 1e-9
 
 
 ENDS = {

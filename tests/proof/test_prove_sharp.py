@@ -164,8 +164,21 @@ def test_a_tensor_whose_effect_shows_in_no_trial_is_not_tested():
         assert caught.value.words == (("h",) if word == "h" else ())
 
 
-def test_steps_without_a_gradient_are_looked_at_tensor_by_tensor():
-    network = Two(lambda x: torch.sign(x - 1) + 0.0)
+class Unlearnt(torch.autograd.Function):
+    """As reversible layers, which know no gradient in evaluation mode."""
+
+    @staticmethod
+    def forward(_, x):
+        return x.relu()
+
+    @staticmethod
+    def backward(_, slopes):
+        raise AssertionError("to train it, put it into training mode")
+
+
+@pytest.mark.parametrize("between", [lambda x: torch.sign(x - 1) + 0.0, Unlearnt.apply])
+def test_steps_without_a_gradient_are_looked_at_tensor_by_tensor(between):
+    network = Two(between)
     inputs = torch.randn(64, 3)
     assert prove(network, spec_for(network, HIDDEN), inputs).without_effect == ()
     with pytest.raises(NotProven):
