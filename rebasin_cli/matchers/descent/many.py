@@ -9,17 +9,20 @@ Rounds as in Ainsworth et al. 2022, Algorithm 3; with rotations generalised Proc
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import cached_property, reduce
 
 import torch
 
+from ...checkpoints.tensors import plan_of
 from ...runtime.seeds import derive, generator
 from ...spec.atoms import atoms
 from ...spec.spec import FittedSpec
 from ...symmetry import elements as acts
+from ...symmetry.assignment import Solution
 from ...symmetry.elements import Elements
 from ...types import Tensors
 from .. import Problem
@@ -27,6 +30,8 @@ from .baked import constant, counted_alike, paired, same
 from .blocks import wide
 from .descent import ENOUGH, Descent
 from .line import limit_of
+
+KEPT = 1 << 26  # bytes of models that are kept as they stand
 
 
 class Many:
@@ -49,6 +54,9 @@ class Many:
         self.shares = {name: self._share(name) for name in self.evidence}
         self.current = [acts.identity(self.fitted) for _ in self.models]
         self.solves = 0
+        self._resting: set[tuple[int, bytes]] = set()  # models that stay, where all stand as they then stood
+        self._solutions: dict[int, dict[str, Solution]] = {}  # of each model's last assignments
+        self._stood: dict[int, tuple[Elements, Tensors]] = {}
 
     def _share(self, name: str) -> float:
         if not counted_alike(self.fitted):
@@ -57,8 +65,31 @@ class Many:
         return len(squares) / sum(squares) if sum(squares) > 0 else 0.0
 
     def standing(self, k: int) -> Tensors:
-        """The `k`-th model with its element applied: shapes and dtypes as it has them."""
-        return acts.acted(self.models[k], self.fitted, self.current[k])
+        """The `k`-th model with its element applied: shapes and dtypes as it has them.
+
+        Small models are kept as they stand, since all others' means are made of them.
+        """
+        element, standing = self._stood.get(k, (None, None))
+        if standing is None or element is not self.current[k]:
+            standing = acts.acted(self.models[k], self.fitted, self.current[k])
+            if self._is_small:
+                standing = {name: standing[name] for name in self.fitted.tensors}
+                self._stood[k] = self.current[k], standing
+        return standing
+
+    @cached_property
+    def _is_small(self) -> bool:
+        plans = (plan_of(model) for model in self.models)
+        sizes = (math.prod(plan[n][1]) * plan[n][0].itemsize for plan in plans for n in self.fitted.tensors)
+        return sum(sizes) <= KEPT
+
+    def _rest(self, k: int) -> tuple[int, bytes]:
+        """The `k`-th model, and a digest of how all of them stand."""
+        digest = hashlib.blake2b(digest_size=16)
+        for element in self.current:
+            for _, tensor in sorted(acts.tensors_of(element).items()):
+                digest.update(tensor.numpy().tobytes())
+        return k, digest.digest()
 
     def mean(self, some: Sequence[int]) -> dict[str, torch.Tensor]:
         """Of these models as they stand, in memory, in float32 or wider, never rounded to a half.
@@ -115,12 +146,18 @@ class Many:
         )
 
     def _match(self, k: int, others: Sequence[int], start: Elements | None, name: str) -> bool:
-        """Match a model to the mean of others, from where it stands, or from what cannot move."""
+        """Match a model to the mean of others, from where it stands, or from what cannot move.
+
+        One that was left where it is, with all others as they are now, would stay again, in whatever order.
+        """
+        if start is not None and self._rest(k) in self._resting:
+            return False
         seed = derive(self.problem.seed, f"{self.orders} {name}")
         shares = self.shares if counted_alike(self.fitted) else None
         pair = paired(self.mean(others), self.models[k], self.fitted, shares, device=self.problem.device)
         with pair.computing():
             descent = Descent(pair, self.tolerance, self.memory)
+            descent.assignments.solutions |= self._solutions.get(k, {})
             current = descent.stand(start or acts.identity(self.fitted))
             if start is None:
                 current = descent.outward(descent.words, current)
@@ -128,10 +165,13 @@ class Many:
             found = pair.element(current)
             little = ENOUGH * descent.limit if descent.turning else 0.0
         self.solves += descent.solves
-        if start is not None and (same(found, start) or gained <= little):
-            return False
-        self.current[k] = found
-        return True
+        self._solutions[k] = descent.assignments.solutions
+        stays = start is not None and (same(found, start) or gained <= little)
+        if not stays:
+            self.current[k] = found
+        if start is not None and not descent.turning:
+            self._resting.add(self._rest(k))
+        return not stays
 
 
 def evidence_of(fitted: FittedSpec) -> list[str]:

@@ -102,8 +102,14 @@ class Values(Blocks):
 
     def _norms(self, atom: Atom) -> tuple[float, float]:
         if atom not in self._atom_norms:
-            a, b = self._views(atom)
-            self._atom_norms[atom] = self._norm(a), self._norm(b)
+            small = [other for other in self.mine if math.prod(self.shapes[other]) <= FEW]
+            if atom in small and self.on_cpu:  # all of them in one call
+                views = [self._wide(view) for other in small for view in self._views(other)]
+                norms = torch.stack(torch._foreach_norm(views, dtype=torch.float64)).tolist()
+                self._atom_norms |= zip(small, zip(norms[::2], norms[1::2], strict=True), strict=True)
+            else:
+                a, b = self._views(atom)
+                self._atom_norms[atom] = self._norm(a), self._norm(b)
         return self._atom_norms[atom]
 
     def _norm(self, view: torch.Tensor) -> float:
@@ -153,13 +159,23 @@ class Values(Blocks):
         return self._inner(self.atoms, _moving(permutations))
 
     def _inner(self, chosen: Iterable[Atom], permutations: Permutations) -> float:
-        parts = [self._inner_atom(atom, permutations) for atom in chosen if atom in self.mine]
+        parts, small = [], []
+        for atom in (atom for atom in chosen if atom in self.mine):
+            a, b = self._views(atom)
+            if a.numel() <= FEW:
+                b = self._wide(b)
+                for d, word in enumerate(atom.words):
+                    if word is not None and word in permutations:
+                        b = b.index_select(d, permutations[word].to(b.device))
+                small.append((self._wide(a) * b).flatten())
+            else:
+                parts.append(self._inner_atom(atom, permutations))
+        if small:  # one sum for all of them
+            parts.append(torch.cat(small).sum(dtype=torch.float64).item())
         return self.ranks.sum_float(total(parts))
 
     def _inner_atom(self, atom: Atom, permutations: Permutations) -> float:
         a, b = self._views(atom)
-        if a.numel() <= FEW:
-            return self._dot(self._wide(a), self._wide(self._others(b, atom, (), permutations)))
         result = 0.0
         for start, length in self._steps(a, 0):
             part = self._placed(atom, permutations, start, length)
