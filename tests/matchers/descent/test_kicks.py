@@ -52,6 +52,19 @@ def test_a_turn_kicks_one_model_after_the_other_and_every_third_turn_all():
     assert moved == [[0], [1], [2], *([[0, 1, 2]] * 3), [0], [1], [2]]
 
 
+def test_a_model_is_matched_again_only_after_another_one_moved():
+    problem = Problem(SPEC, models(4))
+    many = merge_many.starts(problem, merge_many.Options())[0].many
+    number = 0
+    while many.round(number):
+        number += 1
+    solves = many.solves
+    assert not many.round(number + 1) and many.solves == solves
+    many.current = [*many.current[:3], drawn(SPEC, 5)]
+    many.round(number + 2)
+    assert many.solves > solves
+
+
 def test_models_that_nearly_match_are_not_kicked():
     (one,) = models(1)
     problem = Problem(SPEC, tuple(acts.acted(one, SPEC, drawn(SPEC, seed)) for seed in range(3)))
