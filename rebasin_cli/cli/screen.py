@@ -255,6 +255,17 @@ def _searched(match: Mapping[str, Any]) -> str:
     return f"{text}; no {what} exceeds {match['upper_bound']:.6g} ({match['gap']:.2%} more)"
 
 
+def _curve(curve: Mapping[str, Any] | str) -> str:
+    if isinstance(curve, str):  # its file
+        return curve
+    rounds = [
+        f"round {number}: loss {its['loss']:.6g}, {many(its['moved'], 'unit')} moved"
+        for number, its in enumerate(curve.get("rounds", ()), start=2)
+    ]
+    told = _line("", {key: value for key, value in curve.items() if key != "rounds"}) or ""
+    return "; ".join([told, *rounds])
+
+
 # Facts with a way of their own to be told, by their names, whichever command's they are.
 TOLD: dict[str, Callable[[Any], str | None]] = {
     "scores": lambda all: "; ".join(f"{s['data']} {s['split']}, {_scored(s)}" for s in all) or None,
@@ -262,6 +273,7 @@ TOLD: dict[str, Callable[[Any], str | None]] = {
     "times": lambda times: ", ".join(f"{word} {_duration(seconds)}" for word, seconds in times.items()),
     "proof": _proof,
     "match": _match,
+    "curve": _curve,
     "tries": lambda all: ", ".join(f"{t['model']} {t['loss']:.4f}{' kept' * t['kept']}" for t in all),
     "budget_multiplications": _work,
     "budget_seconds": _duration,

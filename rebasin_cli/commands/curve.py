@@ -186,6 +186,8 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
     if trained.losses:
         told |= {"loss": trained.losses[-1]}
     done = search.summary(session, found, proof, written=[str(output.path)])
+    if found is None:  # before it was interrupted
+        done["match"] = {"method": session.method}
     return CurveResult(**done, curve=told)
 
 
@@ -216,7 +218,8 @@ def _in_rounds(
         except NetworkError:  # no bound is known: as long as the loss falls
             return 0.0
 
-    still = replace(problem, start=None, progress=None)  # what is kept stays the end of the first round
+    show = shown(session.listener.step, what="training, later rounds")
+    still = replace(problem, start=None, progress=show)  # what is kept stays the end of the first round
     found = alternate(still, element, trained, how, session.options, rounds=rounds - 1, least=least)
     told = {"rounds": [dataclasses.asdict(each) for each in found.rounds], "converged": found.converged}
     return found.element, found.trained, told

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from ..matchers import merge_many
 from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
 from .engine.claims import BELOW, Claim, Line, Outcome, Panel, Table, bootstrap, exact
@@ -33,7 +32,7 @@ def run(bench: Bench) -> Outcome:
         steps = training.steps_of(p.epochs, chosen.shape[1], p.batch)
         how = {"batch": p.batch, "rate": p.rate, "chosen": chosen}
         ends = training.trained(start, *train, steps=steps, generator=generator, **how)[steps]
-        merged = stacks.mean(matching.together(ends, merge_many.match, seed=bench.seed))
+        merged = stacks.mean(matching.together(ends, matching.by("merge-many"), seed=bench.seed))
         every = stacks.joined([ends, merged, stacks.mean(ends)])
         found = {}
         for split, (inputs, targets) in splits.items():

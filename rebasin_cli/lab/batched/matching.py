@@ -32,8 +32,14 @@ tensors:
 
 
 def by(method: str, passes: int = 1) -> Match:
-    """A method by its name; those that train (ste, ste-mm) take so many passes over the data."""
+    """A method by its name; those that train (ste, ste-mm) take so many passes over the data.
+
+    Those for many models that compare weights search as papers do, without kicks, whose time grows with
+    the models.
+    """
     module = registry.get(method)
+    if method in ("merge-many", "universe"):
+        return functools.partial(module.match, options=module.Options(effort="fast"))
     if not method.startswith("ste"):
         match: Match = module.match
         return match
