@@ -190,3 +190,13 @@ def test_elements_of_one_layer_for_all_three_compose_and_invert():
         assert not torch.allclose(once[name], before[name])
         assert torch.allclose(twice[name], once[name], atol=1e-12)
         assert torch.allclose(back[name], before[name], atol=1e-12)
+
+
+def test_a_map_within_heads_turns_every_one_of_three_copies_alike():
+    """`(3 heads d*)`: heads are the second of three factors, in front of units that turn."""
+    spec = "schema: 1\ntensors: {{w: '{} .'}}\ngroups: {{d: O}}\nsizes: {{heads: 2}}\n"
+    whole = fit(parse(spec.format("(3 heads d*)"), name="three"), {"w": (18, 5)})
+    one = fit(parse(spec.format("(heads d*)"), name="one"), {"w": (6, 5)})
+    element, w = acts.random(whole, rng(1)), torch.randn(18, 5, generator=rng(2), dtype=torch.float64)
+    thirds = [acts.acted({"w": part}, one, element)["w"] for part in w.split(6)]
+    assert torch.allclose(acts.acted({"w": w}, whole, element)["w"], torch.cat(thirds), atol=1e-12)

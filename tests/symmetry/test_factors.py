@@ -70,3 +70,17 @@ def test_what_would_be_a_bias_of_the_adapter_is_refused_where_any_of_it_is_there
     value = Folds(values=(ValueBias(Part("shift", 1, 2), Reader("up", None), 2, 1),))
     with pytest.raises(SpecError):
         turned_factors(factors, pairs, base, spec, still, value, {})
+
+
+def test_values_lie_in_a_vector_in_blocks_of_one_entry_or_more():
+    shapes = {"bias": (4,), "matrix": (4, 4), "up": (3, 2), "added": (3,)}
+
+    def problems(tensor, start=0, length=2, size=1, times=1):
+        part = Part(tensor, start, length)
+        return Folds(values=(ValueBias(part, Reader("up", "added"), size, times),)).problems(shapes)
+
+    assert not problems("bias") and not problems("bias", start=2, size=2)
+    assert problems("bias", size=0) == problems("bias", times=0) == ["bias  has blocks of no size"]
+    assert problems("bias", size=4) == ["bias  2 entries are no blocks of 4"]
+    for wrong in (problems("matrix"), problems("bias", start=3), problems("bias", length=0)):
+        assert len(wrong) == 1 and " entries from " in wrong[0]

@@ -34,8 +34,8 @@ tensors:
 def by(method: str, passes: int = 1) -> Match:
     """A method by its name; those that train (ste, ste-mm) take so many passes over the data.
 
-    Those for many models that compare weights search as papers do, without kicks, whose time grows with
-    the models.
+    Those for many models that compare weights kick nothing, as in the papers: of 32 models of width
+    64 they take seconds, kicks of them had not ended after minutes.
     """
     module = registry.get(method)
     if method in ("merge-many", "universe"):
