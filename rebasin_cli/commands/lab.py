@@ -189,7 +189,8 @@ A verdict is about what was run. At the small scale that is narrow networks on t
 `digits`: a claim on trained networks that is refuted there may hold at the paper's own scale, which is
 `--scale full`. What is computed of formulas does not depend on that. Pages in folders below this one are of
 other runs, made with `--out`: `mnist/` at the paper's data as far as two cores go, `full/` at the full scale.
-What keeps the rest from it are hours, [reckoned from measured parts](../../benchmarks/results.md#hours-of-the-lab).
+What keeps the rest from it are hours,
+[reckoned from measured parts](../../benchmarks/results.md#hours-of-the-lab).
 """
 
 
