@@ -285,7 +285,7 @@ MERGE = [
         f"merge {ABC} --method merge-many --json",
         f"merge {ABC} --method merge-many --seed 5 --max-sweeps 2 --repair none -v",
         f"merge {ABC} --method universe --json",
-        f"merge {ABC} --method am --at pre --json",
+        f"merge {ABC} --method am --cost inner --json",
         f"merge {ABC} --method dual --mix 0.9 --repair none",
         f"merge {ABC} {STE} --limit 500 --log ste.log --json",
         f"merge {ABC} {STEMM} --limit 500 --log mm.log --json",
