@@ -5,16 +5,15 @@
         [--controls naive "random permutation"]
         [--repairs none repair refit …]  [--budgets 1T 60s …]
         [--images 100 300 3000 10000]  [--ridges 1e-4 1e-3 0.1]      of --by after the --of method
-        [--table | --rules]              of what was measured so far, in all files of --state; nothing more
+        [--table]                        of what was measured so far, in all files of --state; nothing more
 
 A group is two models or more, merged with equal weights. Every row is measured on the whole test split; what
 is in --state is not measured again, so a run that was killed goes on. Searches look at 10,000 training
 samples (methods that learn, at all), repairs at 2,560, refits at 1,000, distillations at 10,000. "wm +
-auto" is the default of `rebasin merge`. Tables hold means over groups, 95 % intervals by Student's t, and the
-share of the endpoints' accuracy. Beside the truth every row keeps what a choice could look at: by how much it
-loses less than the default on training samples that no search and no repair saw ("seen"), on a tenth of the
-test split, each also at the best temperature; `--rules` compares rules of choice by these. Seconds are of one
-thread.
+auto" is the repair that a merge by wm chooses. Tables hold means over groups, 95 % intervals by Student's t,
+the share of the endpoints' accuracy, how much of the way from their mean to the ensemble's, and processor
+seconds of one thread. "A + distill, towards all" and "A fine-tuned …" are what one end gains for the same:
+samples without labels, or labels and as many seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -31,24 +30,23 @@ from typing import Any
 
 import torch
 from _rows import environment, line
-from choices import figures, seen
 from refit import fine_tuned
 from repair import BATCH, RESET, Pair, interval, parsed, score
 
 import rebasin_cli
 from rebasin_cli import matchers, networks
 from rebasin_cli.matchers.portfolio import align as searching
+from rebasin_cli.repair.distilling import distill
 from rebasin_cli.repair.options import DISTILL_SAMPLES
 from rebasin_cli.repair.repairing import open_to_choice
 from rebasin_cli.runtime.seeds import generator
-from rebasin_cli.session.samples import HeldOut
 from rebasin_cli.symmetry.permutation import permuted, random
 
 MATCH, IMAGES, HELD = 10_000, 1_000, 2_560
 PAIR, MANY = ("wm", "am", "dual", "ste"), ("wm", "merge-many", "universe", "dual", "ste-mm")
 FITS = ("refit", "distill")
 NORMED, PLAIN = ("none", "reset", *FITS), ("none", "repair", "rescale", "reshift", "bias", *FITS)
-DEFAULT, CONTROLS = "wm + auto", ("naive", "random permutation")
+CONTROLS = ("naive", "random permutation")
 Row = dict[str, Any]
 
 
@@ -56,21 +54,13 @@ class Group(Pair):
     """Models of one architecture, their network and data; what becomes of their mean."""
 
     @cached_property
-    def looks(self) -> dict[str, Any]:
-        """For choices: training samples that nothing else saw, and a tenth of the test split."""
-        tenth = HeldOut.parse("0.1").parted(self.test, 0)[1]
-        return {"seen": self.train.subset(HELD, 0, skip=RESET), "tenth": tenth}
+    def held(self) -> Any:
+        """Training samples that no search and no repair sees."""
+        return self.train.subset(HELD, 0, skip=RESET)
 
     @cached_property
     def searched(self) -> Any:
         return self.train.subset(self.train.samples - RESET - HELD, 0, skip=RESET + HELD)
-
-    @cached_property
-    def default(self) -> tuple[Any, dict[str, Any]]:
-        """The models as `wm` aligns them, and each sample's losses at their mean, by what is looked at."""
-        models = self.aligned("wm")
-        tensors = self.mended(models, "auto")
-        return models, self.looked(tensors)
 
     def aligned(self, method: str) -> Any:
         if method == CONTROLS[0]:
@@ -108,19 +98,13 @@ class Group(Pair):
             ridge=ridge,
             network=self.network,
             train=self.batches(how, images),
-            held=self.looks["seen"],
+            held=self.held,
         )
 
-    def looked(self, tensors: Any) -> dict[str, Any]:
-        networks.load(self.network, dict(tensors))
-        return {name: seen(self.network, batches) for name, batches in self.looks.items()}
-
     def row(self, tensors: Any, **more: Any) -> Row:
-        """Test figures, and what a choice between this and the default sees."""
+        """Test figures."""
         loss, right = score(*self.logits(dict(tensors), self.test))
-        found = {"loss": loss, "accuracy": right, **more}
-        ours = self.looked(tensors)
-        return found | {name: figures(self.default[1][name], it) for name, it in ours.items()}
+        return {"loss": loss, "accuracy": right, **more}
 
     def ends(self) -> dict[str, Row]:
         """The endpoints' mean figures, and those of the mean of their logits."""
@@ -175,25 +159,35 @@ def measure(group: Group, asked: argparse.Namespace, done: dict[str, Row], save:
                     zip(("loss", "accuracy", "repair"), fine_tuned(group, n, s), strict=True)
                 ),
             )
+    if done.get("wm + distill", {}).get("repair"):
+        take("A + distill, towards all", lambda: towards(group))
     for budget in asked.budgets:
         take(f"auto {budget}", lambda budget=budget: auto(group, budget))
 
 
 def one(group: Group, method: str, how: str, found: list[Any], **more: Any) -> Row:
     """One row; the search is run for the first repair of a method, and kept for the others."""
-    _ = group.default
     if not found:
-        began = time.perf_counter()
+        began = time.process_time()
         models = group.aligned(method)
-        found += [models, time.perf_counter() - began]
-    began = time.perf_counter()
+        found += [models, time.process_time() - began]
+    began = time.process_time()
     tensors = group.mended(found[0], how, **more)
-    return group.row(tensors, search=found[1], repair=time.perf_counter() - began)
+    return group.row(tensors, search=found[1], repair=time.process_time() - began)
+
+
+def towards(group: Group) -> Row:
+    """One end trained towards the mean of all outputs, as a merge is: what is left of it without a merge."""
+    network = networks.load(group.network, group.models[0])
+    began = time.process_time()
+    distill(network, group.models, group.batches("distill", IMAGES))
+    seconds = time.process_time() - began
+    tensors = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+    return group.row(tensors, repair=seconds)
 
 
 def auto(group: Group, budget: str) -> Row:
-    _ = group.default
-    began = time.perf_counter()
+    began = time.process_time()
     found = searching.align(
         group.models,
         group.fitted,
@@ -204,10 +198,10 @@ def auto(group: Group, budget: str) -> Row:
         repairs=open_to_choice("auto", statistics=networks.has_running_statistics(group.network)),
         prove=False,
     )
-    searched, began = time.perf_counter() - began, time.perf_counter()
+    searched, began = time.process_time() - began, time.process_time()
     taken = found.result.chosen
     merged = group.merged_by(found.models, taken.repair or "auto", repaired=taken.repaired)
-    repaired = time.perf_counter() - began
+    repaired = time.process_time() - began
     chosen = f"{taken.method} + {merged.repair.method if merged.repair else 'none'}"
     return group.row(merged.tensors, search=searched, repair=repaired, chosen=chosen)
 
@@ -217,63 +211,39 @@ def auto(group: Group, budget: str) -> Row:
 
 def table(found: list[dict[str, Row]]) -> None:
     """Means over the groups that have a row, all of which the others have, too."""
-    line("date", "row", "groups", "test loss", "test accuracy", "of the endpoints'", "search, s", "repair, s")
-    print("|" + "---|" * 8)
+    columns = ("test loss", "test accuracy", "of the endpoints'", "of the way to the ensemble")
+    line("date", "row", "groups", *columns, "search, s", "repair, s")
+    print("|" + "---|" * 9)
     for row in dict.fromkeys(row for done in found for row in done):
         rows = [(done[row], done["endpoints, mean"]) for done in found if "loss" in done.get(row, {})]
         if not rows:
             continue
         own = [it for it, _ in rows]
+        way = [
+            100 * (it["accuracy"] - ends["accuracy"]) / (whole["accuracy"] - ends["accuracy"])
+            for done in found
+            if "loss" in (it := done.get(row, {}))
+            for ends in [done["endpoints, mean"]]
+            for whole in [next(its for name, its in done.items() if name.startswith("logit ensemble"))]
+            if whole["accuracy"] > ends["accuracy"]
+        ]
         share = [100 * it["accuracy"] / end["accuracy"] for it, end in rows]
         cells = [interval([it[name] for it in own], ".4f", ".4f") for name in ("loss", "accuracy")]
         spent = [
             f"{statistics.mean(it[n] for it in own):.1f}" if n in own[0] else "" for n in ("search", "repair")
         ]
+        far = [interval(way, ".0f", ".0f") if way else ""]
         chosen = "; ".join(it["chosen"] for it in own if "chosen" in it)
         name = f"{row}: {chosen}" if chosen else row
-        line(date.today(), name.replace("|", " "), len(own), *cells, interval(share, ".1f", ".1f"), *spent)
-
-
-SURE = 2.0  # standard errors
-RULES: dict[str, Callable[[dict[str, Row], str], bool]] = {
-    "training samples: 2 errors": lambda done, row: gained(done[row]["seen"], SURE),
-    "training samples: 0.01 nats": lambda done, row: taken(done[row]["seen"], 0.01),
-    "training samples: 0.03 nats": lambda done, row: taken(done[row]["seen"], 0.03),
-    "training samples: falls": lambda done, row: gained(done[row]["seen"], 0.0),
-    "a tenth of the test split: falls": lambda done, row: gained(done[row]["tenth"], 0.0),
-}
-
-
-def gained(told: list[float], sure: float) -> bool:
-    return told[0] > sure * told[1]
-
-
-def taken(told: list[float], least: float) -> bool:
-    """By so many nats, two errors, and something at the best temperature of each."""
-    return told[0] > max(least, SURE * told[1]) and told[2] > 0 and not told[4]
-
-
-def rules(found: Iterable[dict[str, Row]]) -> None:
-    """Every rule takes the row with the largest gain of those for which it leaves the default."""
-    line(
-        "rule", "groups", "against the default, mean", "worst", "regret against the best row, mean", "largest"
-    )
-    print("|" + "---|" * 6)
-    groups = [done for done in found if DEFAULT in done]
-    if not groups:
-        raise SystemExit(f"no group has the row {DEFAULT!r}, which rules are compared with")
-    for name, rule in RULES.items():
-        look = "tenth" if "tenth" in name or "held-out" in name else "seen"
-        against, regret = [], []
-        for done in groups:
-            rows = [row for row, it in done.items() if look in it and not row.startswith(("auto", *CONTROLS))]
-            able = [row for row in rows if rule(done, row)]
-            best = max(able, key=lambda row: done[row][look][0], default=DEFAULT)
-            against.append(done[best]["loss"] - done[DEFAULT]["loss"])
-            regret.append(done[best]["loss"] - min(done[row]["loss"] for row in rows))
-        mean = statistics.mean
-        cells = (f"{mean(against):+.4f}", f"{max(against):+.4f}", f"{mean(regret):.4f}", f"{max(regret):.4f}")
-        line(name, len(groups), *cells)
+        line(
+            date.today(),
+            name.replace("|", " "),
+            len(own),
+            *cells,
+            interval(share, ".1f", ".1f"),
+            *far,
+            *spent,
+        )
 
 
 def main() -> None:
@@ -290,7 +260,6 @@ def main() -> None:
     parser.add_argument("--of", default="wm")
     parser.add_argument("--by", default="refit", choices=FITS)
     parser.add_argument("--table", action="store_true")
-    parser.add_argument("--rules", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     first = asked.state[0]
@@ -308,10 +277,10 @@ def main() -> None:
     for files in asked.groups:
         group = Group(files, asked.data, "cpu")
         names.append(group.name)
-        if not (asked.table or asked.rules):
+        if not asked.table:
             measure(group, asked, state.setdefault(group.name, {}), save)
     found = [state[name] for name in names or state if name in state]
-    rules(found) if asked.rules else table(found)
+    table(found)
 
 
 if __name__ == "__main__":

@@ -60,13 +60,13 @@ def fine_tuned(pair: Pair, images: int, seconds: float) -> Row:
     network.train()
     data = pair.train.subset(images, 1).with_batch_size(STEP)
     optimizer, order = torch.optim.Adam(network.parameters(), lr=RATE), torch.Generator().manual_seed(0)
-    began = time.perf_counter()
-    while time.perf_counter() - began < seconds:
+    began = time.process_time()
+    while time.process_time() - began < seconds:
         for inputs, targets in data.shuffled(order):
             optimizer.zero_grad(set_to_none=True)
             F.cross_entropy(call(network, inputs.to(pair.device)), targets.to(pair.device)).backward()
             optimizer.step()
-            if time.perf_counter() - began >= seconds:
+            if time.process_time() - began >= seconds:
                 break
     found = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
     return *measured(pair, found), seconds

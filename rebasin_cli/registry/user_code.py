@@ -44,6 +44,10 @@ _WORKER = re.compile(r"Caught \w+ in .*worker process", re.DOTALL)
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+)', re.MULTILINE)
 
 
+class Passing(BaseException):
+    """What ends our own work in the midst of the user's, as Ctrl-C does: it goes through as it is."""
+
+
 @contextmanager
 def user_code(
     what: str | Callable[[], str], error: type[RebasinError] = NetworkError, *, hint: str | None = None
@@ -95,7 +99,7 @@ def passes(cause: BaseException) -> bool:
     """
     if isinstance(cause, RebasinError):
         return cause.exit_code in range(2, 7)
-    return isinstance(cause, (KeyboardInterrupt, MemoryError)) or _name(cause) == "OutOfMemoryError"
+    return isinstance(cause, (KeyboardInterrupt, MemoryError, Passing)) or _name(cause) == "OutOfMemoryError"
 
 
 def out_of_memory(cause: BaseException) -> bool:

@@ -1,5 +1,6 @@
 """Budgets of multiplications: the same steps, and so the same result, however fast the machine is."""
 
+import copy
 import dataclasses
 import itertools
 import math
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from rebasin_cli.averages.mixing import average
+from rebasin_cli.datasets import Data, Normalization, Samples
 from rebasin_cli.matchers import Problem, am, auto, ste
 from rebasin_cli.matchers.polish.length import Length, multiplications
 from rebasin_cli.matchers.polish.midpoint import Midpoint
@@ -78,6 +80,37 @@ def test_more_work_is_more_that_is_tried(problem):
         tried.append({(row.method.split(" + ")[-1], row.repair) for row in rows})
     assert tried[0] < tried[1] and {how for _, how in tried[1]} < {how for _, how in tried[2]} == {*REPAIRS}
     assert {method for method, _ in tried[2]} >= {"wm", "dual", "am", "ste"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Slowly(Normalization):
+    """Every sample that is read or run takes time on a clock of its own: more once the machine was timed."""
+
+    now: list = dataclasses.field(default_factory=lambda: [0.0])
+    a_sample: float = 1e-3
+    later: float = 1e-3
+
+    def apply(self, inputs):
+        self.now[0] += len(inputs) * (self.a_sample if self.now[0] < 1.0 else self.later)
+        return inputs
+
+
+@pytest.mark.parametrize("later", [1e-3, 2e-2])
+@pytest.mark.parametrize("budget", ["40s", "200s"])
+def test_a_time_is_kept_on_the_wall_however_slow_the_machine_becomes(problem, monkeypatch, budget, later):
+    """After the time is over no more is done than to measure what was at work."""
+    slow = Slowly((0.0,), (1.0,), later=later)
+    monkeypatch.setattr(time, "monotonic", lambda: slow.now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: slow.now[0])
+    inputs, targets = (torch.cat(parts) for parts in zip(*problem.data, strict=True))
+    data = Data("own", "train", Samples(inputs, targets), slow, 4, batch_size=100)
+    network = copy.deepcopy(problem.network)
+    network.register_forward_pre_hook(lambda module, given: (slow.apply(given[0]),))
+    given = dataclasses.replace(problem, data=data, network=network)
+    found = auto.match(given, auto.Options(budget=budget))
+    seconds = float(budget.removesuffix("s"))
+    assert slow.now[0] < 1.1 * seconds + 700 * later, [row.plain() for row in found.chosen.tried]
+    assert found.chosen.method in {row.method for row in found.chosen.tried}
 
 
 def test_what_is_reckoned_is_spent_and_time_is_not():

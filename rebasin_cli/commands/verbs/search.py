@@ -260,6 +260,8 @@ def in_words(state: State, left: float = 0.0) -> str:
     """How a search goes; `left` is in seconds."""
     notes = state.notes
     place = f"model {notes['model']:.0f} of {notes['models']:.0f}  " if "model" in notes else ""
+    if "seconds" in notes:
+        return f"about {notes['seconds']:.0f} s at this machine's speed now, or less"
     if "polishing" in notes:
         return f"{place}swaps, held-out loss {notes['held_out_loss']:.4f}"
     if "loss" not in notes:

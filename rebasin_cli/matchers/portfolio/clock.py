@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from ...registry.user_code import Passing
 from ..polish.length import Length, multiplications
 
 SPEED = 2e10  # multiplications a second, about those of a core: counted work is shared out in its seconds
+
+
+class OverTime(Passing):
+    """The time of what is at work is over."""
 
 
 class Clock:
@@ -19,6 +27,7 @@ class Clock:
     def __init__(self, seconds: float, *, counts: bool = False):
         self.seconds, self.counts = seconds, counts
         self.began, self._spent = time.monotonic(), 0.0
+        self._ends = math.inf
 
     @classmethod
     def of(cls, budget: Length) -> Clock:
@@ -37,6 +46,20 @@ class Clock:
         """Seconds of what `began` then (of `time.monotonic`); where they count, those `reckoned` for it."""
         self._spent += reckoned
         return reckoned if self.counts else time.monotonic() - began
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Let `look` raise once so many seconds are over; never where multiplications are counted."""
+        self._ends = math.inf if self.counts else time.monotonic() + seconds
+        try:
+            yield
+        finally:
+            self._ends = math.inf
+
+    def look(self) -> None:
+        """Raises OverTime as `within` says: to be called between two batches, however slow the machine is."""
+        if time.monotonic() > self._ends:
+            raise OverTime
 
     def told(self, seconds: float) -> str:
         """So much of it, for people."""

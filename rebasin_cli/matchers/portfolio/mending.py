@@ -108,7 +108,7 @@ class Mending:
                 output=self.problem.output,
                 device=self.problem.device,
                 logits=self.problem.loss is None,
-                seconds=seconds if how == LAST and not self.clock.counts else math.inf,
+                seconds=self._training(seconds, share) if how == LAST and not self.clock.counts else math.inf,
                 share=min(1.0, share) if how == LAST and self.clock.counts else 1.0,
                 known={"graphs": self.graphs},  # the endpoints' values are others for every candidate
             )
@@ -117,6 +117,12 @@ class Mending:
             self.distilled = Outcome.of(self.network, done) if how == LAST else None
         answers = Recording(self.network, self.problem.output)  # the network is run once for all figures
         return self.comparison.measure(answers, None)
+
+    def _training(self, seconds: float, share: float) -> float:
+        """Of a distillation's seconds those that it may train; what it came to is read and measured then."""
+        held = sum(size_of(targets, inputs) for inputs, targets in self.held)
+        after = self.a_sample * (held + max(1.0, share) * DISTILL_SAMPLES)
+        return max(0.5 * seconds, seconds - after)
 
     def seconds(self, how: str, room: float, share: float = 1.0) -> float:
         """About how long a repair takes: as long as the last time, else by what it computes.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
 from typing import Any
 
+from torch import Tensor
+
+from ...datasets import Data
 from ...datasets.batches import checked, size_of
 from ...types import Batches
 
@@ -64,13 +67,31 @@ def sized(
     return Size(module.Options(epochs=epochs, limit=None), each, epochs * there)
 
 
-class Reading:
-    """Batches of somebody else's, of which nobody knows how many there are; `samples` were read."""
+@dataclass(frozen=True)
+class _Watched(Data):
+    look: Callable[[], None] = lambda: None
 
-    def __init__(self, batches: Batches):
-        self._batches, self.samples = batches, 0
+    def _given(self, inputs: Tensor) -> Tensor:
+        self.look()
+        return super()._given(inputs)
+
+
+def watched(data: Data, look: Callable[[], None]) -> Data:
+    """The same samples; before every batch, of every part of them, it looks at the time."""
+    return _Watched(**{each.name: getattr(data, each.name) for each in fields(Data)}, look=look)
+
+
+class Reading:
+    """Batches of somebody else's, of which nobody knows how many there are; `samples` were read.
+
+    Between two it looks at the time, as `watched` data do.
+    """
+
+    def __init__(self, batches: Batches, look: Callable[[], None]):
+        self._batches, self._look, self.samples = batches, look, 0
 
     def __iter__(self) -> Iterator[Any]:
         for batch in checked(self._batches):
+            self._look()
             self.samples += size_of(batch[1], batch[0])
             yield batch

@@ -28,9 +28,9 @@ from ..polish.midpoint import Midpoint
 from ..polish.search import polish
 from . import in_turn
 from .candidates import GROUPED, Candidate
-from .clock import SPEED, Clock
+from .clock import SPEED, Clock, OverTime
 from .mending import BASES, DEFAULTS, LAST, SHORTENED, Mending
-from .sizes import FEWEST, Reading, learns, sized
+from .sizes import FEWEST, Reading, learns, sized, watched
 from .trial import Trial
 
 HELD, COMPARABLE = 2_000, 100  # samples to compare by, as many as LOOKING lets be; with fewer it means little
@@ -44,14 +44,6 @@ ENOUGH = f"not tried: less than {LITTLE:g} nats are left to gain"
 FINDING = 0.7  # share of what is left beside a distillation, which other repairs may take at most
 
 
-class _OutOfTime(Exception):
-    """A candidate's time is over; what it had found is `state`."""
-
-    def __init__(self, state: State):
-        super().__init__()
-        self.state = state
-
-
 class Trials:
     """Candidates on one problem, until the time of the clock is over."""
 
@@ -62,6 +54,8 @@ class Trials:
             self.train, held = problem.given_data, problem.held
         else:
             self.train, held = held_out(problem.given_data, derive(problem.seed, "held out to choose by"))
+        whole = isinstance(self.train, Data)
+        self.train = watched(self.train, clock.look) if whole else Reading(self.train, clock.look)
         self.problem = replace(problem, data=self.train, start=None)
         self.a_sample = self._timed(held)
         once = max(1, len(problem.repairs)) * max(self.a_sample, 1e-9)  # one candidate, on one sample
@@ -129,14 +123,17 @@ class Trials:
         at, model = self.midpoint, self.problem.models[0]
         batch = next(self.midpoint.batches(data, 2))
         work = at.work(batch[0])
-        if self.clock.counts:
-            return work / SPEED
         batch = next(self.midpoint.batches(data, int(min(100, max(2, TIMED / work)))))
         own = {name: model[name].detach().to(at.device, torch.float32) for name in at.names}
         self.midpoint.losses(own, [{}], batch)
         began = time.perf_counter()
         self.midpoint.losses(own, [{}], batch)
-        return (time.perf_counter() - began) / size_of(batch[1], batch[0])
+        took = (time.perf_counter() - began) / size_of(batch[1], batch[0])
+        if not self.clock.counts:
+            return took
+        own_speed = {"trying": 0.0, "seconds": self.clock.seconds * took * SPEED / work}
+        self.problem.report(State((), notes=own_speed))
+        return work / SPEED
 
     # ------------------------------------------------------------------------------------------ candidates
 
@@ -250,7 +247,12 @@ class Trials:
                     self.clock.spent(began, TRACING)
                     began = time.monotonic()
                 reckoned = self.mending.reckoned(how, limit) if self.clock.counts else 0.0
-                measured = self.mending.judge(models, how, limit)
+                ends = math.inf if how in (base, LAST) else left  # a distillation ends by itself
+                with self.clock.within(ends):
+                    measured = self.mending.judge(models, how, limit)
+            except OverTime:
+                trial.lacking[how] = "its time was over"
+                continue
             except (NetworkError, UsageError, DataError, CheckpointError) as error:
                 if how == base or getattr(error, "place", None) is not None:
                     raise
@@ -296,7 +298,7 @@ class Trials:
     def _searched(self, trial: Trial, method: str, room: float, first: bool) -> MatchResult | str:
         given = self._wide if trial.wider else self.problem
         module, began, models = registry.get(method), time.monotonic(), given.models
-        data = self.train if isinstance(self.train, Data) else Reading(self.train)
+        data = self.train if isinstance(self.train, Data) else Reading(self.train, self.clock.look)
         there = data.samples if isinstance(data, Data) else None
         size = sized(
             module,
@@ -309,21 +311,24 @@ class Trials:
         if size.least:
             return f"{self.clock.told(room)} are too little to {size.least}"
 
+        reached: list[State] = []
+
         def progress(state: State) -> None:
+            reached[:] = [state]
             self.problem.report(replace(state, tensors={}, notes={**state.notes, "trying": len(self.done)}))
-            if not (first or self.clock.counts) and time.monotonic() > began + room:
-                raise _OutOfTime(state)
+            self.clock.look()
 
         problem = replace(given, data=data, progress=progress)
         start = State(self._start(wider=trial.wider).found.elements) if learns(module) else None
         try:
-            return in_turn.search(module, problem, size.options, start)
-        except _OutOfTime as over:
-            sets = over.state.elements
-            if len(sets) != len(models) - 1:  # it was at the second of several models
+            with self.clock.within(math.inf if first else room):
+                return in_turn.search(module, problem, size.options, start)
+        except OverTime:
+            state = reached[0] if reached else State(())
+            if len(state.elements) != len(models) - 1:  # it was at the second of several models
                 return "its time was over before all models were matched"
-            loss = -over.state.objective if learns(module) else math.nan
-            return MatchResult(sets, loss, loss, over.state.sweep, 0, False)
+            loss = -state.objective if learns(module) else math.nan
+            return MatchResult(state.elements, loss, loss, state.sweep, 0, False)
         finally:
             samples = data.samples if size.samples is None else size.samples
             self.clock.spent(began, size.each * samples)
