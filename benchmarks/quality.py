@@ -211,7 +211,7 @@ def auto(group: Group, budget: str) -> Row:
 
 def table(found: list[dict[str, Row]]) -> None:
     """Means over the groups that have a row, all of which the others have, too."""
-    columns = ("test loss", "test accuracy", "of the endpoints'", "of the way to the ensemble")
+    columns = ("test loss", "test accuracy", "of the endpoints'", "% of the way to the ensemble (loss)")
     line("date", "row", "groups", *columns, "search, s", "repair, s")
     print("|" + "---|" * 9)
     for row in dict.fromkeys(row for done in found for row in done):
@@ -219,20 +219,18 @@ def table(found: list[dict[str, Row]]) -> None:
         if not rows:
             continue
         own = [it for it, _ in rows]
-        way = [
-            100 * (it["accuracy"] - ends["accuracy"]) / (whole["accuracy"] - ends["accuracy"])
-            for done in found
-            if "loss" in (it := done.get(row, {}))
-            for ends in [done["endpoints, mean"]]
-            for whole in [next(its for name, its in done.items() if name.startswith("logit ensemble"))]
-            if whole["accuracy"] > ends["accuracy"]
-        ]
         share = [100 * it["accuracy"] / end["accuracy"] for it, end in rows]
         cells = [interval([it[name] for it in own], ".4f", ".4f") for name in ("loss", "accuracy")]
         spent = [
             f"{statistics.mean(it[n] for it in own):.1f}" if n in own[0] else "" for n in ("search", "repair")
         ]
-        far = [interval(way, ".0f", ".0f") if way else ""]
+        ends, whole = (
+            statistics.mean(
+                next(it for n, it in done.items() if n.startswith(name))["loss"] for done in found
+            )
+            for name in ("endpoints", "logit ensemble")
+        )
+        far = f"{100 * (ends - statistics.mean(it['loss'] for it in own)) / (ends - whole):.0f}"
         chosen = "; ".join(it["chosen"] for it in own if "chosen" in it)
         name = f"{row}: {chosen}" if chosen else row
         line(
@@ -241,7 +239,7 @@ def table(found: list[dict[str, Row]]) -> None:
             len(own),
             *cells,
             interval(share, ".1f", ".1f"),
-            *far,
+            far,
             *spent,
         )
 

@@ -420,6 +420,18 @@ def pulled(weight: float, look: str = "train", apart: str = "") -> Rule:
     return total((1.0, look, "loss"), (weight, apart or look, "apart"))
 
 
+def doubted(look: str, sure: Rule, doubtful: Rule) -> Rule:
+    """One rule, and another where ends lose more than chance at a look: they are sure of wrong answers."""
+
+    def rule(row: Row) -> int:
+        seen, chances = row["looks"][look], {"mnist": 10, "cifar": 10, "characters": 30}
+        ends = [math.inf if value is None else value for value in seen["ends"]]
+        chance = math.log(chances[row["data"]]) if row["data"] in chances else math.inf
+        return (doubtful if sum(ends) / len(ends) > chance else sure)(row)
+
+    return rule
+
+
 def simplest(look: str, figure: str = "loss", sure: float = 1.0) -> Rule:
     """The first in order (repairs that change least come first) that the least does not surely beat."""
 
@@ -470,6 +482,12 @@ RULES: dict[str, Rule] = {
     "first within 1 error of the least: train": simplest("train"),
     **{f"loss + {w:g} × distance: {look}": pulled(w, look) for look in ("train", "tenth") for w in WEIGHTS},
     **{f"loss (train) + 2 × distance ({look})": pulled(2, apart=look) for look in LOOKS[1:5]},
+    **{
+        f"loss + 2 × distance: train; loss: noise 1 where ends lose more than chance: {look}": doubted(
+            look, pulled(2), least("noise 1")
+        )
+        for look in ("noise 1", "mixed 0.5")
+    },
 }
 
 

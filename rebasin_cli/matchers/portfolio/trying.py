@@ -54,8 +54,10 @@ class Trials:
             self.train, held = problem.given_data, problem.held
         else:
             self.train, held = held_out(problem.given_data, derive(problem.seed, "held out to choose by"))
-        whole = isinstance(self.train, Data)
-        self.train = watched(self.train, clock.look) if whole else Reading(self.train, clock.look)
+        if isinstance(self.train, Data):
+            self.train = watched(self.train, clock.look)
+        else:
+            self.train = Reading(self.train, clock.look)
         self.problem = replace(problem, data=self.train, start=None)
         self.a_sample = self._timed(held)
         once = max(1, len(problem.repairs)) * max(self.a_sample, 1e-9)  # one candidate, on one sample
@@ -247,7 +249,7 @@ class Trials:
                     self.clock.spent(began, TRACING)
                     began = time.monotonic()
                 reckoned = self.mending.reckoned(how, limit) if self.clock.counts else 0.0
-                ends = math.inf if how in (base, LAST) else left  # a distillation ends by itself
+                ends = math.inf if certain or how == LAST else left  # a distillation ends by itself
                 with self.clock.within(ends):
                     measured = self.mending.judge(models, how, limit)
             except OverTime:
