@@ -182,7 +182,7 @@ def test_many_models_are_merged_with_groups(models, done, refused):
     three = (*models, "al.safetensors")  # the last is the second in another frame
     line = ("merge", *three, *NET, "--groups", "all", "--repair", "none", "-o", "m.safetensors")
     refused(2, *line, says="the method wm matches two models")
-    told = done(*line, "--method", "merge-many", "--json").json()
+    told = done(*line, "--method", "merge-many", "--effort", "fast", "--json").json()
     done("merge", *models, *NET, "--groups", "all", "--repair", "none", "-o", "two.safetensors")
     assert told["models"] == 3 and told["match"]["sweeps"] >= 2
     ends = [tensors(name)["head.weight"] for name in ("c.safetensors", "two.safetensors", "m.safetensors")]
@@ -191,7 +191,7 @@ def test_many_models_are_merged_with_groups(models, done, refused):
 
 def test_many_models_are_merged_through_the_universe(models, done):
     """What is written computes what it did, in float32, and lies where one mean of all is."""
-    line = ("c.safetensors", models[1], *NET, "--groups", "all", "--method", "universe")
+    line = ("c.safetensors", models[1], *NET, "--groups", "all", "--method", "universe", "--effort", "fast")
     told = done("align", *line, "-o", "u.safetensors", "--json").json()
     assert alike("u.safetensors", models[1]) and told["match"]["converged"]
     done("apply", "u.perm.safetensors", models[1], "-o", "again.safetensors")
@@ -201,7 +201,7 @@ def test_many_models_are_merged_through_the_universe(models, done):
 
 @pytest.mark.sweep
 def test_three_models_are_merged_through_the_universe(models, done):
-    line = (*NET, "--groups", "all", "--method", "universe")
+    line = (*NET, "--groups", "all", "--method", "universe", "--effort", "fast")
     three = ("merge", *models, "al.safetensors", *line, "--repair", "none", "-o", "m.safetensors")
     assert done(*three, "--json").json()["models"] == 3
 
