@@ -32,11 +32,11 @@ class _Interruptible(TyperGroup):
     And what typer says of arguments is clean: they may be names from outside.
     """
 
-    def make_context(self, info_name: str | None, args: list[str], **kwargs: Any) -> Any:
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **more: Any) -> Any:
         with _clean_errors():
-            return super().make_context(info_name, args, **kwargs)
+            return super().make_context(info_name, args, parent, **more)
 
-    def invoke(self, ctx: typer.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         try:
             with stoppable(), _clean_errors(), outermost():
                 return super().invoke(ctx)

@@ -63,6 +63,7 @@ def perform(given: Mapping[str, Any]) -> None:
     path, stdout, quiet = given["recipe"] or NONE, sys.stdout, given["quiet"]
     limits = Limits(frozenset(given["allow_env"]), given["download"]) if given["untrusted"] else None
     variables: dict[str, str] = {}
+    digests, plan = "", list[dict[str, Any]]()
     with (
         of_recipe(path, _again(given), variables),
         screen(quiet, given["verbose"]) as listener,
@@ -77,14 +78,14 @@ def perform(given: Mapping[str, Any]) -> None:
 
             asked, words = running.Settings(given["download"], given["dry_run"], limits), vocabulary()
             if given["key"]:
-                told = running.key(documents, words, limits)
+                digests = running.key(documents, words, limits)
             else:
                 show = partial(steps.tell, recipe=path, stdout=stdout, as_json=given["json"], quiet=quiet)
-                told = running.run(documents, words, steps.perform, asked, listener, watch, show=show)
+                plan = running.run(documents, words, steps.perform, asked, listener, watch, show=show)
     if given["key"]:
-        typer.echo(told)
+        typer.echo(digests)
     elif given["dry_run"] and not given["json"]:
-        steps.show_plan(told)
+        steps.show_plan(plan)
 
 
 def _documents(given: Mapping[str, Any], cache: Any, say: Callable[[str], None], stdout: Any) -> Any:
@@ -121,7 +122,11 @@ def refused(command: TyperCommand, arguments: Sequence[str], error: UsageError) 
     """What a run leaves whose command line cannot be read, as far as it can."""
     from ..commands.recipes.cache import of_run
 
-    lenient = {"resilient_parsing": True, "ignore_unknown_options": True, "allow_extra_args": True}
+    lenient: dict[str, Any] = {
+        "resilient_parsing": True,
+        "ignore_unknown_options": True,
+        "allow_extra_args": True,
+    }
     given = command.make_context("run", list(arguments), **lenient).params
     if given["recipe"] is None or given["schema"] or given["from_command"]:
         return

@@ -164,7 +164,7 @@ def _line(name: str, value: Any) -> str | None:
         return "; ".join(f"{mark(gate)}  {gate.name}" for gate in of_values(value))
     if isinstance(value, Mapping):
         numbers = {key: f"{item:.6g}" for key, item in value.items() if isinstance(item, float)}
-        return ", ".join(f"{key}: {item}" for key, item in (value | numbers).items())
+        return ", ".join(f"{key}: {item}" for key, item in {**value, **numbers}.items())
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if isinstance(value, float):
@@ -219,7 +219,7 @@ def _match(match: Mapping[str, Any]) -> str:
     from ..reports.accounts import polished_in_words, tried_in_words
 
     if "sweeps" not in match:
-        return match["method"]
+        return str(match["method"])
     if "chosen" in match:
         repair = f" + {match['repair']}" if match.get("repair", "none") != "none" else ""
         return f"{match['method']}, {match['chosen']}{repair}: {tried_in_words(match)}"

@@ -56,7 +56,8 @@ def independent(models: Sequence[Tensors], names: Collection[str], *, seed: int 
 
 def _drawn(like: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
     drawn = torch.randn(like.shape, generator=rng, dtype=torch.float64)
-    return drawn * (like.norm().cpu() / drawn.norm())
+    longer: torch.Tensor = like.norm().cpu() / drawn.norm()
+    return drawn * longer
 
 
 def _angle(one: float, other: float, opposite: float) -> float:

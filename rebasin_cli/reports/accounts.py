@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ..runtime.text import many, some
+from ..runtime.text import clean, many, some
 from ..types import ACCURACY, CROSS_ENTROPY, Quantity, aside
-from .format import clean, fixed
+from .format import fixed
 
 if TYPE_CHECKING:  # they bring torch, and what a run says of itself has to be told without it
     from ..matchers import MatchResult

@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..runtime.text import clean
 from ..types import ACCURACY
 from . import Report
-from .format import MISSING, clean, endpoint_figures, endpoints, figures, splits
+from .format import MISSING, endpoint_figures, endpoints, figures, splits
 from .verdicts import GateResult, baselines, results, shouted
 
 SPLIT, MIDPOINT = "test", 0.5

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
+from ..runtime.text import clean
 from . import Measured
 from .accounts import OWN_INPUTS, outputs_in_words, tried_in_words
-from .format import best, clean, duration, fixed, is_number, learning, number
+from .format import best, duration, fixed, is_number, learning, number
 
 
 def facts(report: Measured, match: Mapping[str, Any], proof: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -17,10 +17,10 @@ from pathlib import Path
 from ..errors import GateNotMet, RebasinError, ResourceError
 from ..runtime import files
 from ..runtime.files import Inputs
+from ..runtime.text import clean
 from ..runtime.text import line as cut
 from . import barrier
 from .document import On
-from .format import clean
 from .formats import markdown
 from .formats.markdown import escape, fence
 from .verdicts import Case, Ended, GateResult, baselines, verdict

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..errors import GateNotMet
+from ..runtime.text import clean
 from . import Report
-from .format import clean
 
 BASELINE = "--baseline"  # how gates against a baseline begin
 
@@ -38,7 +38,7 @@ class GateResult:
     against: str = ""
     skipped: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.met and not (self.skipped or math.isfinite(self.measured)):
             raise ValueError(f"{self.name}: a gate on {self.measured} cannot be met")
 

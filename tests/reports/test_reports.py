@@ -38,9 +38,10 @@ from rebasin_cli.reports import (
     pictures,
     registry,
 )
-from rebasin_cli.reports.format import clean, duration, fixed, number
+from rebasin_cli.reports.format import duration, fixed, number
 from rebasin_cli.reports.formats import json as json_format
 from rebasin_cli.reports.formats import junit, markdown, png, terminal
+from rebasin_cli.runtime.text import clean
 from rebasin_cli.types import Quantity
 
 GOLDEN = Path(__file__).parents[1] / "golden"

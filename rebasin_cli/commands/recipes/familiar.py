@@ -180,7 +180,7 @@ def _same(one: Value, other: Value) -> bool:
     """Whether two values name one model: by the same words, or the same file."""
     words = (one.plain(), other.plain())
     if words[0] == words[1] or not all(isinstance(text, str) and text for text in words):
-        return words[0] == words[1]
+        return bool(words[0] == words[1])
     return all(map(os.path.exists, words)) and os.path.samefile(*words)
 
 

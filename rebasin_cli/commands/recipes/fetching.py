@@ -168,7 +168,9 @@ def _sealed(place: Path) -> Any:
 
 
 class _OnlySecure(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, req, fp, code, msg, headers, newurl):
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
         if not newurl.startswith("https:"):
             raise urllib.error.URLError(f"it leads on to {public(newurl)}, which is not https:")
         return super().redirect_request(req, fp, code, msg, headers, newurl)

@@ -270,7 +270,8 @@ def own_networks() -> set[str]:
 
 
 def _real(place: Any) -> str:
-    return os.path.realpath(place)
+    found: str = os.path.realpath(place)
+    return found
 
 
 def _below(folder: Path) -> Iterator[Path]:

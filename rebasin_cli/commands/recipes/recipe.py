@@ -108,7 +108,8 @@ def _map(root: Value, key: str, problems: Problems) -> dict[str, Value]:
     if not value.is_map:
         problems.add(value, "expected keys with values")
         return {}
-    return value.value
+    found: dict[str, Value] = value.value
+    return found
 
 
 def _text(root: Value, key: str, problems: Problems) -> str | None:

@@ -6,9 +6,10 @@ import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
 
+from ...runtime.text import clean
 from .. import Report
 from ..conclusion import conclude
-from ..format import clean, figures, headline, splits, title
+from ..format import figures, headline, splits, title
 from ..verdicts import Case, Ended, GateResult, baselines, results
 
 FILENAME = "junit.xml"

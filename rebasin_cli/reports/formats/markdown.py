@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import quote
 
-from ...runtime.text import cut
+from ...runtime.text import clean, cut
 from .. import Report, barrier
 from ..document import (
     Block,
@@ -26,7 +26,6 @@ from ..document import (
     Tone,
     shown,
 )
-from ..format import clean
 
 FILENAME = "report.md"
 HELP = "Write the report as Markdown, for a CI summary."
