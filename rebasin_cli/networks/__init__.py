@@ -120,6 +120,12 @@ def check(network: nn.Module, shapes: Shapes, name: str = "the network") -> None
         state = network.state_dict()
         own = {key: tuple(tensor.shape) for key, tensor in state.items()}
     check_values(network, name)
+    if problems := differences(network, own, shapes):
+        raise NetworkError(f"{name} is not the network of this checkpoint", problems=problems)
+
+
+def differences(network: nn.Module, own: Shapes, shapes: Shapes) -> list[str]:
+    """Every tensor on which a network, whose tensors are its `own`, and a checkpoint differ."""
     missing = own.keys() - shapes.keys() - absent(network, shapes).keys()
     problems = [f"{key}  is in the network, not in the checkpoint" for key in own if key in missing]
     problems += [f"{key}  is in the checkpoint, not in the network" for key in shapes if key not in own]
@@ -128,8 +134,7 @@ def check(network: nn.Module, shapes: Shapes, name: str = "the network") -> None
         for key in own
         if key in shapes and own[key] != tuple(shapes[key])
     ]
-    if problems:
-        raise NetworkError(f"{name} is not the network of this checkpoint", problems=problems)
+    return problems
 
 
 def load(network: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:

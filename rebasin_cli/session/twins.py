@@ -17,8 +17,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
+from .. import networks
 from ..checkpoints.writing import write_text_atomic
 from ..errors import NetworkError, NotProven, RebasinError, SpecError
 from ..networks import hub, tied
@@ -51,7 +53,14 @@ def spec_of(name: str, shapes: Shapes, say: Callable[[str], None]) -> Spec:
     for small, each in itertools.product((True, False), names):
         if not small and many and problems:
             break  # its twins have a spec, which these tensors do not fit
-        if (record := _record(each, small, shapes, say)) is None:
+        try:
+            record = _record(each, small, shapes, say)
+        except SpecError as error:
+            if not error.problems:
+                raise
+            problems = list(error.problems)
+            continue
+        if record is None:
             continue
         spec = _spec(record, each, shapes, hub.units(each))
         try:
@@ -65,6 +74,17 @@ def spec_of(name: str, shapes: Shapes, say: Callable[[str], None]) -> Spec:
     raise SpecError(
         f"no spec of {name} fits", problems=problems, hint="Is this configuration that of the weights?"
     )
+
+
+def _differences(name: str, shapes: Shapes) -> list[str]:
+    """What such a network has otherwise than this file; nothing where it cannot be made without values."""
+    try:
+        with torch.device("meta"):
+            network = hub.build(name, shapes, most=hub.LARGEST)
+    except NetworkError:
+        return []
+    own = {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
+    return networks.differences(network, own, shapes)
 
 
 def _renamed(spec: Spec, name: str, shapes: Shapes) -> Spec | None:
@@ -126,6 +146,8 @@ def _record(name: str, small: bool, shapes: Shapes, say: Callable[[str], None]) 
             f"{name} has {count:,} parameters, and no small twin of it has a spec that fits",
             hint="Give a smaller network of the same kind: rebasin spec infer --net file.py:factory -o FILE",
         )
+    if not small and (wrong := _differences(name, shapes)):  # told in a second; inference may take minutes
+        raise SpecError(f"{name} is not the network of these tensors", problems=wrong)
     say(f"spec: inferred from {'small twins of ' * small}{hub.title(name)}")
     try:
         record = _of_twins(name) if small else _of_network(hub.build(name, most=hub.LARGEST), name)

@@ -251,3 +251,12 @@ def test_the_lines_of_the_page_run_from_folders_alone(tmp_path):
     for name, kind in zip(("tuned", "llama", "bert", "vit"), kinds, strict=True):
         network = getattr(transformers, kind).from_pretrained(tmp_path / name).eval()
         assert first(network).isfinite().all(), name
+
+
+def test_a_configuration_of_other_sizes_is_told_before_the_network_is_inferred(tmp_path, refused):
+    saved(tmp_path / "a", "convnext", 0)
+    file = tmp_path / "a/config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"hidden_sizes": [8, 12, 16, 24]}))
+    says = ["(24,) in the network, (20,) in the checkpoint"]
+    told = refused(4, "align", tmp_path / "a", tmp_path / "a", "--net", f"transformers:{file}", says=says)
+    assert "inferred from transformers" not in told.err
