@@ -197,3 +197,16 @@ def test_a_large_model_is_compared_by_units_of_every_word_and_only_their_rows_ar
     copy = {name: tensor + 2 * noise[name] for name, tensor in a.items()}
     assert orders.in_place(sampled.sample(a, copy, fitted)).p == 0.001
     assert orders.in_place(small).p > 0.01
+
+
+def test_positions_along_sums_and_products_are_those_of_their_parts():
+    shapes = {"w": (8, 12), "b": (3,), "c": (4,)}
+    tensors = {"w": "a + b (c 3)", "b": "b", "c": "c"}
+    lines = "".join(f"  {name}: '{axes}'\n" for name, axes in tensors.items())
+    found = fit(parse(f"schema: 1\ntensors:\n{lines}", name="parts"), shapes)
+    some = sampled.Extent(2, 2)
+    joined, product = (sampled.index_of(axis, found, some).tolist() for axis in found.tensors["w"])
+    assert joined == [0, 4, 5, 7] and product == [0, 2, 9, 11]
+    eight = torch.arange(6.0).reshape(2, 3).to(torch.float8_e4m3fn)
+    part, read = sampled._read({"w": eight}, "w", [torch.tensor([0, 1]), torch.tensor([0, 2])])
+    assert part.tolist() == [[0, 2], [3, 5]] and read == 6
