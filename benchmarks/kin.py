@@ -15,9 +15,9 @@ import argparse
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import date
@@ -26,14 +26,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from scipy.stats import kstest
 from torch import Tensor
 from torch.nn import functional as F
 
 import rebasin_cli
 from rebasin_cli import networks
-from rebasin_cli.checkpoints.tensors import LazyTensors, overlaid
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.tensors import overlaid
 from rebasin_cli.datasets import open_data
 from rebasin_cli.learning.training import train as trained_by_rebasin
 from rebasin_cli.measure.kin import columns, effect, kin, orders, sampled
@@ -375,23 +375,6 @@ def _command(a: Path, b: Path) -> dict[str, Any]:
     return figures | {"rho": float(found["effect"]["rho"])}
 
 
-LLAMA = """schema: 1
-tensors:
-  model.embed_tokens.weight: ". stream"
-  model.layers.{i}.self_attn.q_proj.weight: ". stream"
-  model.layers.{i}.self_attn.k_proj.weight: ". stream"
-  model.layers.{i}.self_attn.v_proj.weight: ". stream"
-  model.layers.{i}.self_attn.o_proj.weight: "stream ."
-  model.layers.{i}.mlp.gate_proj.weight: "h{i} stream"
-  model.layers.{i}.mlp.up_proj.weight: "h{i} stream"
-  model.layers.{i}.mlp.down_proj.weight: "stream h{i}"
-  model.layers.{i}.input_layernorm.weight: "stream"
-  model.layers.{i}.post_attention_layernorm.weight: "stream"
-  model.norm.weight: "stream"
-  lm_head.weight: ". stream"
-"""
-
-
 def llama(width: int, hidden: int, depth: int, vocabulary: int = 32_000) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocabulary, width)}
     for k in range(depth):
@@ -403,58 +386,89 @@ def llama(width: int, hidden: int, depth: int, vocabulary: int = 32_000) -> dict
     return shapes | {"model.norm.weight": (width,), "lm_head.weight": (vocabulary, width)}
 
 
+LAYERS = 32  # of the large pair: 13.5 GB each
+BLOCK = 160_000_000  # values that are drawn; every tensor has some of them, from a place of its own
+
+
 def large(work: Path, asked: Any) -> Rows:
-    """Files of 1 GB in bfloat16, by the command; the bytes that a pair of 7 B would have read."""
-    (work / "llama.yaml").write_text(LLAMA)
-    shapes = llama(2048, 5632, 8)
-    with tempfile.TemporaryDirectory(dir=work) as folder:
-        paths = [Path(folder) / f"{name}.safetensors" for name in ("a", "stranger", "copy")]
-
-        def values(name: str, seed: int) -> Tensor:
-            rng = torch.Generator().manual_seed(hash_of(name) + seed)
-            return torch.randn(shapes[name], generator=rng) * 0.02
-
-        def made(name: str, which: int) -> Tensor:
-            own = values(name, 0 if which != 1 else 1)
-            return (own if which < 2 else own + 3 * values(name, 1)).bfloat16()
-
-        for which, path in enumerate(paths):
-            dtypes = dict.fromkeys(shapes, torch.bfloat16)
-            write_safetensors(path, LazyTensors(shapes, dtypes, lambda n, which=which: made(n, which)))
-        size = paths[0].stat().st_size
-        for b in paths[1:]:
-            yield f"{b.stem} of {size / 1e9:.2f} GB", partial(_large, paths[0], b, work / "llama.yaml")
-    yield "7 B, by bytes", _bytes
+    """Folders of a Llama of 7 B in bfloat16, a shard a layer, by the command; both ways with a cold cache."""
+    shapes, a = llama(4096, 11008, asked.layers), work / "large" / "a"
+    for name in ("stranger", "copy"):
+        rows = [f"{name}, {asked.layers} layers, run {run}" for run in range(asked.runs)]
+        if not all(row in asked.kept.get("large", {}) for row in rows):
+            for folder in (a, a.parent / name):
+                if not (folder / INDEX).exists():
+                    shards(folder, shapes, folder.name, asked.layers)
+        for row in rows:
+            yield row, partial(_large, a, a.parent / name)
+        shutil.rmtree(a.parent / name, ignore_errors=True)
+    shutil.rmtree(a.parent, ignore_errors=True)
 
 
-def _large(a: Path, b: Path, spec: Path) -> dict[str, Any]:
-    reading, imports = spent(["-c", READING, str(a), str(b)]), spent(["-c", IMPORTS])
-    ours = spent(["-m", "rebasin_cli", "kin", str(a), str(b), "--json", "-q", "--spec", str(spec)])
-    found = json.loads(ours["out"])
-    row = {"verdict": found["verdict"], "z": found["in_place"]["z"]}
-    row |= {"read": found["read"] / (a.stat().st_size + b.stat().st_size), "seconds": ours["seconds"]}
-    row |= {"reading": reading["seconds"], "imports": imports["seconds"]}
-    return row | {"peak": ours["peak"], "peak of imports": imports["peak"]}
+INDEX = "model.safetensors.index.json"
 
 
-def _bytes() -> dict[str, Any]:
-    shapes = llama(4096, 11008, 32)
-    dtypes = dict.fromkeys(shapes, torch.bfloat16)
-    zeros = LazyTensors(
-        shapes, dtypes, lambda n: torch.zeros(shapes[n]), lambda n, i, j: torch.zeros(j - i, *shapes[n][1:])
-    )
-    found = sampled.sample(zeros, zeros, fit(parse(LLAMA, name="llama"), shapes))
-    size = 2 * sum(torch.Size(shape).numel() for shape in shapes.values())
-    return {"read": found.read / (2 * size), "gigabytes": found.read / 1e9}
+def shards(folder: Path, shapes: dict[str, tuple[int, ...]], which: str, layers: int) -> None:
+    """A model written shard by shard: `a`, a stranger, or a copy of `a` in noise of 3 σ."""
+    folder.mkdir(parents=True, exist_ok=True)
+    blocks = [
+        torch.empty(BLOCK, dtype=torch.bfloat16).normal_(0, 0.02, generator=torch.Generator().manual_seed(k))
+        for k in range(2)
+    ]
+
+    def some(name: str, k: int) -> Tensor:
+        size = torch.Size(shapes[name]).numel()
+        start = (hash_of(name) * 7919) % (BLOCK - size)
+        return blocks[k][start : start + size].reshape(shapes[name])
+
+    index = {}
+    for name in shapes:
+        place = name.split(".")[2] if ".layers." in name else "ends"
+        index[name] = f"model-{place}.safetensors"
+    for file in dict.fromkeys(index.values()):
+        own = [name for name, its in index.items() if its == file]
+        made = {
+            n: (some(n, int(which == "stranger")) + (3 * some(n, 1) if which == "copy" else 0)).contiguous()
+            for n in own
+        }
+        save_file(made, folder / file)
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096}
+    config |= {"intermediate_size": 11008, "num_hidden_layers": layers, "vocab_size": 32_000}
+    config |= {"num_attention_heads": 32, "num_key_value_heads": 32, "tie_word_embeddings": False}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": index}))
+
+
+def _large(a: Path, b: Path) -> dict[str, Any]:
+    files = [str(path) for folder in (a, b) for path in sorted(folder.glob("*.safetensors"))]
+    size = sum(os.path.getsize(file) for file in files)
+    forget(files)
+    reading = spent(["-c", READING, *files])
+    forget(files)
+    ours = spent(["-m", "rebasin_cli", "kin", str(a), str(b), "--json", "-q"])
+    found, imports = json.loads(ours["out"]), spent(["-c", IMPORTS])
+    row = {"verdict": found["verdict"], "z": found["in_place"]["z"], "gigabytes": size / 1e9}
+    row |= {"read": found["read"] / size, "seconds": ours["seconds"], "wall": ours["wall"]}
+    row |= {"reading": reading["seconds"], "wall of reading": reading["wall"]}
+    row |= {"imports": imports["seconds"], "peak": ours["peak"], "peak of imports": imports["peak"]}
+    return row
+
+
+def forget(files: list[str]) -> None:
+    """No page of these stays in the cache."""
+    for file in files:
+        with open(file, "rb") as opened:
+            os.fsync(opened.fileno())
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 READING = """
 import sys
-from safetensors import safe_open
+buffer = bytearray(1 << 24)
 for path in sys.argv[1:]:
-    with safe_open(path, "pt") as file:
-        for name in file.keys():
-            file.get_tensor(name).sum()
+    with open(path, "rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
 """
 IMPORTS = "import torch, rebasin_cli.commands.kin"
 
@@ -464,13 +478,15 @@ def hash_of(name: str) -> int:
 
 
 def spent(words: list[str]) -> dict[str, Any]:
-    """A process of ours: what it printed, its processor seconds and its largest memory, in MB."""
+    """A process of ours: what it printed, its processor seconds, seconds, and its largest memory, in MB."""
     script = """
-import resource, subprocess, sys
+import resource, subprocess, sys, time
+start = time.perf_counter()
 done = subprocess.run([sys.executable, *sys.argv[1:]], capture_output=True, text=True)
+wall = time.perf_counter() - start
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
 sys.stderr.write(done.stderr * bool(done.returncode))
-print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, wall)
 print(done.stdout)
 sys.exit(done.returncode)
 """
@@ -481,8 +497,8 @@ sys.exit(done.returncode)
     if done.returncode:
         raise SystemExit(done.stderr)
     first, _, rest = done.stdout.partition("\n")
-    seconds, peak = map(float, first.split())
-    return {"seconds": seconds, "peak": peak, "out": rest}
+    seconds, peak, wall = map(float, first.split())
+    return {"seconds": seconds, "peak": peak, "wall": wall, "out": rest}
 
 
 def rotated(work: Path, asked: Any) -> Rows:
@@ -582,10 +598,12 @@ def tables(kept: dict[str, dict[str, Any]]) -> None:
         alike.setdefault(key.rpartition(": ")[0], []).append(row["rotated"])
     rows = [[name, str(len(its)), f"{min(its):.3f} – {max(its):.3f}"] for name, its in alike.items()]
     table("Copies whose units were rotated:", ["pairs", "how many", "ρ of inner products"], rows)
-    keys = ("read", "z", "seconds", "reading", "imports", "peak", "peak of imports")
+    keys = ("gigabytes", "read", "z", "seconds", "reading", "imports", "wall", "wall of reading", "peak")
+    keys = (*keys, "peak of imports")
     rows = [[n, *(f"{v[k]:.3g}" if k in v else "" for k in keys)] for n, v in of("large").items()]
-    names = ["B", "share read", "z", "seconds", "reading both", "imports alone", "peak MB", "imports MB"]
-    table("Llama-shaped files in bfloat16, processor seconds of one thread:", names, rows)
+    names = ["B", "GB", "share read", "z", "processor s", "plain reading of both", "imports alone"]
+    names += ["wall s", "plain reading of both", "peak MB", "imports MB"]
+    table("A Llama of 7 B, folders of shards in bfloat16, one thread, a cold cache:", names, rows)
 
 
 def _copies(rows: list[dict[str, Any]]) -> list[str]:
@@ -608,11 +626,14 @@ def main() -> None:
     parser.add_argument("--stages", nargs="*", default=list(STAGES), choices=list(STAGES))
     parser.add_argument("--pairs", type=int, default=190)
     parser.add_argument("--recipes", nargs="*", default=list(RECIPES), choices=list(RECIPES))
+    parser.add_argument("--layers", type=int, default=LAYERS, help="of the stage large")
+    parser.add_argument("--runs", type=int, default=2, help="of the stage large")
     parser.add_argument("--files", nargs="*", type=Path, default=[], help="of the stage rotated")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     state = asked.work / "kin.json"
     kept: dict[str, dict[str, Any]] = json.loads(state.read_text()) if state.exists() else {}
+    asked.kept = kept
     for stage in asked.stages:
         own, last = kept.setdefault(stage, {}), time.time()
         for key, row in STAGES[stage](asked.work, asked):

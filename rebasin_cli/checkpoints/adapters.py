@@ -75,6 +75,11 @@ class Adapter:
     config: Mapping[str, Any] | None = None
     whole: tuple[str, ...] = ()
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of what is added to a module: what it puts out, what it reads, and its kernel."""
+        module = self.modules[name]
+        return (self.weights.shapes[module.up][0], *self.weights.shapes[module.down][1:])
+
 
 def is_adapter(path: Path) -> bool:
     """Whether a path is an adapter, by its configuration or the names of its tensors; reads no values."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ PREFIX = "base_model.model."  # before every name, as peft saves a model
 HARMLESS = frozenset(
     "alpha_pattern auto_mapping base_model_name_or_path bias corda_config eva_config exclude_modules "
     "fan_in_fan_out inference_mode init_lora_weights layers_pattern layers_to_transform loftq_config "
-    "lora_alpha lora_dropout lora_ga_config megatron_config megatron_core modules_to_save peft_type "
+    "lora_alpha lora_dropout lora_ga_config megatron_core modules_to_save peft_type "
     "peft_version qalora_group_size r rank_pattern revision runtime_config target_modules task_type "
     "use_rslora velora_config ensure_weight_tying layer_replication".split()
 )
@@ -40,13 +40,67 @@ MORE = {
     "use_qalora": "QA-LoRA: its inputs are pooled",
     "alora_invocation_tokens": "activated LoRA: it acts behind some tokens alone",
     "arrow_config": "Arrow: a router of adapters",
+    "megatron_config": "Megatron: layers that are split over processes",
 }
-# Of these the base is another one once the adapter is loaded: its weights lose what the factors begin with.
+# How factors began. The base is another one once the adapter of the second kind is loaded: its weights lose
+# what the factors began with.
+LEAVES_BASE = ("gaussian", "eva", "orthogonal", "mica")
 CHANGES_BASE = ("pissa", "olora", "corda", "lora_ga", "loftq")
 PLAIN = re.compile(r"[\w.-]+")  # a pattern that is a name
 LONGEST = 500  # characters of a pattern, and of a name that one with quantifiers is matched against
 MATCHES = 50_000_000  # of names with patterns
 STEPS = 2_000_000_000  # of names with patterns that have quantifiers: each may take a name's length squared
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+def _lists(of: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(of, value))
+
+
+def _is_pair(value: Any) -> bool:
+    return _lists(_is_whole)(value) and len(value) == 2
+
+
+def _either(*kinds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: any(kind(value) for kind in kinds)
+
+
+# What a value is where it is not null: keys, how that is told, and the test.
+_KINDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    (
+        "use_rslora fan_in_fan_out inference_mode ensure_weight_tying",
+        "true or false",
+        lambda value: isinstance(value, bool),
+    ),
+    ("base_model_name_or_path revision task_type peft_version megatron_core", "a text", _is_text),
+    (
+        "target_modules exclude_modules layers_pattern",
+        "names or a pattern",
+        _either(_is_text, _lists(_is_text)),
+    ),
+    ("modules_to_save", "names", _lists(_is_text)),
+    ("layers_to_transform", "whole numbers", _either(_is_whole, _lists(_is_whole))),
+    ("layer_replication", "pairs of whole numbers", _lists(_is_pair)),
+    ("lora_dropout", "a number from 0 to 1", _is_share),
+    ("qalora_group_size", "a whole number", _is_whole),
+    ("init_lora_weights", "true, false or a name", lambda value: isinstance(value, bool | str)),
+    (
+        "auto_mapping corda_config eva_config lora_ga_config loftq_config runtime_config velora_config",
+        "names and values",
+        lambda value: isinstance(value, Mapping),
+    ),
+)
 
 
 def config_beside(path: Path) -> Path | None:
@@ -97,15 +151,23 @@ class Settings:
         ]
         if config.get("bias", "none") != "none":
             problems.append(f"{CONFIG}: bias is {_told(config['bias'])}, expected none")
-        begun = config.get("init_lora_weights", True)
+        wrong = {
+            key: told
+            for keys, told, fits in _KINDS
+            for key in keys.split()
+            if config.get(key) is not None and not fits(config[key])
+        }
+        problems += [
+            f"{CONFIG}: {key} is {_told(config[key])}, expected {told}" for key, told in wrong.items()
+        ]
+        begun = config.get("init_lora_weights")
         if isinstance(begun, str) and begun.lower().startswith(CHANGES_BASE):
             problems.append(
                 f"{CONFIG}: init_lora_weights is {_told(begun)}: loading it changes the base. Save it "
                 "with path_initial_model_for_weight_conversion"
             )
-        for key in ("use_rslora", "fan_in_fan_out"):
-            if not isinstance(config.get(key, False), bool | None):
-                problems.append(f"{CONFIG}: {key} is {_told(config[key])}, expected true or false")
+        elif isinstance(begun, str) and begun.lower() not in LEAVES_BASE:
+            problems.append(f"{CONFIG}: init_lora_weights is {_told(begun)}, which is not known here")
         rank, alpha = config.get("r", 8), config.get("lora_alpha", 8)
         if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
             problems.append(f"{CONFIG}: r is {_told(rank)}, expected a whole number from 1 on")
@@ -116,17 +178,7 @@ class Settings:
         if matches > MATCHES or steps > STEPS:
             problems.append(f"{CONFIG}: rank_pattern and alpha_pattern have too many patterns")
             ranks = alphas = _Patterns({})
-        saved = config.get("modules_to_save") or ()
-        if not isinstance(saved, list | tuple) or not all(isinstance(name, str) for name in saved):
-            problems.append(f"{CONFIG}: modules_to_save is {_told(saved)}, expected names")
-            saved = ()
-        wanted = config.get("target_modules")
-        if not (wanted is None or isinstance(wanted, str)):
-            if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
-                problems.append(f"{CONFIG}: target_modules is {_told(wanted)}, expected names or a pattern")
-        for key in ("base_model_name_or_path", "revision", "task_type"):
-            if not isinstance(config.get(key), str | None):
-                problems.append(f"{CONFIG}: {key} is {_told(config[key])}, expected a text")
+        saved = () if "modules_to_save" in wrong else config.get("modules_to_save") or ()
         if (number := _number(alpha)) is None:
             problems.append(f"{CONFIG}: lora_alpha is {_told(alpha)}, expected a finite number")
         return cls(rank, number, config.get("use_rslora") is True, ranks, alphas, frozenset(saved))

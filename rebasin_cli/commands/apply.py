@@ -24,6 +24,7 @@ from ..symmetry.elements import Elements
 from ..symmetry.factors import Pair, turned_factors
 from ..symmetry.form import turned
 from .merging import adapters as merging
+from .merging import bases
 from .merging.average import AsTheyAre
 from .verbs import provenance
 from .verbs.folders import placed
@@ -95,14 +96,14 @@ def _of_adapter(asked: Apply, listener: Listener) -> ApplyResult:
             f"{path} is an adapter: what its units are is told by its base",
             hint=f"Name the model that it was trained on, as it was before {perm}: --base MODEL",
         )
-    merging.check_base(asked.base)
+    bases.check_base(asked.base)
     output = merging.placed_output(output_of(asked, Path(f"{path.resolve().stem}_permuted")), [path], None)
     session = Session("apply", [asked.base], listener, subjects_of(asked), perm=perm, undo=invert)
     reads = session.reads.and_files(of_model(path))
     check_outputs(output, replace(reads, models=(*reads.models, path)))
     adapter = merging.opened([path], open_models([path], session.asked.loading, listener.say), skip=True)[0]
     adapter.weights.look(name=str(path))
-    base = merging.of_base(session.models[0], [adapter], added=False)
+    base = bases.of_base(session.models[0], [adapter], added=False)
     elements = _elements(session, invert)
     if invert and session.folds.tensors:
         raise UsageError(
@@ -113,7 +114,7 @@ def _of_adapter(asked: Apply, listener: Listener) -> ApplyResult:
         base.names[name]: Pair(base.names[name], module.up, module.down, name in base.turned)
         for name, module in adapter.modules.items()
     }
-    whole = {name: merging.stored_whole(base.model, name) for name in adapter.whole}
+    whole = {name: bases.stored_whole(base.model, name) for name in adapter.whole}
     if unknown := [f"{name}  is no tensor of the base" for name, its in whole.items() if its is None]:
         raise SpecError(f"{path} does not fit {asked.base}", problems=unknown)
     moved = turned_factors(

@@ -235,6 +235,13 @@ REFUSED = {  # what is wrong: settings, tensors beside, and what is said of it
     "a broken pattern": ({"alpha_pattern": {"(": 1}}, {}, "too intricate"),
     "half a pattern": ({"alpha_pattern": {"fc": None}}, {}, "says None of 'fc'"),
     "targets": ({"target_modules": [3]}, {}, "target_modules is [3]"),
+    "begun in a new way": ({"init_lora_weights": "sunrise"}, {}, "init_lora_weights is 'sunrise', which is"),
+    "layers several times": ({"layer_replication": [[0, 1], [0, 1]]}, {}, "None in a, [[0, 1], [0, 1]] in b"),
+    "split over processes": ({"megatron_config": {"x": 1}}, {}, "Megatron"),
+    "parameters": ({"target_parameters": ["w"]}, {}, "parameters that are no module's weight"),
+    "rows": ({"trainable_token_indices": {"embed": [1]}}, {}, "rows of an embedding beside"),
+    "activated": ({"alora_invocation_tokens": [1, 2]}, {}, "behind some tokens alone"),
+    "pooled": ({"use_qalora": True}, {}, "QA-LoRA"),
     "half a module": ({}, {f"{BASE}x.lora_A.weight": torch.ones(2, 3)}, "has no lora_B.weight"),
     "no module's": ({}, {f"{BASE}x.gate": torch.ones(2)}, "x.gate  is no factor of a module"),
     "shapes": (
@@ -280,6 +287,36 @@ def test_what_is_more_than_factors_is_refused(what, refused):
     adapter("a", 0)
     adapter("b", 1, extra=extra, **config)
     refused(3 if what == "a NaN" else 4, "average", "a", "b", "-o", "out/", says=(says, "b"))
+
+
+ODD = {  # a value of every kind that is none of a key's own
+    "use_rslora fan_in_fan_out inference_mode ensure_weight_tying": 1,
+    "base_model_name_or_path revision task_type peft_version megatron_core": 2,
+    "target_modules exclude_modules layers_pattern modules_to_save": [3],
+    "layers_to_transform": "4",
+    "layer_replication": [[0, 1, 2]],
+    "lora_dropout": 1.5,
+    "qalora_group_size init_lora_weights": [],
+    "auto_mapping corda_config eva_config lora_ga_config loftq_config runtime_config velora_config": "5",
+    "r lora_alpha rank_pattern alpha_pattern": "6",
+}
+
+
+def test_values_of_other_kinds_are_told_in_one_message_and_null_is_left_out(refused, done):
+    odd = {key: value for keys, value in ODD.items() for key in keys.split()}
+    adapter("a", 0)
+    adapter("b", 1, **odd)
+    refused(4, "average", "a", "b", "-o", "out/", says=[f": {key} is " for key in odd])
+    null = dict.fromkeys(odd.keys() - {"r", "lora_alpha"})
+    adapter("b", 1, **null)
+    done("average", "a", "b", "-o", "out/")
+
+
+def test_factors_of_an_adapter_that_repeats_layers_are_not_added_to_its_base(refused):
+    folder = adapter("a", modules=("fc",), layer_replication=[[0, 1], [0, 1]])
+    write_safetensors("base.safetensors", {"fc.weight": torch.zeros(6, 5)})
+    arguments = ("average", folder, "--weights", "1", "--base", "base.safetensors", "-o", "full.safetensors")
+    refused(4, *arguments, says="layers of its base several times")
 
 
 def test_equal_shapes_or_values_of_another_kind_are_others(refused):

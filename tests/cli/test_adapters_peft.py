@@ -19,6 +19,12 @@ KINDS = {
         "rank_pattern": {"^fc": 5, "head": 1},
         "alpha_pattern": {"conv": 4, "fc": 2},
     },
+    "begun otherwise, of some modules": {
+        "r": 4,
+        "lora_alpha": 6,
+        "init_lora_weights": "orthogonal",
+        "exclude_modules": ["head"],
+    },
 }
 
 
@@ -72,6 +78,19 @@ def test_one_adapter_of_weight_1_gives_back_its_logits(kind, done):
     net.load_state_dict(load_file("full.safetensors"))
     agree(net(X), wanted)
     assert (base()(X) - wanted).abs().max() > 1e-3
+
+
+class Grouped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(12, 10, 3, groups=2)
+
+
+def test_a_grouped_convolution_is_refused_with_the_reason(refused):
+    trained(1, "a", Grouped(), ["conv"], r=4)
+    refused(
+        4, "average", "a", "-o", "out/", says="conv  its factors are 10×2×1 and 4×12×3: those of a grouped"
+    )
 
 
 def delta(model, name):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +12,24 @@ import torch
 from torch import Tensor
 
 from ...averages.kinship import equal_values
-from ...averages.low_rank import Best, Factors, Rank, best, distance, joined
+from ...averages.low_rank import Best, Rank, best, distance
 from ...averages.weights import checked
 from ...checkpoints import adapters as files
-from ...checkpoints import configuration, destination, peft
+from ...checkpoints import destination, peft
 from ...checkpoints.adapters import Adapter, Module
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.tensors import LazyTensors, plan_of
-from ...errors import CheckpointError, SpecError, UsageError
+from ...errors import SpecError, UsageError
 from ...runtime.text import some
-from ...session.models import open_models, tell_notes
+from ...session.models import tell_notes
 from ...session.session import Session
 from ..verbs import provenance
 from ..verbs.folders import placed
 from ..verbs.outputs import Output, write_as_planned
+from . import bases
 from .average import Average
 
 WORST = 3  # modules that are told
-TIED = ("embed", "lm_head", "wte", "shared")  # parts of names of what networks use twice
-FLAT = re.compile(r"lora_[a-z0-9]+_")  # before a module's name where its dots are underscores
 
 
 def asked(paths: Sequence[Path]) -> bool:
@@ -97,7 +95,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     """
     weights, rank = checked(mean.numbers, len(session.paths), any_sum=True), Rank.parse(mean.rank)
     adapters = opened(session.paths, session.opened, skip=session.asked.data.skip_checks)
-    base = None if mean.base is None else _base(session, mean.base, adapters)
+    base = None if mean.base is None else bases.opened(session, mean.base, adapters)
     for adapter in adapters:
         tell_notes(adapter.path, adapter.weights, session.say)
         adapter.weights.look(name=str(adapter.path))
@@ -113,7 +111,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     names = [*dict.fromkeys(name for adapter in adapters for name in adapter.modules)]
     account["adapted_modules"] = len(names)
     if base is not None:
-        tensors = _onto(base, adapters, weights)
+        tensors = bases.onto(base, adapters, weights)
         around, models = base.model, [base.model, *(adapter.weights for adapter in adapters)]
         options |= {"base": base.model.digest()}
     else:
@@ -181,11 +179,12 @@ def opened(paths: Sequence[Path], models: Sequence[Checkpoint], *, skip: bool) -
 
 
 def _other_base(first: Adapter, other: Adapter) -> list[str]:
-    """What two configurations say of their bases that differs; what one does not say is no difference."""
+    """What two configurations say of their bases that differs; of names what one lacks is no difference."""
     told = []
-    for key in ("base_model_name_or_path", "revision", "layer_replication"):
-        one, two = ((adapter.config or {}).get(key) for adapter in (first, other))
-        if one and two and one != two:
+    for key in ("base_model_name_or_path", "revision", "layer_replication", "ensure_weight_tying"):
+        one, two = ((adapter.config or {}).get(key) or None for adapter in (first, other))
+        named = key in ("base_model_name_or_path", "revision")
+        if one != two and not (named and None in (one, two)):
             is_in = f"{one!s:.100} in {first.path}, {two!s:.100} in {other.path}"
             told.append(f"{key}  is {is_in} (one model? --skip-checks)")
     return told
@@ -194,7 +193,7 @@ def _other_base(first: Adapter, other: Adapter) -> list[str]:
 def _other_shapes(first: Adapter, other: Adapter) -> list[str]:
     told = []
     for name in first.modules.keys() & other.modules.keys():
-        shapes = [_shape(adapter, adapter.modules[name]) for adapter in (first, other)]
+        shapes = [adapter.shape(name) for adapter in (first, other)]
         kinds = [adapter.modules[name].embedding for adapter in (first, other)]
         if shapes[0] != shapes[1] or kinds[0] != kinds[1]:
             one, two = ("×".join(map(str, shape)) for shape in shapes)
@@ -202,21 +201,9 @@ def _other_shapes(first: Adapter, other: Adapter) -> list[str]:
     return sorted(told)
 
 
-def _shape(adapter: Adapter, module: Module) -> tuple[int, ...]:
-    """Of the product: what the module puts out, what it reads, and its kernel."""
-    return (adapter.weights.shapes[module.up][0], *adapter.weights.shapes[module.down][1:])
-
-
 def _same(one: Checkpoint, other: Checkpoint, name: str) -> bool:
     alike = one.shapes[name] == other.shapes[name] and one.dtypes[name] == other.dtypes[name]
     return alike and equal_values(one[name], other[name])
-
-
-def _parts(adapters: Sequence[Adapter], weights: Sequence[float], name: str) -> tuple[Factors, int]:
-    """The sum of all that adapters add to a module, as one pair of factors, and the sum of the ranks."""
-    having = [(a, w) for a, w in zip(adapters, weights, strict=True) if name in a.modules]
-    factors = joined([a.modules[name].factors(a.weights) for a, _ in having], [w for _, w in having])
-    return factors, factors[0].shape[1]
 
 
 # ----------------------------------------------------------------------------------------------- one adapter
@@ -240,7 +227,7 @@ def _summed(
     for k, name in enumerate(names, start=1):
         owner = next(adapter for adapter in adapters if name in adapter.modules)
         module = owner.modules[name]
-        factors, summed = _parts(adapters, weights, name)
+        factors, summed = bases.parts(adapters, weights, name)
         largest = max(largest, summed)
         try:
             found = best(factors, rank)
@@ -293,170 +280,3 @@ def _stored(adapter: Adapter, module: Module, found: Best, dtype: torch.dtype | 
                 hint="Choose --out-dtype float64, or smaller weights",
             )
     return stored
-
-
-# -------------------------------------------------------------------------------------------- the full model
-
-
-@dataclass(frozen=True)
-class Base:
-    """The model that adapters are of: of each module the `names` of its weight, and whether it is `turned`.
-
-    A turned weight is stored as (inputs, outputs): embeddings, and layers of `fan_in_fan_out`.
-    """
-
-    model: Checkpoint
-    names: Mapping[str, str]
-    turned: frozenset[str]
-
-
-def _base(session: Session, path: Path, adapters: Sequence[Adapter]) -> Base:
-    """The base, opened and held against the adapters, whose sum will be added to it."""
-    (model,) = open_models([path], session.asked.loading, session.say)
-    check_base(path)
-    tell_notes(path, model, session.say)
-    found = of_base(model, adapters, added=True)
-    model.look(name=str(path))
-    return found
-
-
-def check_base(path: Path) -> None:
-    """Raise UsageError for a base that is an adapter."""
-    if files.is_adapter(path):
-        raise UsageError(f"--base {path} is an adapter itself", hint="Name the model that adapters are of")
-
-
-def of_base(model: Checkpoint, adapters: Sequence[Adapter], *, added: bool) -> Base:
-    """Where the weights of adapted modules are in their base, and how they lie.
-
-    Raises SpecError where a module has no weight that fits; and where the product is to be `added`, for what
-    cannot take it: quantised numbers, a tensor that the network reads in two places, a module saved whole.
-    """
-    modules = {name: (a, module) for a in reversed(adapters) for name, module in a.modules.items()}
-    names, problems, turned = names_in(model, [*modules]), [], set()
-    problems += [f"{name}  is no module with a weight" for name in modules if name not in names]
-    problems += [
-        f"{name}  is saved whole, beside factors"
-        for name in (adapters[0].whole if added else ())
-        if not _is_its_own(model, adapters[0], name)
-    ]
-    straight = []
-    flags = {bool((adapter.config or {}).get("fan_in_fan_out")) for adapter in adapters}
-    square = []
-    for name, stored in names.items():
-        shape, module = _shape(*modules[name]), modules[name][1]
-        dtype = model.dtypes[stored]
-        if added and (dtype.itemsize == 1 or not dtype.is_floating_point):
-            problems.append(f"{name}  {stored} is {str(dtype).removeprefix('torch.')}, quantised or packed")
-        elif added and _is_tied(model, stored):
-            problems.append(f"{name}  {stored} is used twice in the base, and adapted in one of its places")
-        elif module.embedding or len(shape) > 2:
-            wanted = shape[::-1] if module.embedding else shape
-            turned |= {name} if module.embedding else set()
-            if model.shapes[stored] != wanted:
-                problems.append(f"{name}  {_unequal(shape, model.shapes[stored])}")
-        elif shape[0] == shape[1] and model.shapes[stored] == shape:
-            square.append(name)
-        elif model.shapes[stored] == shape:
-            straight.append(name)
-        elif model.shapes[stored] == shape[::-1]:
-            turned.add(name)
-        else:
-            problems.append(f"{name}  {_unequal(shape, model.shapes[stored])}")
-    lying = {name for name in turned if not modules[name][1].embedding}
-    if square and (len(flags) > 1 or (straight if True in flags else lying)):
-        problems.append(
-            f"{square[0]}  is square, and fan_in_fan_out does not say how it lies: other layers contradict it"
-        )
-    turned |= {*square} if True in flags else set()
-    if problems:
-        raise SpecError(
-            f"{model.path} is not the base of {some([str(a.path) for a in adapters], WORST)}",
-            problems=problems,
-            hint="Name the model that they were trained on, with all its modules",
-        )
-    return Base(model, names, frozenset(turned))
-
-
-def stored_whole(model: Checkpoint, name: str) -> str | None:
-    """The tensor of the base that one replaces which was saved whole."""
-    module, _, last = name.removeprefix(peft.PREFIX).replace(".base_layer", "").rpartition(".")
-    weight = names_in(model, [module]).get(module, "")
-    found = weight.removesuffix("weight") + last
-    return found if found in model else None
-
-
-def _is_its_own(model: Checkpoint, adapter: Adapter, name: str) -> bool:
-    """Whether a tensor that was saved with an adapter is the base's, as peft saves embeddings."""
-    stored = stored_whole(model, name)
-    if stored is None or model.shapes[stored] != adapter.weights.shapes[name]:
-        return False
-    return torch.equal(model[stored].double(), adapter.weights[name].double())
-
-
-def _unequal(shape: Sequence[int], other: Sequence[int]) -> str:
-    return f"adapts {'×'.join(map(str, shape))}, the base has {'×'.join(map(str, other))}"
-
-
-def _is_tied(model: Checkpoint, name: str) -> bool:
-    """Whether a network reads this tensor in two places, as far as the file and its configuration tell."""
-    if any(name in group for group in model.tied):
-        return True
-    config = configuration.beside(model.path) or {}
-    return config.get("tie_word_embeddings") is True and any(part in name for part in TIED)
-
-
-def names_in(model: Checkpoint, modules: Sequence[str]) -> dict[str, str]:
-    """The tensor of each module's weight, by names that are the same, but for one prefix of all.
-
-    Modules that have none are left out.
-    """
-    stems = {name.removesuffix(".weight"): name for name in model if name.endswith(".weight")}
-    ways: list[Mapping[str, str]] = [stems]
-    if modules:
-        one = modules[0]
-        flat: dict[str, list[str]] = {}
-        for stem in stems:
-            flat.setdefault(stem.replace(".", "_"), []).append(stem)
-        for cut in {found[0] for found in map(FLAT.match, modules) if found}:  # sd-scripts
-            ways.append({cut + short: stems[its[0]] for short, its in flat.items() if len(its) == 1})
-        for stem in stems:
-            if stem.endswith(f".{one}"):
-                before = stem.removesuffix(one)
-                ways.append({s.removeprefix(before): n for s, n in stems.items() if s.startswith(before)})
-            elif one.endswith(f".{stem}"):
-                before = one.removesuffix(stem)
-                ways.append({before + s: n for s, n in stems.items()})
-    found = [{name: way[name] for name in modules if name in way} for way in ways]
-    return max(found, key=len)
-
-
-def _onto(base: Base, adapters: Sequence[Adapter], weights: Sequence[float]) -> LazyTensors:
-    """The base with all that the adapters add, in float64 where anything is; rounded where it is written."""
-    module_of = {stored: name for name, stored in base.names.items()}
-    kept: dict[str, Factors] = {}
-
-    def factors(name: str) -> Factors:
-        """As the weight lies, rows first; of the last module alone."""
-        if name not in kept:
-            kept.clear()
-            up, down = _parts(adapters, weights, name)[0]
-            kept[name] = (down.mT, up.mT) if name in base.turned else (up, down)
-        return kept[name]
-
-    def added(stored: str, tensor: Tensor, rows: slice) -> Tensor:
-        if stored not in module_of:
-            return tensor
-        first, second = factors(module_of[stored])
-        delta = first[rows] @ second
-        if not bool(delta.isfinite().all()):
-            raise CheckpointError(f"{stored}: what the adapters add is beyond the range of float64")
-        return tensor.double() + delta.reshape(tensor.shape)
-
-    model = base.model
-    return LazyTensors(
-        model.shapes,
-        model.dtypes,
-        lambda name: added(name, model[name], slice(None)),
-        lambda name, start, stop: added(name, model.rows(name, start, stop), slice(start, stop)),
-    )

@@ -259,8 +259,8 @@ def _share(a: Tensors, b: Tensors, fitted: FittedSpec, found: Sample, seed: int)
 
     NaN of models that are too large to be matched whole.
     """
-    whole = _whole(a, b, fitted, found)
-    if whole is None or not whole.whole:
+    whole = None if not found.whole and sampled.is_large(a, b, fitted) else _whole(a, b, fitted, found)
+    if whole is None:
         return math.nan
     perms = effect.matched(whole.a, whole.b, whole.fitted, seed=seed)
     moved = dict(permuted(whole.b, whole.fitted, perms))

@@ -26,6 +26,10 @@ from ...types import Tensors
 LEAST = 8  # columns: fewer have too few orders
 MOVED = 5.0  # standard deviations: columns whose neighbours are more alike were moved by something
 ORDERS = 199  # of columns, by which that is seen
+MIXED, SOME = (
+    99,
+    256,
+)  # mixtures of values, by which common directions are seen, and columns that are looked at
 
 
 @dataclass(frozen=True)
@@ -129,9 +133,9 @@ def relabelled(
 ) -> Relabelled:
     """Compare the columns that never move, of A and of B with its units matched.
 
-    Columns are drawn in other orders among those whose inputs have the same value. Where neighbours are more
-    alike than columns are by chance, in A or in B, something moved them (augmented images, say), and there is
-    no exact test.
+    Columns are drawn in other orders among those whose inputs have the same value. Where they have more in
+    common than first values do, in A or in B, something moved them (augmented images, or samples that are not
+    among these), and there is no exact test.
     """
     groups: list[tuple[str, Tensor, Tensor]] = []
     for its in columns:
@@ -150,11 +154,11 @@ def relabelled(
         )
         return Relabelled(columns=most, why=few)
     for called, blocks in (("A", [x for _, x, _ in groups]), ("B", [y for _, _, y in groups])):
-        if (z := _neighbours(blocks, seed)) >= MOVED:
+        if (z := _common(blocks, seed)) >= MOVED:
             return Relabelled(
                 columns=count,
-                why=f"the {count} columns that these data never move were moved in {called} (neighbours are "
-                f"alike, z {z:.1f}): by augmentation, or by other data",
+                why=f"the {count} columns that these data never move were moved in {called} (they have more in "
+                f"common than first values, z {z:.1f}): these are not all the data, or augmented ones",
             )
     names = tuple(dict.fromkeys(name for name, *_ in groups))
     tables = []
@@ -187,19 +191,26 @@ def _rows(tensor: Tensor, its: Still) -> Tensor:
     return tensor.index_select(its.dim, its.positions).movedim(its.dim, 0).flatten(1).double()
 
 
-def _neighbours(groups: Sequence[Tensor], seed: int) -> float:
-    """How much more alike columns are that lie side by side, in direction or in size, than by chance: z."""
-    rng = generator(seed, "kin, neighbours by chance")
-    largest = 0.0
-    sizes = [x.norm(dim=1) - x.norm(dim=1).mean() for x in groups]
-    for each in ([x @ x.T for x in groups], [size[:, None] * size for size in sizes]):
-        drawn = torch.empty(ORDERS, dtype=torch.float64)
-        for k in range(ORDERS):
-            orders = [torch.randperm(len(table), generator=rng) for table in each]
-            drawn[k] = sum(
-                float(table[order[:-1], order[1:]].sum()) for table, order in zip(each, orders, strict=True)
-            )
-        found = sum(float(table.diagonal(1).sum()) for table in each)
-        deviation = float(drawn.std())
-        largest = max(largest, (found - float(drawn.mean())) / deviation if deviation else 0.0)
-    return largest
+def _common(groups: Sequence[Tensor], seed: int) -> float:
+    """How much more columns have in common, in directions or in unlike sizes, than first values do: z.
+
+    Those are drawn one by one, so that each unit's values may change places among the columns. What training
+    moves is moved along what many samples share, and some columns more than others.
+    """
+    rng = generator(seed, "kin, values by chance")
+    blocks = [x[torch.arange(SOME) * (len(x) - 1) // (SOME - 1)] if len(x) > SOME else x for x in groups]
+
+    def figures(blocks: Sequence[Tensor]) -> Tensor:
+        grams = [x @ x.T for x in blocks]
+        sizes = [gram.diagonal() for gram in grams]
+        shared = sum(float(gram.square().sum() - gram.diagonal().square().sum()) for gram in grams)
+        return torch.tensor([shared, sum(float((size - size.mean()).square().sum()) for size in sizes)])
+
+    drawn = torch.stack(
+        [
+            figures([x.gather(0, torch.rand(x.shape, generator=rng).argsort(0)) for x in blocks])
+            for _ in range(MIXED)
+        ]
+    )
+    z = (figures(blocks) - drawn.mean(0)) / drawn.std(0)
+    return float(z.nan_to_num(0.0).max())

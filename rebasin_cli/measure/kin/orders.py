@@ -13,7 +13,8 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -65,6 +66,35 @@ class Part:
     words: tuple[str, ...]
     x: Tensor
     y: Tensor
+    spread: Tensor | None = None  # y not centred, where a view is mostly zeros that are no tensor's
+
+    @cached_property
+    def entries(self) -> _Entries | None:
+        return None if self.spread is None else _Entries.of(self.spread)
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """The entries of a spread view that are not 0: `values` at `places` of each axis.
+
+    Against what is centred, its inner product is that of the view centred, in whatever order.
+    """
+
+    values: Tensor
+    places: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, view: Tensor) -> _Entries:
+        places = view.nonzero(as_tuple=True)
+        return cls(view[places], places)
+
+    def inner(self, x: Tensor, perms: Sequence[Tensor]) -> float:
+        """⟨x, these in the order `perms` of all axes but the first⟩: each entry where it goes."""
+        first, *others = self.places
+        at = first
+        for place, perm in zip(others, perms, strict=True):
+            at = at * len(perm) + perm.argsort()[place]
+        return float(torch.dot(x.flatten()[at], self.values))
 
 
 def in_place(found: Sample, *, draws: int = 999, seed: int = 0) -> InPlace:
@@ -196,7 +226,12 @@ def _parts(
         if any(s <= FLAT * r for s, r in zip(size, raw, strict=True)):
             left[name] = "alike for all units"
             continue
-        mine = [Part(name, p.words, p.x / size[0], p.y / size[1]) for p in mine]
+        mine = [
+            replace(
+                p, x=p.x / size[0], y=p.y / size[1], spread=None if p.spread is None else p.spread / size[1]
+            )
+            for p in mine
+        ]
         sort = tuple((p.words, tuple(p.x.shape)) for p in mine)
         tied = next((other for other, its in known[sort] if _equal(mine, its)), None)
         if tied is not None:
@@ -222,13 +257,13 @@ def _part(found: Sample, atom: Atom, held: Mapping[str, str], within: Mapping[st
         x = atom.view(model[atom.tensor])
         order = [*(dim for dim in range(x.ndim) if dim not in moving), *moving]
         x = x.permute(order)
-        x = x.reshape(-1, *x.shape[x.ndim - len(moving) :])
-        both.append(_centred(x, [str(words[dim]) for dim in moving], within))
-    x, y = both
+        both.append(x.reshape(-1, *x.shape[x.ndim - len(moving) :]))
+    spread = both[1] if 2 * found.b[atom.tensor].numel() < both[1].numel() else None
+    x, y = (_centred(each, [str(words[dim]) for dim in moving], within) for each in both)
     names = tuple(str(words[dim]) for dim in moving)
     if x.ndim == 3 and x.shape[1] == x.shape[2] and names[0] != names[1]:
         x = _without_diagonal(x)
-    return Part(atom.tensor, names, x, y)
+    return Part(atom.tensor, names, x, y, spread)
 
 
 def _centred(x: Tensor, words: Sequence[str], within: Mapping[str, Block]) -> Tensor:
@@ -264,7 +299,15 @@ def _merged(parts: Sequence[Part]) -> list[Part]:
     for part in parts:
         groups[part.words].append(part)
     return [
-        Part("", words, torch.cat([p.x for p in its]), torch.cat([p.y for p in its]))
+        Part(
+            "",
+            words,
+            torch.cat([p.x for p in its]),
+            torch.cat([p.y for p in its]),
+            None
+            if any(p.spread is None for p in its)
+            else torch.cat([p.spread for p in its if p.spread is not None]),
+        )
         for words, its in groups.items()
     ]
 
@@ -273,6 +316,9 @@ def by_order(parts: Sequence[Part], permutations: Permutations) -> float:
     """The statistic with B's units in this order."""
     total = 0.0
     for part in parts:
+        if (entries := part.entries) is not None:
+            total += entries.inner(part.x, [permutations[word] for word in part.words])
+            continue
         y = part.y
         for dim, word in enumerate(part.words, start=1):
             y = y.index_select(dim, permutations[word])

@@ -26,6 +26,7 @@ LEAST = 16  # positions that are taken along an axis, however large the model
 EXTREME = 40  # the exponent of values whose products leave the range of float32
 WIDEST, ALL = 1 << 14, 1 << 40
 MATCHED, BESIDE = 30_000_000, 512  # values of a model that is matched; positions that stay, of a larger one
+SHORT = 1024  # the shorter side of a larger one's matrices: directions cost its cube
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,19 +134,23 @@ def matchable(
     """All units of both models, whose order may differ; of large models not those of every word.
 
     Of models of more than `MATCHED` values the smallest matrices are taken that are no more in all, with
-    `BESIDE` positions of every axis that stays. Before them come tensors with positions that are `kept`, by
-    their axis. None where one alone is more.
+    `BESIDE` positions of every axis that stays: those of a side of at most `SHORT`, where there are any.
+    Before them come tensors with positions that are `kept`, by their axis. None where one alone is more.
     """
     matrices, vectors, left = comparable(a, b, fitted)
     plain, extent = plain_of(fitted), Extent(ALL, ALL)
-    large = _values(plain, matrices, extent) > MATCHED
+    large = is_large(a, b, fitted)
     if large:
         extent = Extent(ALL, BESIDE, {plain.shapes[name][dim]: its for (name, dim), its in kept.items()})
         first = {name for name, _ in kept}
         room, chosen = MATCHED, []
-        order = sorted((name not in first, _values(plain, [name], extent), name) for name in matrices)
-        for _, size, name in order:
-            if size <= room:
+        order = []
+        for name in matrices:
+            rows, *rest = (len(index_of(axis, plain, extent)) for axis in plain.tensors[name])
+            columns = math.prod(rest)
+            order.append((name not in first, min(rows, columns) > SHORT, rows * columns, name))
+        for _, costly, size, name in sorted(order):
+            if size <= room and not (costly and chosen and name not in first):
                 room -= size
                 chosen.append(name)
         left |= {name: "too large to be matched" for name in matrices if name not in chosen}
@@ -159,6 +164,11 @@ def matchable(
         return None
     found = _taken(a, b, plain, matrices, vectors, left, extent)
     return dataclasses.replace(found, whole=found.whole and not large)
+
+
+def is_large(a: Tensors, b: Tensors, fitted: FittedSpec) -> bool:
+    """Whether both have more than `MATCHED` values in common, so that they are not matched whole."""
+    return _values(plain_of(fitted), comparable(a, b, fitted)[0], Extent(ALL, ALL)) > MATCHED
 
 
 def plain_of(fitted: FittedSpec) -> FittedSpec:

@@ -77,6 +77,21 @@ def test_the_variance_in_closed_form_is_that_of_many_draws(case):
     assert abs(float(drawn.mean())) < 5 * math.sqrt(variance / DRAWS)
 
 
+def test_a_view_that_is_mostly_zeros_is_summed_by_its_entries():
+    """Several starred words on one axis: as the whole view, in any order, though B's means are large."""
+    lines, shapes = {"w": "s (k e* d*)", "v": "(k d*) s"}, {"w": (6, 24), "v": (12, 6)}
+    fitted = fitted_of(lines, shapes, "sizes: {k: 4, e: 2}\n")
+    found = sampled.sample(*(model(shapes, seed, common=9) for seed in range(2)), fitted)
+    parts, _ = orders._parts(found, [*orders.atoms(found.fitted)], {}, found.fitted.within)
+    parts = orders._merged(parts)
+    assert [part.spread is not None for part in parts].count(True) == 1
+    rng = torch.Generator().manual_seed(1)
+    for _ in range(5):
+        perms = permutation.random(fitted.words, rng, within=fitted.within)
+        whole = orders.by_order([replace(part, spread=None) for part in parts], perms)
+        assert orders.by_order(parts, perms) == pytest.approx(whole, abs=1e-5)
+
+
 def _put_back(tensors, parts, found):
     """Whole tensors with the values that parts have, centred and of norm 1."""
     made = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}

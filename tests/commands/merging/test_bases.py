@@ -1,4 +1,4 @@
-"""Adapters averaged: what is stored, and a base that is read by its rows."""
+"""The base of adapters with their sum in it: some rows of it are read alone."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import torch
 
 from rebasin_cli.checkpoints.adapters import Adapter, Module
 from rebasin_cli.checkpoints.tensors import LazyTensors
-from rebasin_cli.commands.merging import adapters
+from rebasin_cli.commands.merging import bases
 
 
 def test_some_rows_of_the_sum_are_rows_of_the_whole():
@@ -21,8 +21,8 @@ def test_some_rows_of_the_sum_are_rows_of_the_whole():
         m, n = (3, 6) if turned else (6, 3)
         factors = {"up": torch.randn(m, 2), "down": torch.randn(2, n)}
         module = Module("w", "down", "up", 2, 0.5)
-        found = adapters._onto(
-            adapters.Base(model, {"w": "w.weight"}, frozenset({"w"} if turned else ())),
+        found = bases.onto(
+            bases.Base(model, {"w": "w.weight"}, frozenset({"w"} if turned else ())),
             [Adapter(Path("a"), factors, "peft", {"w": module})],
             [1.0],
         )
