@@ -1,7 +1,7 @@
 """What a fine-tune is worth on another base: carried over, merged, refitted; beside what 100 labels give.
 
     python benchmarks/rebase.py --data mnist --pairs a.safetensors:b.safetensors …
-        [--cache FILE] [--tasks NAME …] [--tested N]
+        [--cache FILE] [--tasks NAME …] [--tuned N] [--tested N]
 
 A and B learned one task from other seeds. A1 is A tuned on the same images turned by 45°, mirrored, upside
 down, or negative (10,000 of them, two epochs of Adam, 1e-3, batches of 50). Wanted is B tuned without the
@@ -39,7 +39,7 @@ from rebasin_cli.symmetry.elements import Elements
 from rebasin_cli.symmetry.folds import Folds
 from rebasin_cli.symmetry.permutation import permuted
 
-TUNED, UNLABELLED, LABELS, BATCH, RANK = 10_000, 1_000, 100, 50, 8
+UNLABELLED, LABELS, BATCH, RANK = 1_000, 100, 50, 8
 Model = Mapping[str, Tensor]
 
 
@@ -60,15 +60,16 @@ TASKS: dict[str, Callable[[Tensor], Tensor]] = {
 class Carried(Pair):
     """A pair of bases and one new task."""
 
-    def __init__(self, files: str, data: str, task: str, tested: int):
+    def __init__(self, files: str, data: str, task: str, tuned: int, tested: int):
         super().__init__(files, data, "cpu")
+        self.images = tuned
         self.test = self.test.subset(min(tested, self.test.samples), 0)
         self.new, self.new_test = (self.made(split, TASKS[task]) for split in (self.train, self.test))
         self.reset = "reset" if networks.has_running_statistics(self.network) else "none"
         self.inputs = self.new.subset(UNLABELLED, 1).with_batch_size(250)
 
     def made(self, data: Data, task: Callable[[Tensor], Tensor]) -> Data:
-        some = data.subset(min(2 * TUNED, data.samples), 3) if data.split == "train" else data
+        some = data.subset(min(2 * self.images, data.samples), 3) if data.split == "train" else data
         inputs, targets = (torch.cat(parts) for parts in zip(*some, strict=True))
         return Data("new", data.split, Samples(task(inputs), targets), UNIT, data.classes)
 
@@ -94,7 +95,7 @@ class Carried(Pair):
         own = {name: weight.detach().clone() for name, weight in network.named_parameters()}
         self.learn(
             torch.optim.Adam(factors.values(), lr=1e-3),
-            TUNED,
+            self.images,
             2,
             lambda inputs: torch.func.functional_call(network, added(own, factors), inputs),
         )
@@ -133,7 +134,7 @@ class Carried(Pair):
 
     def rows(self) -> Iterator[tuple[str, Model]]:
         a, b = self.models
-        a1 = self.tuned(a, TUNED, 2)
+        a1 = self.tuned(a, self.images, 2)
         onto_b = rebasin_cli.align(b, a, self.fitted, method="wm").permutations[0]
         a1_onto_b = rebasin_cli.align(b, a1, self.fitted, method="wm").permutations[0]
         a_there, a1_there = (dict(permuted(model, self.fitted, onto_b)) for model in (a, a1))
@@ -175,6 +176,7 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--pairs", nargs="+", required=True, metavar="A:B")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--tuned", type=int, default=10_000, help="images that A1 is tuned on")
     parser.add_argument("--tested", type=int, default=10_000, help="test samples")
     parser.add_argument("--cache", type=Path, help="a JSON file with what was measured before")
     asked = parser.parse_args()
@@ -186,7 +188,7 @@ def main() -> None:
     for task in asked.tasks:
         for files in asked.pairs:
             if (key := f"{asked.data} {task} {files}") not in cache:
-                carried = Carried(files, asked.data, task, asked.tested)
+                carried = Carried(files, asked.data, task, asked.tuned, asked.tested)
                 cache[key] = {row: carried.told(model) for row, model in carried.rows()}
                 print(key, cache[key], file=sys.stderr, flush=True)
                 if asked.cache:

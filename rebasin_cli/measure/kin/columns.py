@@ -157,8 +157,8 @@ def relabelled(
         if (z := _common(blocks, seed)) >= MOVED:
             return Relabelled(
                 columns=count,
-                why=f"the {count} columns that these data never move were moved in {called} (they have more in "
-                f"common than first values, z {z:.1f}): these are not all the data, or augmented ones",
+                why=f"the {count} columns that these data never move were moved in {called} (they have more "
+                f"in common than first values, z {z:.1f}): these are not all the data, or augmented ones",
             )
     names = tuple(dict.fromkeys(name for name, *_ in groups))
     tables = []
@@ -192,19 +192,22 @@ def _rows(tensor: Tensor, its: Still) -> Tensor:
 
 
 def _common(groups: Sequence[Tensor], seed: int) -> float:
-    """How much more columns have in common, in directions or in unlike sizes, than first values do: z.
+    """How much more columns have in common than first values do: z, the largest of three.
 
-    Those are drawn one by one, so that each unit's values may change places among the columns. What training
-    moves is moved along what many samples share, and some columns more than others.
+    These are all inner products, those of neighbours, and how unlike the sizes are. First values are
+    drawn one by one, so that each unit's may change places among the columns. What training moves is moved
+    along what many samples share, and some columns more than others.
     """
     rng = generator(seed, "kin, values by chance")
     blocks = [x[torch.arange(SOME) * (len(x) - 1) // (SOME - 1)] if len(x) > SOME else x for x in groups]
 
     def figures(blocks: Sequence[Tensor]) -> Tensor:
-        grams = [x @ x.T for x in blocks]
-        sizes = [gram.diagonal() for gram in grams]
-        shared = sum(float(gram.square().sum() - gram.diagonal().square().sum()) for gram in grams)
-        return torch.tensor([shared, sum(float((size - size.mean()).square().sum()) for size in sizes)])
+        found = torch.zeros(3, dtype=torch.float64)
+        for gram in (x @ x.T for x in blocks):
+            sizes = gram.diagonal()
+            shared = gram.square().sum() - sizes.square().sum()
+            found += torch.stack([shared, (sizes - sizes.mean()).square().sum(), gram.diagonal(1).sum()])
+        return found
 
     drawn = torch.stack(
         [

@@ -91,6 +91,14 @@ def test_columns_that_something_moved_are_no_exact_test():
     assert "were moved in B" in found.why and found.p != found.p
 
 
+def test_columns_that_samples_beyond_the_data_moved_are_no_exact_test():
+    """Rare inputs move their columns a little, in both, along what all samples share."""
+    rng = torch.Generator().manual_seed(3)
+    shared, amounts = torch.randn(24, 1, generator=rng), torch.rand(40, generator=rng)
+    a, b = ({"w": block(seed) + 4 * shared * amounts} for seed in range(2))
+    assert "not all the data" in columns.relabelled(a, b, still()).why
+
+
 def test_few_columns_or_empty_ones_are_no_exact_test():
     zero = {"w": torch.zeros(24, 40)}
     assert "fewer than 8 have values" in columns.relabelled({"w": block(0)}, zero, still()).why
