@@ -1,7 +1,7 @@
 """Derived or independent: p of strangers, z of copies, the variance in closed form, a large pair of files.
 
     python benchmarks/kin.py --work DIR [--pairs 190] [--recipes SGD …]
-        [--stages closed random trained power aligned nets hub large rotated] [--files FILE …]
+        [--stages closed random trained part power aligned nets hub large rotated] [--files FILE …]
 
 REBASIN_DATA holds MNIST and CIFAR-10. Strangers learn the same images from other seeds, twenty at once, by a
 plain loop of PyTorch; `nets` by `rebasin train`. What was measured is kept in DIR/kin.json, and models beside
@@ -203,6 +203,29 @@ def trained(work: Path, asked: Any) -> Rows:
         still = columns.still([images(its["data"])], models[0], fitted)
         for i, j in list(itertools.combinations(range(K), 2))[: asked.pairs]:
             yield f"{recipe}: {i} {j}", partial(_pair, models[i], models[j], fitted, still, 100 * i + j)
+
+
+def part(work: Path, asked: Any) -> Rows:
+    """By pairs of `--files` mlp*, strangers that learned all of MNIST: a part of it as the training data."""
+    files = [path for path in asked.files if path.stem.startswith("mlp")]
+    for count, k in itertools.product((20_000, 60_000), range(0, len(files) - 1, 2)):
+        yield f"{count:,}: {k}", partial(_part, files[k], files[k + 1], count)
+
+
+def _part(one: Path, other: Path, count: int) -> dict[str, Any]:
+    a, b = (dict(rebasin_cli.open_checkpoint(path)) for path in (one, other))
+    data = open_data("mnist", "train", limit=None, normalize="unit")
+    x = torch.cat([inputs.flatten(1) for inputs, _ in data])[:count]
+    fitted = resolve_words(None, [a])
+    (still,) = columns.still([(x, None)], a, fitted)
+    ours, theirs = (overlaid(m, columns.without(m, [still])) for m in (a, b))
+    moved = permutation.permuted(b, fitted, effect.matched(ours, theirs, fitted))
+    blocks = [columns._rows(model[still.tensor], still) for model in (a, moved)]
+    z = [columns._common([block - block.mean(0)], 0) for block in blocks]
+    limit, columns.MOVED = columns.MOVED, float("inf")
+    found = columns.relabelled(a, moved, [still])
+    columns.MOVED = limit
+    return {"columns": len(still.positions), "p": found.p, "z": found.z, "check": z}
 
 
 def _pair(a: Model, b: Model, fitted: Any, still: list[columns.Still], seed: int) -> dict[str, Any]:
@@ -531,6 +554,7 @@ STAGES: dict[str, Callable[[Path, Any], Rows]] = {
     "closed": closed,
     "random": random,
     "trained": trained,
+    "part": part,
     "power": power,
     "aligned": aligned,
     "nets": nets,
@@ -598,6 +622,12 @@ def tables(kept: dict[str, dict[str, Any]]) -> None:
         alike.setdefault(key.rpartition(": ")[0], []).append(row["rotated"])
     rows = [[name, str(len(its)), f"{min(its):.3f} – {max(its):.3f}"] for name, its in alike.items()]
     table("Copies whose units were rotated:", ["pairs", "how many", "ρ of inner products"], rows)
+    rows = [
+        [n, str(v["columns"]), f"{v['p']:.3f}", f"{v['z']:.1f}", ", ".join(f"{z:.1f}" for z in v["check"])]
+        for n, v in of("part").items()
+    ]
+    names = ["images: pair", "columns that stay", "p without the check", "z without it", "z of the check"]
+    table("A part of the training data:", names, rows)
     keys = ("gigabytes", "read", "z", "seconds", "reading", "imports", "wall", "wall of reading", "peak")
     keys = (*keys, "peak of imports")
     rows = [[n, *(f"{v[k]:.3g}" if k in v else "" for k in keys)] for n, v in of("large").items()]
@@ -628,7 +658,7 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="*", default=list(RECIPES), choices=list(RECIPES))
     parser.add_argument("--layers", type=int, default=LAYERS, help="of the stage large")
     parser.add_argument("--runs", type=int, default=2, help="of the stage large")
-    parser.add_argument("--files", nargs="*", type=Path, default=[], help="of the stage rotated")
+    parser.add_argument("--files", nargs="*", type=Path, default=[], help="of the stages part and rotated")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     state = asked.work / "kin.json"
