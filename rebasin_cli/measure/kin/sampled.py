@@ -143,8 +143,9 @@ def matchable(
     if large:
         extent = Extent(ALL, BESIDE, {plain.shapes[name][dim]: its for (name, dim), its in kept.items()})
         first = {name for name, _ in kept}
-        room, chosen = MATCHED, []
-        order = []
+        room = MATCHED
+        chosen: list[str] = []
+        order: list[tuple[bool, bool, int, str]] = []
         for name in matrices:
             rows, *rest = (len(index_of(axis, plain, extent)) for axis in plain.tensors[name])
             columns = math.prod(rest)
