@@ -22,7 +22,7 @@ KINDS = {
     "begun otherwise, of some modules": {
         "r": 4,
         "lora_alpha": 6,
-        "init_lora_weights": "orthogonal",
+        "init_lora_weights": "gaussian",
         "exclude_modules": ["head"],
     },
 }
