@@ -34,6 +34,7 @@ from .matchers import State
 from .matchers.portfolio import align as searching
 from .matchers.portfolio.align import Alignment
 from .measure.report import barrier
+from .networks.scoring import Loss
 from .repair import Outcome, Repaired, Repairs
 from .repair.choosing import Choice
 from .repair.means import repaired_mean
@@ -277,7 +278,7 @@ def merge(
             ridge=ridge,
             output=output,
             device=device,
-            logits=align_options.get("loss") is None,
+            logits=Loss.of(align_options.get("loss")).of_logits,
         )
     tensors, done = repaired_mean(
         models,

@@ -25,6 +25,7 @@ from ..measure.settings import (
     repaired_label,
 )
 from ..networks.attacks import Attack, Attacker
+from ..networks.scoring import Loss
 from ..registry.options import PAIR, PLAIN, READS, WRITES, again, argument, option
 from ..registry.results import Plan
 from ..reports import Report
@@ -284,7 +285,7 @@ def _plan(
         word=word,
         ship=None if auto else how,
         auto=auto,
-        logits=session.loss is None,
+        logits=Loss.of(session.loss).of_logits,
         statistics=networks.has_running_statistics(network),
         groups=bool(session.fitted.groups),
         beside=session.given is None,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..datasets.batches import describe, part_of
@@ -57,6 +57,14 @@ class Loss:
     def own(self) -> bool:
         """Whether it is another one than rebasin's cross-entropy of class numbers."""
         return self.function is not None or self.carried
+
+    @property
+    def of_logits(self) -> bool:
+        """Whether outputs may be logits of classes: of cross-entropy, rebasin's or PyTorch's, alone."""
+        function = self.function
+        while isinstance(function, functools.partial):
+            function = function.func
+        return not self.own or function is F.cross_entropy or isinstance(function, nn.CrossEntropyLoss)
 
     def __call__(self, outputs: Any, targets: Any, number: int = 0, *, checked: bool = False) -> Tensor:
         """The mean of a batch, (), with a gradient: what is learnt by; cross-entropy in nats.

@@ -274,6 +274,30 @@ def test_a_cross_entropy_of_ones_own_has_the_intervals_of_the_default(trained, d
     assert other["loss"] == {"name": "cross", "unit": "", "larger_is_better": False, "range": ["-inf", "inf"]}
 
 
+def test_a_distillation_by_pytorchs_cross_entropy_is_that_of_the_default(trained, done, own):
+    """Another function tells nothing of logits, also if it computes the same."""
+    few = (
+        "merge",
+        *trained,
+        "--data",
+        "digits",
+        "--method",
+        "wm",
+        "--repair",
+        "distill",
+        "--repair-samples",
+        200,
+    )
+    losses = ((), ("--loss", "torch.nn:CrossEntropyLoss"), ("--loss", "mine.py:cross"))
+    found = []
+    for number, loss in enumerate(losses):
+        done(*few, *loss, "-o", f"d{number}.safetensors")
+        with safe_open(f"d{number}.safetensors", "pt") as file:
+            found.append({name: file.get_tensor(name) for name in file.keys()})
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    assert not all(torch.equal(found[0][name], found[2][name]) for name in found[0])
+
+
 def test_a_baseline_of_another_loss_metric_or_unit_is_refused(trained, done, refused, own, tmp_path):
     few = ("barrier", *trained, *own, "--points", 3, "--method", "wm")
     done(*few, "--json-file", "base.json")

@@ -14,6 +14,7 @@ from ...checkpoints.tensors import replaced
 from ...errors import DataError, NetworkError, UsageError
 from ...matchers.portfolio.align import Alignment
 from ...networks.running import fed
+from ...networks.scoring import Loss
 from ...repair import MATCHES, Outcome, Repairs, baking, choosing
 from ...repair.costs import distillation_bytes
 from ...repair.options import RIDGE, SAMPLES, check_ridge
@@ -211,7 +212,7 @@ def of(session: Session, plan: RepairPlan, endpoints: Sequence[Tensors]) -> Repa
         ridge=asked.repair.ridge,
         output=session.output,
         device=session.device,
-        logits=session.loss is None,
+        logits=Loss.of(session.loss).of_logits,
         scores=session.scores,
         by=session.chosen_by,
         metrics=bool(asked.data.metric),

@@ -15,6 +15,7 @@ from ...datasets.batches import First, checked, head, size_of
 from ...networks.evaluation import evaluate
 from ...networks.recording import Recording
 from ...networks.running import fed
+from ...networks.scoring import Loss
 from ...networks.state import duplicate
 from ...repair import Outcome, Repairs
 from ...repair.choosing import Comparison, Measured
@@ -107,7 +108,7 @@ class Mending:
                 ridge=self.problem.ridge,
                 output=self.problem.output,
                 device=self.problem.device,
-                logits=self.problem.loss is None,
+                logits=Loss.of(self.problem.loss).of_logits,
                 seconds=self._training(seconds, share) if how == LAST and not self.clock.counts else math.inf,
                 share=min(1.0, share) if how == LAST and self.clock.counts else 1.0,
                 known={"graphs": self.graphs},  # the endpoints' values are others for every candidate
