@@ -62,6 +62,7 @@ class Subject:
     scores: Mapping[str, Any] = field(default_factory=dict)  # a loss, a metric, an output of the user's own
     digest: str | None = None  # of the test samples; None where they are other ones each time, or not told
     quantities: tuple[Quantity, ...] | None = None  # what is measured, the loss first; None: not known yet
+    open: bool = False  # more may be measured than `quantities` say
 
     @classmethod
     def of(cls, report: Report) -> Subject:
@@ -90,10 +91,11 @@ class Subject:
             for key in sorted({*self.scores, *other.scores})
         }
         if self.quantities is not None and other.quantities is not None:
-            both = (", ".join(map(_told, one)) for one in (self.quantities, other.quantities))
-            named["what is measured"] = (next(both), next(both))
-            both = (", ".join(map(_better, one)) for one in (self.quantities, other.quantities))
-            named["what is better"] = (next(both), next(both))
+            here, there, known = other.quantities, self.quantities, {one.key for one in other.quantities}
+            if other.open and known <= {one.key for one in there}:  # what else is there may come here, too
+                there = tuple(one for one in there if one.key in known)
+            for what, words in (("what is measured", _told), ("what is better", _better)):
+                named[what] = (", ".join(map(words, there)), ", ".join(map(words, here)))
         if self.digest is not None and other.digest is not None:
             named["the test samples themselves (SHA-256)"] = (self.digest, other.digest)
         apart = {what: both for what, both in named.items() if both[0] != both[1]}

@@ -154,10 +154,21 @@ class Metric:
     @property
     def figures(self) -> tuple[Quantity, ...]:
         """What it gives: of an object that computes several, what it lists as `figures`."""
-        names = getattr(self.whole, "figures", None)
-        if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
+        names = self._listed
+        if names is None:
             return (self.quantity,)
         return tuple(checked_name(replace(self.quantity, name=name)) for name in names)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may compute more figures than it says before."""
+        return self.whole is not None and self._listed is None
+
+    @property
+    def _listed(self) -> Sequence[str] | None:
+        names = getattr(self.whole, "figures", None)
+        known = isinstance(names, (tuple, list)) and all(isinstance(name, str) for name in names)
+        return names if known else None
 
     def values(self, outputs: Any, targets: Any, number: int, count: int) -> Tensor | None:
         """Of every sample, float64 (N,), or their mean, float64 (); None of an object, which keeps them."""

@@ -50,6 +50,15 @@ class Worst:
         return (self.right / self.all.clamp(min=1)).min()
 
 
+class Both(Worst):
+    """It computes another figure, too, which it does not say before."""
+
+    name = "both"
+
+    def compute(self):
+        return {"both": super().compute(), "best class": (self.right / self.all.clamp(min=1)).max()}
+
+
 def misses(outputs, targets):
     return (outputs.argmax(1) != targets).double()
 
@@ -327,6 +336,16 @@ def test_a_baseline_of_another_metric_alone_is_refused(trained, done, refused, o
     refused(
         2, *few, f"mine.py:{metric}", "--baseline", "base.json", says=("misses there", "Write a new baseline")
     )
+
+
+def test_a_baseline_of_an_object_that_computes_several_figures(trained, done, refused, own):
+    few = ("barrier", *trained, *own[:4], "--points", 3, "--method", "wm", "--repair", "none", "--metric")
+    done(*few, "mine.py:Both", "--json-file", "base.json")
+    told = done(*few, "mine.py:Both", "--baseline", "base.json", "--json").json()
+    assert {gate["text"] for gate in told["gates"]} == {
+        f"--baseline {k}" for k in ("chord", "both", "best_class")
+    }
+    refused(2, *few, "mine.py:Worst", "--baseline", "base.json", says="both, best class there")
 
 
 INSIDE = '''

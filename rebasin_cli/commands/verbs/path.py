@@ -19,7 +19,7 @@ from ...measure.thresholds import Language
 from ...repair.repairing import few
 from ...reports import Report
 from ...session.method_options import bounded, start_file
-from ...session.samples import quantities_of
+from ...session.samples import metrics_of, quantities_of
 from ...session.session import Session
 from ...session.subjects import Data, Search
 from . import endpoints, provenance, search
@@ -114,7 +114,8 @@ def measure(planned: Planning, command: str, gates: GateSet) -> Report:
 
 def subject_of(session: Session) -> Subject:
     """What the report will be of. Accuracy that nobody named may be left out, so that is not known yet."""
-    open_ = session.asked.data.loss is not None and not session.asked.data.metric
+    metrics = metrics_of(session.asked.data)
+    open_ = session.asked.data.loss is not None and not metrics
     quantities = None if open_ else quantities_of(session.asked.data)
     data, test = session.asked.data, session.splits["test"]
     named = {"loss": data.loss, "metric": ", ".join(data.metric) or None, "output": session.output}
@@ -127,6 +128,7 @@ def subject_of(session: Session) -> Subject:
         {key: value for key, value in named.items() if value is not None},
         samples.digest_of_all(test),
         quantities,
+        open=any(metric.is_open for metric in metrics),
     )
 
 
