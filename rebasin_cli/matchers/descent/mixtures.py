@@ -168,7 +168,7 @@ class Mixtures:
             self._starts |= {(k, word): found for word, found in zip(matrices, solved, strict=True)}
         return {word: found.perm for word, found in zip(matrices, solved, strict=True)}
 
-    def _towards(
+    def towards(
         self, matrix: torch.Tensor, place: tuple[str, bool], to: Elements, share: float
     ) -> torch.Tensor:
         """A word's mixture with this share of an element."""
@@ -221,7 +221,7 @@ class Mixtures:
                 subsets = (dims for e in range(len(axes)) for dims in combinations(axes, e + 1))
                 self._under[k, atom] = {d: self._mixed_in(k, atom, d, to, share) for d in subsets}
         self.current = [
-            {place: self._towards(matrix, place, to, share) for place, matrix in by.items()}
+            {place: self.towards(matrix, place, to, share) for place, matrix in by.items()}
             for by, to in zip(self.current, corners, strict=True)
         ]
 

@@ -38,6 +38,7 @@ FILENAME = None  # for the screen; report.md is its twin for a folder
 WIDEST = 100  # figures far from their row's name are hard to follow
 LONG = 9  # letters of a column's name: a longer one takes two lines
 LEAST = 12  # letters of a name, or of a remark that is cut
+NAMED = 19  # the same beside figures with one space between them: that of "aligned + repair"
 TONES = {Tone.CHOSEN: "bold", Tone.FAINT: "dim italic"}
 MARKS = {Tone.MET: "green", Tone.MISSED: "bold red", Tone.SKIPPED: "bold yellow"}
 
@@ -134,7 +135,10 @@ def _text(said: Inline, style: str = "") -> Text:
 def _parts(table: Table, most: int) -> list[Table]:
     """The table; or some of its columns each, where all of them leave no room for the names of rows."""
     sizes, count = _sizes(table, most), len(table.columns)
-    if count < 3 or sizes.room >= min(LEAST, sizes.needed):
+    enough = min(
+        NAMED if sizes.parted == 1 else LEAST, sizes.needed
+    )  # names are folded where figures are close
+    if count < 3 or sizes.room >= enough:
         return [table]
     halves = range(1, (count + 2) // 2), range((count + 2) // 2, count)
     return [part for half in halves for part in _parts(table.only([0, *half]), most)]

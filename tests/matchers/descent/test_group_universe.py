@@ -43,6 +43,11 @@ def in_groups(fitted, seed):
     return acts.random(fitted, torch.Generator().manual_seed(seed), of=of)
 
 
+def matrices_of(mixtures, element):
+    """An element as matrices: all the way towards it."""
+    return {place: mixtures.towards(by, place, element, 1.0) for place, by in mixtures.current[0].items()}
+
+
 def mixtures_of(make):
     found, forms = forms_of(make)
     mixtures = Mixtures(forms, found.fitted, {n: 1.0 for n in found.fitted.tensors})
@@ -73,7 +78,7 @@ def test_the_line_is_the_objective_on_the_way_and_its_slope_that_of_the_gradient
     fitted, _, mixtures = mixtures_of(make)
     mixtures.step([in_groups(fitted, seed) for seed in range(3)], 0.4)
     corners = [in_groups(fitted, seed + 9) for seed in range(3)]
-    dense = [mixtures.dense(corner) for corner in corners]
+    dense = [matrices_of(mixtures, corner) for corner in corners]
     line, gradients, begun = mixtures.line(corners), mixtures.gradients(), mixtures.current
     slope = sum(
         float((gradients[k][place] * (dense[k][place] - begun[k][place])).sum())
@@ -93,7 +98,7 @@ def test_no_element_is_worth_more_than_the_nearest(make):
     matrices = mixtures.gradients()[0]
 
     def worth(element):
-        dense = mixtures.dense(element)
+        dense = matrices_of(mixtures, element)
         return sum(float((dense[place] * matrices[place]).sum()) for place in mixtures.places)
 
     best = mixtures.nearest(matrices)
