@@ -63,6 +63,19 @@ def test_a_matrix_that_followed_the_search_is_the_one_made_anew(net, share):
                 torch.testing.assert_close(following.matrix(word, at), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_a_matrix_follows_a_neighbour_on_two_axes_of_a_tensor():
+    spec = parse("tensors:\n  w: 'o h h'\n  v: 'h .'\n", name="test")
+    fitted = fit(spec, {"w": (6, 20, 20), "v": (20, 3)})
+    rng = generator(0, "test")
+    a, b = ({n: torch.randn(s, generator=rng) for n, s in fitted.shapes.items()} for _ in range(2))
+    pair, at = Pair(a, b, fitted), permutation.identity(fitted.words)
+    following = Similarities(pair)
+    with pair.computing():
+        following.matrix("o", at)
+        at = moved(at, ["h"], 0.1, 0)
+        torch.testing.assert_close(following.matrix("o", at), pair.matrix("o", at), rtol=1e-4, atol=1e-4)
+
+
 def test_only_what_moved_is_multiplied_again(monkeypatch):
     pair = pair_of("mlp")
     following, at, columns = Similarities(pair), permutation.identity(pair.words), []

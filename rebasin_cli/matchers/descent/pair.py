@@ -116,7 +116,7 @@ class Pair(Values):
     ) -> torch.Tensor:
         """`out`, the matrix of `word` from `chosen`, changed in place as `moved` goes over to `to`.
 
-        Only the units of `moved` that come to lie elsewhere are multiplied.
+        Only the units of `moved` that come to lie elsewhere are multiplied, where that is on one axis.
         """
         units = torch.nonzero(permutations[moved] != to).flatten()
         terms = [(atom, atom.words.index(word)) for atom in chosen if moved in atom.words]
@@ -259,7 +259,14 @@ class Pair(Values):
         permutations: Permutations,
         to: torch.Tensor,
     ) -> Iterator[Slab]:
-        """As `_slabs`, for the units of `moved` alone and with what B's change by."""
+        """As `_slabs`, for the units of `moved` alone and with what B's change by.
+
+        Of an atom that carries it on several axes all is multiplied, as it was and as it is.
+        """
+        if atom.words.count(moved) > 1:
+            yield from ((-a, b) for a, b in self._slabs(atom, dim, permutations))
+            yield from self._slabs(atom, dim, {**permutations, moved: to})
+            return
         along, old = atom.words.index(moved), permutations[moved]
         a, b = self._turned(atom, along)
         turned = replace(atom, words=(moved, *(word for d, word in enumerate(atom.words) if d != along)))
