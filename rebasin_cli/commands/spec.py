@@ -18,7 +18,7 @@ from ..registry.results import NAMED, ON_SCREEN_ONLY, UNSET, Result, Unset
 from ..reports.accounts import describe_kept, describe_proof, outputs_in_words
 from ..session.asked import inputs_of, of
 from ..session.listener import SILENT, Listener
-from ..session.method_options import GROUPS, check_groups
+from ..session.method_options import check_groups
 from ..session.models import infer_spec, naming
 from ..session.network import find_network, need_inputs, none_named, origin
 from ..session.outcomes import Answer, Screen, Weights
@@ -230,7 +230,7 @@ def infer(asked: Infer, listener: Listener = SILENT) -> InferResult:
         check_files([("spec", asked.out)], inputs, force=asked.force)
     shapes = shapes_of(asked.checkpoint, Loading())
     check_groups(asked.groups)
-    how = {"prove": not asked.no_prove, "groups": asked.groups != GROUPS[0]}
+    how = {"prove": not asked.no_prove, "groups": asked.groups == "all"}
     found = infer_spec(shapes, network, None, listener.say, **how)
     skipped = {"status": "skipped", "reason": "--no-prove"} | describe_kept(found.kept, found.not_kept)
     return InferResult(
@@ -293,7 +293,7 @@ def explain(asked: Explain, listener: Listener = SILENT) -> ExplainResult:
     given = None if loading.spec is None else library.load(loading.spec)
     shapes = shapes_of(asked.checkpoint, loading)
     check_groups(asked.groups)
-    how = {"strict": False, "groups": asked.groups != GROUPS[0]}
+    how = {"strict": False, "groups": asked.groups == "all"}
     found = infer_spec(shapes, network, None, lambda _: None, **how)
     inferred = {"inferred": headline(found.fitted)}
     if told := outputs_in_words(describe_kept(found.kept, found.not_kept)):

@@ -203,7 +203,7 @@ def test_statistics_are_estimated_anew_at_the_point(resnets, done, tmp_path):
         "-o",
         "r.curve.safetensors",
     )
-    curve = ("--curve", "r.curve.safetensors", "--at", 0.25)
+    curve = ("--curve", "r.curve.safetensors", "--at", 0.25, "--groups", "permutations")
     told = done("merge", *resnets, *curve, *data, "-o", "m.safetensors", "--json").json()
     assert told["repair"] == "reset"
     line = done("merge", *resnets, *curve, *data, "--repair", "none", "-o", "n.safetensors", "--json").json()

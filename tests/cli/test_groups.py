@@ -135,7 +135,9 @@ def test_explain_says_the_group_of_each_word_and_why_it_is_no_larger(done):
     told = done("spec", "explain", "--net", NET[1], "--groups", "all").out
     assert "O1: any rotation that keeps the vector of ones" in told
     assert "no larger: gelu" in told and "GL: any invertible matrix" in told
-    assert "O1" not in done("spec", "explain", "--net", NET[1]).out
+    for orders in ((), ("--groups", "permutations")):
+        assert "O1" not in done("spec", "explain", "--net", NET[1], *orders).out
+        assert "O1" not in done("spec", "infer", "--net", NET[1], *orders).out
 
 
 @pytest.mark.parametrize(

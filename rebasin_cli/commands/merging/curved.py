@@ -42,7 +42,7 @@ def check(mean: Average, search: Search, models: int) -> None:
         "--reference": mean.reference,
         "--polish": search.polish,
         f"--method {search.method}": search.method not in (Search.method, "none"),
-        "--groups all": search.groups != Search.groups,
+        "--groups all": search.groups == "all",
         "--log": search.log,
         **{f"--{name.replace('_', '-')}": True for name in search.options},
     }
