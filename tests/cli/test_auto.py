@@ -16,6 +16,8 @@ from rebasin_cli.matchers.portfolio.candidates import Candidate
 from rebasin_cli.matchers.portfolio.trying import Trials
 from rebasin_cli.repair import options as repair_options
 from rebasin_cli.repair import repairing
+from rebasin_cli.spec import library
+from rebasin_cli.spec.fitting import fit
 
 from .conftest import tensors
 
@@ -417,3 +419,26 @@ def test_auto_leaves_out_groups_that_would_change_what_is_computed_and_says_why(
     match = outcome.json()["match"]
     assert {"method": "wm + groups", "why": "the outputs change"} in match["tried"]
     assert "groups" not in match["chosen"] and "groups" not in recorded("merged.safetensors")
+
+
+ORDERS = "schema: 1\ntensors:\n  1.weight: h .\n  1.bias: h\n  3.weight: . h\n"
+
+
+@pytest.mark.parametrize("own, packaged", [("  3.bias: .\n", False), ("ignore: [3.bias]\n", True)])
+def test_auto_takes_no_groups_beyond_a_spec_that_was_named_or_that_ignores_tensors(
+    turned, done, tmp_path, monkeypatch, own, packaged
+):
+    (tmp_path / "own.yaml").write_text(ORDERS + own)
+    b = tensors("b.safetensors")
+    write_safetensors(tmp_path / "b.safetensors", b | {"3.bias": b["3.bias"] + 1}, force=True)
+    named = ("--spec", "own.yaml")
+    if packaged:  # a spec of another package, which is found by its tensors
+        monkeypatch.setattr(library, "find", lambda shapes, _: fit(library.load("own.yaml"), shapes))
+        named = ()
+    models = (*turned[:4], *turned[6:], *named)
+    outcome = done("merge", *models, "--repair", "none", "--json", "-o", "m.safetensors").json()
+    assert outcome["spec"]["name"] == "own" and "groups" not in outcome["match"]["chosen"]
+    why = "the spec own gives orders alone, and may say what else has to stay"
+    assert {"method": "wm + groups", "why": why} in outcome["match"]["tried"]
+    kept = tensors("m.safetensors")["3.bias"]
+    assert torch.equal(kept, tensors("a.safetensors")["3.bias"]) == packaged

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import matchers
-from ...errors import DataError, NetworkError, UsageError
+from ...errors import DataError, NetworkError, SpecError, UsageError
 from ...matchers import State
 from ...matchers.portfolio import align
 from ...matchers.portfolio.align import prove_spec
@@ -359,7 +359,14 @@ class Wide:
         return cls(session) if alone and able else None
 
     def open(self) -> matchers.Wider | None:
-        """The models in their canonical forms; None where units take no more. Raises as proofs do."""
+        """The models in their canonical forms; None where units take no more.
+
+        Raises as proofs do, and SpecError where another spec would take the place of one that was named, or
+        that ignores tensors.
+        """
+        spec, named = self.plain.fitted.spec, self.plain.asked.loading.spec not in (None, "infer")
+        if not spec.groups and (named or spec.ignore):
+            raise SpecError(f"the spec {spec.name} gives orders alone, and may say what else has to stay")
         wide = self.plain.by(replace(self.plain.asked.search, groups="all"))
         wide.__dict__.pop("symmetries", None)
         wide.say = SILENT.say
