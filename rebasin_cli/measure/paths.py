@@ -38,9 +38,9 @@ class Path:
 
     `repair` is applied to the network at every inner point before measuring, but at λ = ½ where what it did
     is known (`repaired`); the ends are the models as given, unless it is for the `ends`, too. `wrap` makes of
-    the network, repaired, what is measured at inner points; it returns logits, and its `details` are the
-    row's, with those that are given. What `record` makes of the network stands for it at λ = ½, to keep its
-    outputs. `keep` names tensors that are `a`'s up to λ = 1, where everything is `b`'s.
+    the network, repaired, what is measured at inner points; it returns logits, and its `details` at λ = ½
+    are the row's, with those that are given. What `record` makes of the network stands for it at λ = ½, to
+    keep its outputs. `keep` names tensors that are `a`'s up to λ = 1, where everything is `b`'s.
     """
 
     name: str
@@ -145,7 +145,7 @@ def _at(
         path.repair.apply(network, [1 - t, t])
     if path.wrap is not None and 0 < t < 1:
         network = control = path.wrap(network)
-        details |= control.details
+        details |= control.details if t == 0.5 else {}
         more["output"] = None
     elif path.record is not None and t == 0.5:
         network = path.record(network)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from rebasin_cli.errors import NetworkError, UsageError
-from rebasin_cli.measure import intervals
+from rebasin_cli.measure import intervals, paths
 from rebasin_cli.measure.controls import Ensemble
 from rebasin_cli.measure.intervals import interval, resampled_means, t_interval
 from rebasin_cli.networks.evaluation import Scores, evaluate
@@ -81,6 +81,23 @@ def test_a_temperature_changes_the_loss_and_no_decision():
     right = Scaled(network, [(x, x.argmax(1))], "logits", "cpu")  # the colder, the better
     assert right.details == {"temperature": 1.0, "why": "no temperature is best on these samples"}
     assert scaled.temperature > 2 and cooled.loss < plain.loss and cooled.accuracy == plain.accuracy
+
+
+def test_the_temperature_of_a_row_is_that_at_the_middle():
+    """On the way logits turn round: no temperature is best before, and another one after it."""
+    x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+    targets = torch.where(torch.arange(200) % 5 == 0, (x.argmax(1) + 1) % 3, x.argmax(1))
+    network = nn.Sequential(nn.Linear(3, 3, bias=False))
+
+    def scaled(network):
+        return Scaled(network, [(x, targets)], None, "cpu")
+
+    a, b = ({"0.weight": factor * torch.eye(3)} for factor in (-10.0, 30.0))
+    path = paths.Path("aligned + temperature", a, b, 5, wrap=scaled)
+    row = paths.measure(path, network, {"test": [(x, targets)]})
+    with torch.no_grad():
+        network[0].weight.copy_(10 * torch.eye(3))
+    assert row.details == {"temperature": scaled(network).temperature}
 
 
 # the choice
