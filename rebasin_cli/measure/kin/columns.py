@@ -26,10 +26,8 @@ from ...types import Tensors
 LEAST = 8  # columns: fewer have too few orders
 MOVED = 5.0  # standard deviations: columns whose neighbours are more alike were moved by something
 ORDERS = 199  # of columns, by which that is seen
-MIXED, SOME = (
-    99,
-    256,
-)  # mixtures of values, by which common directions are seen, and columns that are looked at
+MIXED = 99  # mixtures of values, by which common directions are seen
+SOME = 256  # columns that are looked at for them
 
 
 @dataclass(frozen=True)
