@@ -229,8 +229,8 @@ SYMMETRIES = Place("docs/how-it-works.md", symmetries, 5, 0, 0.05, "| network | 
 EXACT = ("mlp 3x512", "resnet20 1x", "resnet20 4x")
 MUTATED = ("mlp", "vgg11", "tinyten")
 PLACES = [
-    page("README.md", 10),
-    page("docs/curves.md", 20, absolute=0.03),
+    page("README.md", 10, absolute=0.006),  # of a barrier of 0.03: another processor trains to 0.027
+    page("docs/curves.md", 20),
     page("docs/many-models.md", 15),
     SYMMETRIES,
     Place(
