@@ -105,7 +105,8 @@ def _main(
         refusal = UsageError(
             f"rebasin {context.invoked_subcommand} runs in one process: {launcher.size} is "
             f"{launcher.said or 'not set'}, and all would write the same files",
-            hint=f"Only rebasin align and eval run in several; one alone: {launcher.alone}",
+            hint=f"Only rebasin align and eval run in several; one alone: {launcher.alone}; "
+            "each with files of its own: WORLD_SIZE=1",
         )
         raise refusal if launchers.is_first() else Elsewhere(str(refusal), refusal.exit_code)
 
