@@ -100,13 +100,12 @@ def _main(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    launcher = launchers.found()
-    if launcher and not _runs_together(context):
+    if launchers.by_torchrun() and not _runs_together(context):
         refusal = UsageError(
-            f"rebasin {context.invoked_subcommand} runs in one process: {launcher.size} is "
-            f"{launcher.said or 'not set'}, and all would write the same files",
-            hint=f"Only rebasin align and eval run in several; one alone: {launcher.alone}; "
-            "each with files of its own: WORLD_SIZE=1",
+            f"rebasin {context.invoked_subcommand} runs in one process: WORLD_SIZE is "
+            f"{os.environ.get('WORLD_SIZE', 'not set')}, and all would write the same files",
+            hint="Start it without torchrun: only rebasin align and eval run in several. "
+            "Each with files of its own: WORLD_SIZE=1",
         )
         raise refusal if launchers.is_first() else Elsewhere(str(refusal), refusal.exit_code)
 

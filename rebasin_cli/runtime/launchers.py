@@ -113,10 +113,14 @@ def who() -> str:
     return f"rank {rank} of {launcher.said or '?'}: "
 
 
+def by_torchrun() -> bool:
+    """Whether all were started for one work; tasks of a job may each have files of their own."""
+    return found() is TORCHRUN
+
+
 def is_first() -> bool:
-    """Whether this process is the one that prints and writes: alone, or the first of several."""
-    launcher = found()
-    return launcher is None or os.environ.get(launcher.rank, "0") in ("", "0")
+    """Whether this process prints and writes what each finds by itself: torchrun's first one alone does."""
+    return not by_torchrun() or os.environ.get(TORCHRUN.rank, "0") in ("", "0")
 
 
 def place() -> Place:

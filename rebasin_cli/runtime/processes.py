@@ -24,7 +24,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from ..errors import Elsewhere, Lost, RebasinError, UsageError, account
 from . import launchers
-from .launchers import TORCHRUN, Place
+from .launchers import Place
 from .ranks import P, Ranks, T
 from .signals import HINT, Ending, listening
 from .text import in_a_line
@@ -215,7 +215,7 @@ def _store(address: str, port: int, rank: int, size: int, patience: timedelta) -
     if ":" in address:
         address = f"[{address}]"
     # torchrun may hold the store itself, which `env://` knows; it reads what a launcher of MPI does not set
-    where = "env://" if launchers.found() is TORCHRUN else f"tcp://{address}:{port}"
+    where = "env://" if launchers.by_torchrun() else f"tcp://{address}:{port}"
     return next(iter(rendezvous(where, rank, size, timeout=patience)))[0]
 
 

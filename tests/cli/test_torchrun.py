@@ -162,6 +162,13 @@ def test_other_commands_run_in_one_process(pair, refused, monkeypatch, command):
     assert (other.code, other.out, other.err) == (2, "", "")
 
 
+def test_tasks_of_a_job_run_each_by_itself(pair, done, tmp_path, monkeypatch):
+    for name, value in {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}.items():
+        monkeypatch.setenv(name, value)
+    done("average", *pair, "-o", "own.safetensors")
+    assert (tmp_path / "own.safetensors").exists() and "64" in done("inspect", pair[0]).out
+
+
 def test_harmless_commands_do_not_care(done, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "wm" in done("list", "methods").out
