@@ -1,7 +1,8 @@
 """Is the mean of many models, each of a random half of the data, better calibrated than all of them?
 
-Models trained on random halves are brought into one basin by merge-many and averaged. Reliability is over
-bins of equal width, on training and test data, for the merge and for every model.
+Models trained on random halves are brought into one basin by merge-many, without kicks, as in the paper, and
+averaged. Reliability is over bins of equal width, on training and test data, for the merge and for every
+model.
 """
 
 from __future__ import annotations
