@@ -213,6 +213,17 @@ def test_elements_of_groups_are_found_and_merged_in_memory():
         torch.testing.assert_close(tensor, mean, rtol=1e-9, atol=1e-9)
 
 
+def test_rotations_without_what_the_canonical_form_folds_are_refused():
+    net = transformer()
+    a, b = drawn(net, 0), drawn(net, 1)
+    found = rebasin_cli.infer_spec(net, torch.randn(2, 5, 6).double(), groups=True)
+    elements = rebasin_cli.align(a, b, found.fitted, folds=found.folds).elements
+    for given in ({}, {"permutations": elements}):
+        with pytest.raises(SpecError, match="folded") as refused:
+            rebasin_cli.merge([a, b], found.fitted, **given)
+        assert "folds=found.folds" in refused.value.hint
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from ..checkpoints.tensors import LazyTensors, held, overlaid, plan_of, replaced
-from ..errors import CheckpointError
-from ..spec.notation import words_of
+from ..errors import CheckpointError, SpecError
+from ..spec.notation import Axis, Word, leaves_of, words_of
 from ..spec.spec import FittedSpec
 from ..types import Tensors
 from .acting import act
@@ -44,12 +44,14 @@ def canonical(tensors: Tensors, fitted: FittedSpec, folds: Folds = NONE) -> Cano
 
     Where nothing is folded and all words only permute, it is the model itself.
 
-    Raises CheckpointError where numbers would be folded or turned that are integers or quantised.
+    Raises CheckpointError where numbers would be folded or turned that are integers or quantised, and
+    SpecError where what a rotated word only orders is not folded.
     """
     plan = plan_of(tensors)
     check_numbers({name: dtype for name, (dtype, _) in plan.items()}, fitted, folds)
     first = folded(tensors, folds)
     begun = overlaid(tensors, first)
+    check_even(begun, fitted)
     found, left = balance(begun, fitted)
     maps = maps_of(found)
     moved = [
@@ -115,6 +117,38 @@ def check_numbers(dtypes: Mapping[str, torch.dtype], fitted: FittedSpec, folds: 
             hint="Match by --groups permutations, or give the weights as they were before quantisation",
         )
     check_dtypes(dtypes, fitted, fitted.groups.keys())
+
+
+def constant(fitted: FittedSpec) -> frozenset[str]:
+    """Tensors that a rotated word only orders: in canonical form they hold equal numbers."""
+    return frozenset(name for name, axes in fitted.tensors.items() if _still(axes, fitted))
+
+
+def check_even(tensors: Tensors, fitted: FittedSpec) -> None:
+    """Raise SpecError where what a rotated word only orders does not hold equal numbers along it."""
+    uneven = [
+        f"{name}  differs along axis {axis}"
+        for name in sorted(constant(fitted) & tensors.keys())
+        for axis in _still(fitted.tensors[name], fitted)
+        if (tensors[name] != tensors[name].narrow(axis, 0, 1)).any()
+    ]
+    if uneven:
+        raise SpecError(
+            "rotations of units need norms that are folded away, or they change the network's function",
+            problems=uneven,
+            hint="Give the folds, too: found = rebasin_cli.infer_spec(network, inputs, groups=True) has "
+            "found.fitted and folds=found.folds",
+        )
+
+
+def _still(axes: Sequence[Axis], fitted: FittedSpec) -> list[int]:
+    """Axes along which a rotated word only orders."""
+    return [
+        k
+        for k, axis in enumerate(axes)
+        for leaf in leaves_of(axis)
+        if isinstance(leaf, Word) and leaf.side == "|" and fitted.group(leaf.name).matrix
+    ]
 
 
 def turned(tensors: Tensors, fitted: FittedSpec, elements: Elements, folds: Folds = NONE) -> Tensors:

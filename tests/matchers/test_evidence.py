@@ -10,12 +10,12 @@ from rebasin_cli.matchers.activations import mixes
 from rebasin_cli.matchers.activations.evidence import Evidence
 from rebasin_cli.matchers.activations.looking import seen
 from rebasin_cli.matchers.activations.options import Looking
-from rebasin_cli.matchers.descent.baked import Baked, constant
+from rebasin_cli.matchers.descent.baked import Baked
 from rebasin_cli.matchers.portfolio.align import align
 from rebasin_cli.spec.notation import Fixed
 from rebasin_cli.symmetry import elements as acts
 from rebasin_cli.symmetry import permutation
-from rebasin_cli.symmetry.form import canonical
+from rebasin_cli.symmetry.form import canonical, constant
 from tests.transformers import ByGroup, Neighbours, Rotary, Transformer, drawn, inferred, outputs, tanh
 
 

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from ...spec.notation import words_of
 from ...symmetry import assignment
+from ...symmetry.form import constant
 from .. import Problem
-from ..descent.baked import constant, counted_alike, share_of
+from ..descent.baked import counted_alike, share_of
 from .looking import Seen, nearest
 from .similarities import above_chance
 

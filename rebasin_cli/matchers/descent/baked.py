@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from ...spec.notation import Word, leaves_of, words_of
+from ...spec.notation import words_of
 from ...spec.spec import FittedSpec
 from ...symmetry import acting, permutation
 from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
+from ...symmetry.form import constant
 from ...types import Permutations, Tensors
 from . import turned
 from .blocks import wide
@@ -134,14 +135,3 @@ def share_of(a: torch.Tensor, b: torch.Tensor) -> float | None:
 def _own(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A copy to write to; integers stay what they are."""
     return tensor.detach().cpu().to(dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
-
-
-def constant(fitted: FittedSpec) -> frozenset[str]:
-    """Tensors that a rotated word only orders: in canonical form they hold equal numbers."""
-    return frozenset(
-        name
-        for name, axes in fitted.tensors.items()
-        for axis in axes
-        for leaf in leaves_of(axis)
-        if isinstance(leaf, Word) and leaf.side == "|" and fitted.group(leaf.name).matrix
-    )

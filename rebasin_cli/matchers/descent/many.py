@@ -24,9 +24,10 @@ from ...spec.spec import FittedSpec
 from ...symmetry import elements as acts
 from ...symmetry.assignment import Solution
 from ...symmetry.elements import Elements
+from ...symmetry.form import constant
 from ...types import Tensors
 from .. import Problem
-from .baked import constant, counted_alike, paired, same
+from .baked import counted_alike, paired, same
 from .blocks import wide
 from .descent import ENOUGH, Descent
 from .line import limit_of

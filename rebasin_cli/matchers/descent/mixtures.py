@@ -31,10 +31,10 @@ from ...spec.spec import FittedSpec
 from ...symmetry import assignment, permutation, projection
 from ...symmetry.assignment import Solution
 from ...symmetry.elements import Elements
+from ...symmetry.form import constant
 from ...types import Tensors
 from . import starred, turned
 from .assignments import THREADED
-from .baked import constant
 from .line import on_the_way
 from .pace import Pace
 
