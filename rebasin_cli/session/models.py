@@ -439,7 +439,9 @@ def naming(paths: Sequence[Path]) -> Iterator[None]:
         message, first = error.message, str(paths[0])
         if message.endswith("does not fit"):
             message = f"{message} {first}"
-        elif len(paths) == 1 or "no built-in spec" in message or "do not fit" in message:
+        elif not message.startswith(f"{first}: ") and (
+            len(paths) == 1 or "no built-in spec" in message or "do not fit" in message
+        ):
             message = f"{first}: {message}"
         named = [str(path) for path in paths if any(f"in {path}" in problem for problem in problems)]
         one = shlex.quote(named[0] if len({*named}) == 1 else first)

@@ -55,3 +55,9 @@ def test_refusals(pair, refused):
     refused(3, "kin", pair[0], "codes.safetensors", says="layers.1.weight in codes.safetensors  int8")
     refused(2, "kin", *pair, "--draws", "100", says="Draw more: --draws 999")
     refused(2, "kin", *pair, "--fail-on", "kin", says="derived")
+
+
+def test_a_file_that_no_spec_fits_is_named_once(run):
+    odd = written("odd.safetensors", {"pos": torch.randn(3, 4), "w": torch.randn(4, 4)})
+    refused = run("kin", odd, odd)
+    assert refused.code and refused.err.count("odd.safetensors") == 1
