@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
 from .. import networks
 from ..datasets import SPLITS
+from ..datasets.batches import size_of
 from ..errors import UsageError, unknown
 from ..measure import audit
 from ..measure import gates as model_gates
@@ -39,6 +41,7 @@ from ..session.subjects import (
     Scoring,
     Subjects,
 )
+from ..types import Batches
 from .verbs import endpoints
 from .verbs.ranks import check_same
 
@@ -167,7 +170,13 @@ def measured(
     scorer, (model, *others) = session.scores, session.models
     module = session.network_alone
     samples = session.open_splits(split)[split]
-    check_same(session, {"the data": lambda: (split, data.limit, digest(samples))})
+    asked, own = session.asked.data, (subjects.data.loss, *subjects.data.metric, session.asked.network.net)
+    more: dict[str, Callable[[], Any]] = {
+        "the data": lambda: (split, data.limit, *_read(samples)),
+        "an option of the measure": lambda: (asked.each, asked.bins, asked.skip_checks, session.output),
+        "the code of --loss, --metric or --net": lambda: [text and _code(text) for text in own],
+    }
+    check_same(session, more)
     session.look_at_inputs(session.splits, module)
     module = networks.load(module, model).to(session.device)
     scores = scorer(module, samples, each=bool(others))
@@ -201,6 +210,25 @@ def measured(
         flips=UNSET if flips is None else dataclasses.asdict(flips) | {"share": flips.share},
         negative_flips=UNSET if flips is None else _told(flips),
     )
+
+
+def _read(samples: Batches) -> tuple[str, list[int]]:
+    """The digest of the samples, and how many each batch has: ranks take turns with these."""
+    sizes = []
+
+    def read() -> Iterator[Any]:
+        for inputs, targets in samples:
+            sizes.append(size_of(targets, inputs))
+            yield inputs, targets
+
+    return digest(read()), sizes
+
+
+def _code(text: str) -> tuple[str, str]:
+    """What names a user's code, wherever its file is, and that file's digest; "" of a package's."""
+    file, _, name = text.rpartition(":")
+    path = Path(file)
+    return name, hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 def _classes(scores: Scores) -> list[Mapping[str, Any]]:

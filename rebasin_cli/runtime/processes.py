@@ -115,8 +115,8 @@ class Together(Ranks):
         problems = [
             f"rank {rank}  {name} differs from that of rank 0"
             for rank, theirs in enumerate(everyone)
-            for name in everyone[0]
-            if theirs.get(name) != everyone[0][name]
+            for name in {**everyone[0], **theirs}
+            if theirs.get(name) != everyone[0].get(name)
         ]
         if problems:
             error = UsageError(

@@ -125,9 +125,18 @@ def test_a_gate_that_is_missed_is_told_once_and_ends_all(told):
     assert code == 1 and "accuracy" in message and other[:2] == [1, ""]
 
 
-def test_other_samples_are_refused(told):
-    (code, message, _), other = told["others"]
-    assert code == 2 and "rank 1  the data differs from that of rank 0" in message and other[:2] == [2, ""]
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("others", "the data"),
+        ("batches", "the data"),
+        ("against", "model 2"),
+        ("losses", "the code of --loss, --metric or --net"),
+    ],
+)
+def test_what_is_measured_otherwise_on_another_rank_is_refused(told, name, what):
+    (code, message, _), other = told[name]
+    assert code == 2 and f"rank 1  {what} differs from that of rank 0" in message and other[:2] == [2, ""]
 
 
 def test_a_dry_run(told):

@@ -96,5 +96,8 @@ EVAL = ("eval", "a.safetensors", "--data", "digits", "--batch-size", "50", "--sk
 told["figures"] = command("measured", *EVAL, "--json")
 command("missed", *EVAL, "--gate", "accuracy >= 0.9")
 command("others", *EVAL, "--limit", str(100 + RANK))
+command("batches", *EVAL, "--batch-size", str(50 + RANK))
+command("against", *EVAL, *("--against", "b.safetensors") * RANK)
+command("losses", *EVAL, *("--loss", "torch.nn.functional:cross_entropy") * RANK)
 with open(f"rank{RANK}.json", "w") as file:
     json.dump(told, file)
