@@ -99,7 +99,7 @@ class Measured:
 
     @property
     def lost(self) -> float:
-        """The figure, with the sign that makes more of it worse; infinite where it is no number.
+        """The figure, with the sign that makes more of it worse; infinite where it is no finite number.
 
         Raises UsageError if not measured.
         """
@@ -107,7 +107,7 @@ class Measured:
             there = f"Measured are: {', '.join(self.plain.figures)}"
             raise UsageError(f"--choose {self.by}: it was not measured on this network's outputs", hint=there)
         value = self.sign * self.plain.figures[self.by]
-        return math.inf if math.isnan(value) else value
+        return value if math.isfinite(value) else math.inf
 
     @property
     def told(self) -> str:

@@ -160,3 +160,9 @@ def test_endpoints_count_by_their_weights_and_less_on_samples_that_they_never_sa
     torch.testing.assert_close(torch.cat(Agreement(network, ends, [0.25, 0.75], held).wanted), mean)
     pulls = [comparison([2.0, 4.0], held, unseen=u)[0].measure(network, None).pull for u in (False, True)]
     assert pulls[0] > pulls[1] > 0
+
+
+def test_a_figure_without_end_is_never_the_best():
+    """A loss of -inf is as far from any choice as one of inf."""
+    for value in (math.inf, -math.inf, math.nan):
+        assert Measured(Scores(value, {}, 1)).lost == math.inf
