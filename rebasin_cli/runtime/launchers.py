@@ -108,19 +108,22 @@ def found() -> Launcher | None:
 def who() -> str:
     """What a message of one of several processes begins with; "" for one that is alone."""
     launcher = found()
-    if launcher is None or not (rank := os.environ.get(launcher.rank)):
+    if launcher is None or not launcher.said or not (rank := os.environ.get(launcher.rank)):
         return ""
-    return f"rank {rank} of {launcher.said or '?'}: "
+    return f"rank {rank} of {launcher.said}: "
 
 
 def by_torchrun() -> bool:
-    """Whether all were started for one work; tasks of a job may each have files of their own."""
-    return found() is TORCHRUN
+    """Whether several were started for one work; tasks of a job may each have files of their own.
+
+    A rank without a number of processes says nothing of others: things besides launchers are called RANK.
+    """
+    return found() is TORCHRUN and bool(TORCHRUN.said)
 
 
 def is_first() -> bool:
     """Whether this process prints and writes what each finds by itself: torchrun's first one alone does."""
-    return not by_torchrun() or os.environ.get(TORCHRUN.rank, "0") in ("", "0")
+    return not by_torchrun() or not os.environ.get(TORCHRUN.rank, "").strip("0")
 
 
 def place() -> Place:
@@ -145,7 +148,7 @@ def place() -> Place:
 
 def _number(launcher: Launcher, name: str, *, default: int | None = None) -> int:
     value = os.environ.get(name, "")
-    if value.isascii() and value.isdigit():
+    if _counts(value):
         return int(value)
     if not value and default is not None:
         return default
@@ -154,6 +157,11 @@ def _number(launcher: Launcher, name: str, *, default: int | None = None) -> int
         f"{beside} is {os.environ.get(beside) or 'not set'}, but {name} is {value or 'not set'}",
         hint=f"Start with {launcher.name}, which sets them all, or unset {beside}",
     )
+
+
+def _counts(value: str) -> bool:
+    """Whether it is a number of processes or machines; what is longer is none."""
+    return value.isascii() and value.isdigit() and len(value) < 10
 
 
 def _address(place: Place) -> str:
@@ -170,14 +178,16 @@ def _address(place: Place) -> str:
 def _port(place: Place) -> int:
     launcher, given = place.launcher, os.environ.get("MASTER_PORT", "")
     if given:
-        if given.isascii() and given.isdigit() and 0 < int(given) < 65_536:
+        if _counts(given) and 0 < int(given) < 65_536:
             return int(given)
-        raise UsageError(f"MASTER_PORT is {given!r}, and no port", hint="Give a number from 1024 to 65535")
+        raise UsageError(
+            f"MASTER_PORT is {given[:60]!r}, and no port", hint="Give a number from 1024 to 65535"
+        )
     if launcher is TORCHRUN or not place.job:
         raise _missing(launcher, "MASTER_PORT")
     number = zlib.crc32(place.job.encode())
     if launcher is SLURM:  # neighbours in the queue are not to meet
-        number = sum(int(part) for part in re.findall(r"\d+", place.job))
+        number = sum(int(part) for part in re.findall(r"\d{1,9}", place.job))
     return PORTS[number % len(PORTS)]
 
 
@@ -200,10 +210,12 @@ def _missing(launcher: Launcher, name: str) -> UsageError:
 def _tasks_here() -> int:
     """Of Slurm's list of tasks for each machine, as 2(x3),1: how many this one has; 1 where nothing says."""
     counts: list[int] = []
-    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")):
-        counts += [int(count)] * min(int(times or 1), HOSTS)
+    for count, times in re.findall(
+        r"(\d{1,9})(?:\(x(\d{1,9})\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")
+    ):
+        counts += [int(count)] * min(int(times or 1), HOSTS - len(counts))
     node = os.environ.get("SLURM_NODEID", "0")
-    return counts[int(node)] if node.isdigit() and int(node) < len(counts) else 1
+    return counts[int(node)] if _counts(node) and int(node) < len(counts) else 1
 
 
 def hosts(names: str) -> list[str]:
@@ -218,7 +230,7 @@ def hosts(names: str) -> list[str]:
             parts = (
                 [text] if text else [number for part in numbers.split(",") for number in _range(part, names)]
             )
-            if len(expanded) * len(parts) > HOSTS:
+            if len(found) + len(expanded) * len(parts) > HOSTS:
                 raise _no_list(names)
             expanded = [before + part for before in expanded for part in parts]
         found += expanded

@@ -100,12 +100,14 @@ def test_one_process_is_alone(started, variables):
         ([{"WORLD_SIZE": "2"}], "WORLD_SIZE is 2, but RANK is not set", "torchrun, which sets them all"),
         ([{"RANK": "1"}], "RANK is 1, but WORLD_SIZE is not set", "or unset RANK"),
         ([{"RANK": "1", "WORLD_SIZE": "two"}], "RANK is 1, but WORLD_SIZE is two", "unset RANK"),
+        ([{"RANK": "1", "WORLD_SIZE": "9" * 5000}], "RANK is 1, but WORLD_SIZE is 9", "unset RANK"),
         ([SLURM, {"SLURM_PROCID": ""}], "SLURM_STEP_NUM_TASKS is 6, but SLURM_PROCID is not set", "Slurm"),
         ([SLURM, {"SLURM_PROCID": "6"}], "SLURM_PROCID is 6, and SLURM_STEP_NUM_TASKS is 6", "Slurm"),
         ([SLURM, {"WORLD_SIZE": "8"}], "WORLD_SIZE is 8, but SLURM_STEP_NUM_TASKS is 6", "Unset WORLD_SIZE"),
         ([SLURM, {"SLURM_STEP_NODELIST": ""}], "MASTER_ADDR is not set", "machine of the first process"),
         ([SLURM, {"SLURM_JOB_ID": ""}], "MASTER_PORT is not set", "a port that is free there"),
         ([SLURM, {"MASTER_PORT": "70000"}], "MASTER_PORT is '70000', and no port", "1024 to 65535"),
+        ([SLURM, {"MASTER_PORT": "9" * 5000}], "MASTER_PORT is '9999", "1024 to 65535"),
         ([OPEN_MPI, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}], "MASTER_ADDR is not set", "first process"),
         ([PMI], "MASTER_PORT is not set", "a port that is free there"),
         ([TORCHRUN, {"MASTER_PORT": ""}], "MASTER_PORT is not set", "torchrun, which sets it"),
@@ -115,6 +117,28 @@ def test_what_is_missing_is_named(started, variables, told, hint):
     with pytest.raises(UsageError) as error:
         started(*variables).meeting()
     assert error.value.message.startswith(told) and hint in error.value.hint
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"SLURM_NODEID": "²"},
+        {"SLURM_NODEID": "9" * 5000},
+        {"SLURM_STEP_TASKS_PER_NODE": "9" * 5000},
+        {"SLURM_STEP_TASKS_PER_NODE": "1(x100000)," * 10_000},
+        {"SLURM_JOB_ID": "9" * 5000},
+    ],
+)
+def test_odd_words_about_a_place_are_no_errors(started, odd):
+    assert launchers.PORTS.start <= started(SLURM, odd).meeting()[1] < launchers.PORTS.stop
+
+
+def test_a_rank_alone_says_nothing_of_others(started):
+    """Of a container that numbers its replicas, say: what runs in one process runs there, and prints."""
+    with pytest.raises(UsageError):
+        started({"RANK": "3"})
+    assert launchers.is_first() and launchers.who() == ""
+    assert not (started({"RANK": "1", "WORLD_SIZE": "2"}) is None or launchers.is_first())
 
 
 @pytest.mark.parametrize(
@@ -130,7 +154,9 @@ def test_slurms_short_form_of_machines(names, expanded):
     assert launchers.hosts(names) == expanded
 
 
-@pytest.mark.parametrize("names", ["", "a[1-", "a[1-2]]", "a[3-1]", "a[1-x]", "a[]", "a[1-999999999]", ","])
+@pytest.mark.parametrize(
+    "names", ["", "a[1-", "a[1-2]]", "a[3-1]", "a[1-x]", "a[]", "a[1-999999999]", ",", "a[0-99999]," * 99]
+)
 def test_no_list_of_machines(names):
     with pytest.raises(UsageError, match="no list of machines"):
         launchers.hosts(names)
