@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import nn
 
 from .. import networks
 from ..averages.kinship import kinship
@@ -24,6 +25,7 @@ from ..checkpoints.tensors import LazyTensors
 from ..errors import CheckpointError, NetworkError, NoEnvelope, NoSpecFits, NotProven, SpecError, UsageError
 from ..networks import hub
 from ..networks.running import fed
+from ..networks.tied import check_equal
 from ..reports import accounts
 from ..runtime.ranks import ALONE, Ranks
 from ..spec.chain import NAME as CHAIN
@@ -327,7 +329,7 @@ def _inferred(
     """
     data = dataclasses.replace(data, data=data_reference(models, data))
     try:
-        return infer_spec(models[0].shapes, network, data, say).spec
+        return infer_spec(models[0].shapes, network, data, say, models=models).spec
     except UsageError as error:
         if not instead:
             raise
@@ -344,12 +346,13 @@ def infer_spec(
     prove: bool = True,
     strict: bool = True,
     groups: bool = False,
+    models: Sequence[Checkpoint] = (),
 ) -> Inferred:
     """The spec read off the network of `--net`, as large as these tensors where the factory asks for shapes.
 
-    `data` is None where a command takes none. Raises UsageError where the network or its input is not named,
-    NetworkError where it cannot be traced. If `strict`, NotProven where the proof refused a part of it,
-    SpecError where nothing may move.
+    `data` is None where a command takes none; `models` are to be the network's. Raises UsageError where the
+    network or its input is not named, NetworkError where it cannot be traced. If `strict`, NotProven where
+    the proof refused a part of it, SpecError where nothing may move.
     """
     from ..inference import infer  # torch.export takes a second to import
 
@@ -359,6 +362,7 @@ def infer_spec(
             hint="Give yours with --net file.py:factory (a function that returns the torch.nn.Module)",
         )
     module = networks.from_reference(network.net, shapes)
+    check_one(module, models)
     batch = fed(module.float(), need_inputs(module, network, data), "cpu", quiet=True)
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
     found = infer(module, args, kwargs, prove=prove, groups=groups, **network.outputs)
@@ -447,6 +451,15 @@ def naming(paths: Sequence[Path]) -> Iterator[None]:
         one = shlex.quote(named[0] if len({*named}) == 1 else first)
         look = f"See what a file holds with: rebasin inspect {one}" if len(paths) > 1 else None
         raise type(error)(message, problems=problems, hint=error.hint or look) from None
+
+
+def check_one(network: nn.Module, models: Sequence[Checkpoint]) -> None:
+    """Raise CheckpointError where tensors of a model differ that the network has as one."""
+    for model in models:
+        try:
+            check_equal(network, model)
+        except CheckpointError as error:
+            raise CheckpointError(f"{model.path}: {error.message}", hint=error.hint) from None
 
 
 def check_tied(model: Checkpoint, fitted: FittedSpec) -> None:

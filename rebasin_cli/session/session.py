@@ -35,7 +35,7 @@ from . import doubts, given, method_options, samples
 from .asked import inputs_of
 from .given import Given
 from .listener import SILENT, Listener
-from .models import fit_spec, looked_through, named_network, open_models, with_groups
+from .models import check_one, fit_spec, looked_through, named_network, open_models, with_groups
 from .network import find_network, given_network, line_of, none_named
 from .samples import HeldOut, Splits
 from .subjects import Search, Subjects
@@ -250,9 +250,11 @@ class Session:
     @cached_property
     def network(self) -> nn.Module | None:
         """The network on the CPU, in float32; None where nobody names one."""
-        return find_network(
-            self.fitted, self.asked.network, self.say, named=self.asked.loading.spec is not None
-        )
+        named = self.asked.loading.spec is not None
+        found = find_network(self.fitted, self.asked.network, self.say, named=named)
+        if found is not None:
+            check_one(found, self.models)
+        return found
 
     def need_network(self) -> nn.Module:
         """The network. Raises UsageError where nobody names one."""

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
@@ -429,3 +429,29 @@ def test_files_with_other_names_of_it_are_one_kind_where_the_network_is_named(tm
     for pair in ("03", "30"):
         files = [tmp_path / f"{k}.pt" for k in pair]
         refused(4, "align", *files, *own, "-o", tmp_path / "no.pt", says=["head.weight"])
+
+
+def test_tensors_that_the_network_has_as_one_may_not_differ(refused, done, tmp_path, monkeypatch):
+    """In no model, whatever the first one holds: their mean would be of two tensors."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tied.py").write_text(
+        "import torch\n\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.a, self.b = torch.nn.Linear(4, 8), torch.nn.Linear(8, 8)\n"
+        "        self.c = torch.nn.Linear(8, 8)\n        self.c.weight = self.b.weight\n"
+        "        self.first = torch.nn.Linear(4, 6)\n        self.second = torch.nn.Linear(6, 4)\n"
+        "    def forward(self, x):\n        x = self.second(torch.relu(self.first(x)))\n"
+        "        return self.c(torch.relu(self.b(torch.relu(self.a(x)))))\n"
+    )
+    shapes = {"a.weight": (8, 4), "a.bias": (8,), "b.weight": (8, 8), "b.bias": (8,), "c.bias": (8,)}
+    shapes |= {"first.weight": (6, 4), "first.bias": (6,), "second.weight": (4, 6), "second.bias": (4,)}
+    for k in range(2):
+        rng = torch.Generator().manual_seed(k)
+        model = {name: torch.randn(shape, generator=rng) for name, shape in shapes.items()}
+        save_file(model | {"c.weight": model["b.weight"].clone()}, f"{k}.safetensors")
+        save_file(model | {"c.weight": model["b.weight"] + 1}, f"apart{k}.safetensors")
+    line = ("merge", "0.safetensors", "--net", "tied.py:Net", "--input", "2x4", "-o", "m.safetensors")
+    how = ("--method", "wm", "--repair", "none")
+    says = ("apart1.safetensors: b.weight and c.weight are one tensor in the network", "that has both")
+    refused(3, *line, "apart1.safetensors", *how, says=says)
+    assert not (tmp_path / "m.safetensors").exists()
+    done(*line, "1.safetensors", *how)
