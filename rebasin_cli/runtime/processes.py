@@ -200,8 +200,8 @@ def _meeting_place(place: Place) -> Any:
     except (RuntimeError, ValueError) as error:
         raise Lost(
             f"the others are not to be reached at {address}:{port}",
-            problems=[str(error).splitlines()[0]],
-            hint=place.hint,
+            problems=[told := str(error).splitlines()[0]],
+            hint="Give this run another MASTER_PORT" if "in use" in told else place.hint,
         ) from error
 
 

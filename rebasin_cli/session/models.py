@@ -414,6 +414,12 @@ def _with_groups(plain: FittedSpec, asked: Subjects, say: Callable[[str], None])
     batch = fed(module, need_inputs(module, asked.network, asked.data), "cpu", quiet=True)
     if plain.groups:
         return plain, folds_of(module, batch, **asked.network.outputs).of(plain.shapes)
+    if plain.spec.ignore:
+        raise UsageError(
+            f"--groups all reads a spec off the network, and ignores no tensors, as {plain.spec.name} does",
+            problems=[*plain.spec.ignore][:REASONS],
+            hint=f"Write the groups into {plain.spec.name} (docs/specs.md), or leave --spec out",
+        )
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
     found = infer(module, args, kwargs, prove=False, groups=True, **asked.network.outputs)
     kinds = ", ".join(f"{word} {kind}" for word, kind in list(found.fitted.groups.items())[:4])

@@ -56,6 +56,16 @@ def test_a_canonical_form_computes_the_same_and_says_what_it_did(models, made):
     assert (tensors("c.safetensors")["norm.weight"] == 1).all()
 
 
+def test_groups_take_no_place_of_a_spec_that_ignores_tensors(models, done, refused, tmp_path):
+    done("spec", "infer", *NET, "--checkpoint", "a.safetensors", "-o", "own.yaml")
+    own = tmp_path / "own.yaml"
+    kept = [line for line in own.read_text().splitlines() if ".bias" not in line]
+    own.write_text("\n".join(["ignore: ['*.bias']", *kept]) + "\n")
+    line = ("merge", *models, *NET, "--spec", "own.yaml", "--method", "wm", "-o", "m.safetensors")
+    refused(2, *line, "--groups", "all", says=("ignores no tensors", "*.bias", "Write the groups into"))
+    assert not (tmp_path / "m.safetensors").exists()
+
+
 def test_an_adapter_moved_by_groups_does_what_it_did(models, done, refused):
     """Every layer adapted, with biases that would be folded into factors left out of the base."""
     state = {

@@ -60,7 +60,8 @@ def inside(output: Output, model: Path, *, copy_from: Path | None = None) -> Out
             layout = {tensor: as_safetensors(shard) for tensor, shard in read_index(file).items()}
     elif kind == "safetensors" and model.is_dir():
         name = file.name
-    copies = {} if copy_from is None else _beside(copy_from, output.dtype)
+    there = copy_from is not None and copy_from.exists()  # else said better where the models are opened
+    copies = _beside(copy_from, output.dtype) if copy_from is not None and there else {}
     if output.distributed:
         return replace(output, copies=copies)
     return replace(output, path=folder / name, layout=layout, folder=folder, copies=copies)
