@@ -230,8 +230,8 @@ def infer(asked: Infer, listener: Listener = SILENT) -> InferResult:
         check_files([("spec", asked.out)], inputs, force=asked.force)
     shapes = shapes_of(asked.checkpoint, Loading())
     check_groups(asked.groups)
-    how = {"prove": not asked.no_prove, "groups": asked.groups == "all"}
-    found = infer_spec(shapes, network, None, listener.say, **how)
+    prove, groups = not asked.no_prove, asked.groups == "all"
+    found = infer_spec(shapes, network, None, listener.say, prove=prove, groups=groups)
     skipped = {"status": "skipped", "reason": "--no-prove"} | describe_kept(found.kept, found.not_kept)
     return InferResult(
         **delivered(found.text, asked.out, asked.force),
@@ -293,8 +293,8 @@ def explain(asked: Explain, listener: Listener = SILENT) -> ExplainResult:
     given = None if loading.spec is None else library.load(loading.spec)
     shapes = shapes_of(asked.checkpoint, loading)
     check_groups(asked.groups)
-    how = {"strict": False, "groups": asked.groups == "all"}
-    found = infer_spec(shapes, network, None, lambda _: None, **how)
+    groups = asked.groups == "all"
+    found = infer_spec(shapes, network, None, lambda _: None, strict=False, groups=groups)
     inferred = {"inferred": headline(found.fitted)}
     if told := outputs_in_words(describe_kept(found.kept, found.not_kept)):
         inferred["outputs"] = told
