@@ -42,7 +42,7 @@ class LoaderData:
     batch_size: int | None = None
     skip: int = 0
     keyed: Keyed = Keyed()
-    how: str = ""  # it was called, where that was not loader(split), and read
+    how: str = ""  # it was called and read
     _count: list[int] = field(default_factory=list, repr=False, compare=False)
     _said: list[int] = field(default_factory=lambda: [min(MANY, ENDLESS)], repr=False, compare=False)
 
@@ -166,10 +166,10 @@ def open_loader(name: str, loader: Any, split: str, keyed: Keyed = LoaderData.ke
             f"{name} returns {describe(batches)} for {split!r}; expected the batches of this split",
             hint=_asked("yours returns several splits at once"),
         )
-    return _opened(name, split, batches, keyed)
+    return _opened(name, split, batches, keyed, "called with the name of a split")
 
 
-def _opened(name: str, split: str, batches: Any, keyed: Keyed, how: str = "") -> LoaderData:
+def _opened(name: str, split: str, batches: Any, keyed: Keyed, how: str) -> LoaderData:
     """One split; kept as it was read first, where the loader gives other batches each time."""
     same = steady(batches)
     told = [how, "read once and kept, as it gives other batches each time" * isinstance(same, Kept)]

@@ -38,7 +38,7 @@ def test_a_loader_that_shuffles_is_read_once_and_parts_of_it_are_apart():
 
 def test_one_that_does_not_shuffle_is_read_as_it_is():
     data = open_loader("mine", loader, "test")
-    assert not isinstance(data.batches, Kept) and data.how == ""
+    assert not isinstance(data.batches, Kept) and data.how == "called with the name of a split"
     assert steady(batches := [(torch.ones(2, 1), torch.ones(2))]) is batches
 
 
