@@ -250,8 +250,8 @@ def _told(flips: Flips) -> str:
 
 
 def _worst(classes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Those that a person is shown, where there are more than two."""
-    if len(classes) < 3:
+    """Those that a person is shown, where there are several."""
+    if len(classes) < 2:
         return {}
     return {
         str(one["class"]): f"{one['accuracy']:.4f} ({one['interval'][0]:.3f}–{one['interval'][1]:.3f})"

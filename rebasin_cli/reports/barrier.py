@@ -160,7 +160,7 @@ def _shipped(report: Report, split: str) -> tuple[str, Middle]:
 
 
 def _classes(report: Report, split: str) -> Table:
-    """The classes that the shipped row loses most of, where there are more than two."""
+    """The classes that the shipped row loses most of, where there are several."""
     _, middle = _shipped(report, split)
     rows = [
         TableRow(
@@ -177,7 +177,7 @@ def _classes(report: Report, split: str) -> Table:
     ]
     columns = ("accuracy", "95 %", "endpoints", "drop", "samples")
     title = f"Classes that lose most, on {split} data"
-    return _table(title, f"{split}, class", columns, rows if len(rows) > 2 else [], remark="lost most")
+    return _table(title, f"{split}, class", columns, rows if len(rows) > 1 else [], remark="lost most")
 
 
 def _flips(report: Report, split: str) -> Table:

@@ -590,6 +590,22 @@ def test_no_class_may_lose_more_than_a_gate_says(trained, done, run, refused, ow
     refused(2, *mine, says="class")
 
 
+def test_two_classes_are_told_as_more_are(trained, done, tmp_path):
+    """One of them may be rare, and the first that a merge forgets."""
+    (tmp_path / "mine.py").write_text(
+        "from rebasin_cli.datasets import open_data\n"
+        "def loader(split):\n"
+        "    return [(x[y < 2], y[y < 2]) for x, y in open_data('digits', split, limit=200)]\n"
+    )
+    given = ("--data", "mine.py:loader")
+    told = done("eval", trained[0], *given, "--json")
+    assert {*told.json()["worst_classes"]} == {"0", "1"} and "called with the name of a split" in told.err
+    few = ("--points", 3, "--method", "wm", "--repair", "none", "--markdown", "page.md")
+    done("barrier", *trained, *given, *few)
+    rows = Path("page.md").read_text(encoding="utf-8").partition("lost most")[2].splitlines()
+    assert {line.split("|")[1].strip() for line in rows[2:6] if line.startswith("|")} >= {"0", "1"}
+
+
 def test_one_sample_has_no_intervals_and_the_report_says_so(trained, done):
     words = ("--data", "digits", "--limit", 1, "--method", "wm", "--points", 3, "--repair", "none")
     told = done("barrier", *trained, *words, "--skip-checks", "--json").json()
