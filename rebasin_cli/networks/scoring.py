@@ -191,7 +191,8 @@ class Metric:
     def end(self) -> dict[Quantity, float]:
         """What an object computes over all that it was given: one figure, or several, the metric first."""
         name = self.quantity.name
-        with user_code(f"{name} fails in compute"):
+        hint = "compute() is called once, after all batches: let it give a number whatever these held"
+        with user_code(f"{name} fails in compute", hint=hint):
             found = self.whole.compute()
             several = found if isinstance(found, Mapping) else {name: found}
             values = {str(key): float(value) for key, value in several.items() if _one(value)}

@@ -811,7 +811,7 @@ ONE = ("a batch is one sample, of which the network's norms have no variance", "
         (
             "eval a.pt {} wrong.py:loader --metric wrong.py:Share",
             6,
-            ("Share fails in compute", "in wrong.py:"),
+            ("Share fails in compute", "in wrong.py:", "called once, after all batches"),
         ),
         (
             "eval a.pt {} wrong.py:loader --metric wrong.py:Endless",
