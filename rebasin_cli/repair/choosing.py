@@ -135,14 +135,15 @@ def choose(
     unseen: bool = False,
     by: str = "loss",
     metrics: bool = False,
+    named: bool = False,
 ) -> Choice:
     """Measure `network`, which holds the merged weights, `apply` the repair, measure again; the better wins.
 
     `endpoints` are those of the merge, with their `weights` in it, and `unseen` says that none was trained on
     `held`. `by` is the key of the figure that decides; the choice tells all `metrics` if asked to. In doubt
     nothing is changed. The network is left as `apply` leaves it. What cannot be measured or repaired stays as
-    it is, and `why` says so: nobody asked for that very repair. Raises NetworkError where the figure is no
-    finite number of both.
+    it is, and `why` says so: nobody asked for that very repair. Where the user `named` what is measured,
+    `network` as it is has to be measurable. Raises NetworkError where the figure is no finite number of both.
     """
     losses: dict[str, float] = {}
     compared = Comparison(network, endpoints, weights, held, scores, output, device, by=by, unseen=unseen)
@@ -152,6 +153,8 @@ def choose(
         apply(network)
         after = compared.measure(network, output)
     except (DataError, NetworkError, UsageError) as error:
+        if named and not losses:
+            raise
         return Choice("none", losses, apart=apart, unseen=unseen, why=error.message, by=by)
     if min(before.lost, after.lost) == math.inf:
         raise no_number(f"the merged model's held-out {before.told}")

@@ -80,7 +80,8 @@ class Repairs:
     on `device`; `ridge` is of "refit", `output` is what "distill" looks at, `seconds` are what it may
     take, `share` is the part of its training that is done, and `logits` whether outputs may be logits of
     classes, which a loss of the user's own does not tell. `known` keeps what the endpoints say, for
-    all merges. "auto" measures by `scores` and chooses by the figure `by`; `metrics` are told if asked for.
+    all merges. "auto" measures by `scores` and chooses by the figure `by`; `metrics` are told if asked for,
+    and where what is measured was `named` by the user it has to be measurable.
     """
 
     how: str
@@ -98,6 +99,7 @@ class Repairs:
     scores: Callable[..., Scores] | None = None
     by: str = "loss"
     metrics: bool = False
+    named: bool = False
 
     def apply(self, network: nn.Module, weights: Sequence[float]) -> Repaired:
         """Repair `network`, which holds the merge with these `weights` of the endpoints, in place."""
@@ -181,6 +183,7 @@ class Repairs:
             unseen=unseen,
             by=self.by,
             metrics=self.metrics,
+            named=self.named,
         )
         return choice, None if choice.chosen == "none" else done[-1]
 
@@ -239,7 +242,7 @@ def repair_merged(
     if repairs.how != "auto":
         return Outcome.of(network, repairs.apply(network, weights))
     batches, held, apart = set_apart(repairs.measured_on, held)
-    judged: dict[str, Any] = {"scores": repairs.scores, "by": repairs.by, "metrics": repairs.metrics}
+    judged: dict[str, Any] = {key: getattr(repairs, key) for key in ("scores", "by", "metrics", "named")}
     tried = Repairs("repair", repairs.endpoints, batches, device=repairs.device, **judged)
     choice, done = tried.choose(network, weights, held, output=output, apart=apart, unseen=unseen)
     return Outcome(choice=choice) if done is None else Outcome.of(network, done, choice)

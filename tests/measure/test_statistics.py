@@ -171,6 +171,16 @@ def test_what_cannot_be_repaired_is_not_and_says_why():
     assert "cannot be traced" in choosing.in_words(choice)
 
 
+def test_what_a_user_named_has_to_be_measurable():
+    def broken(*_, **__):
+        raise NetworkError("batch 0: longer is float32 (65,)")
+
+    how = {"scores": broken}
+    assert choosing.choose(nn.Identity(), str, [], **how).why == "batch 0: longer is float32 (65,)"
+    with pytest.raises(NetworkError, match="longer"):
+        choosing.choose(nn.Identity(), str, [], **how, named=True)
+
+
 def test_every_third_batch_is_held_out_and_one_batch_serves_for_both():
     measured, held = choosing.parted(list(range(7)))
     assert (list(measured), list(held)) == ([0, 1, 3, 4, 6], [2, 5]) and list(held) == [2, 5]

@@ -214,6 +214,7 @@ def of(session: Session, plan: RepairPlan, endpoints: Sequence[Tensors]) -> Repa
         device=session.device,
         logits=Loss.of(session.loss).of_logits,
         scores=session.scores,
+        named=bool(session.asked.data.loss or session.asked.data.metric),
         by=session.chosen_by,
         metrics=bool(asked.data.metric),
     )
