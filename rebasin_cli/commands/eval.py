@@ -20,6 +20,7 @@ from ..measure.samples import digest
 from ..measure.thresholds import RIGHT
 from ..networks.evaluation import Scores
 from ..registry.options import PLAIN, READS, again, argument, option
+from ..registry.regular import content
 from ..registry.results import IN_JSON_ONLY, NAMED, UNSET, Result, Unset
 from ..reports import Flips, verdicts
 from ..reports.accounts import describe_quantities
@@ -228,7 +229,7 @@ def _code(text: str) -> tuple[str, str]:
     """What names a user's code, wherever its file is, and that file's digest; "" of a package's."""
     file, _, name = text.rpartition(":")
     path = Path(file)
-    return name, hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    return name, hashlib.sha256(content(path)).hexdigest() if path.is_file() else ""
 
 
 def _classes(scores: Scores) -> list[Mapping[str, Any]]:

@@ -213,12 +213,12 @@ def test_pairs_of_heads_that_stay_are_found_in_each(make):
 def test_a_spec_with_pairs_is_no_claim_of_their_order():
     """For a search of permutations its pairs are positions that stay; for one of elements, within heads."""
     net = Rotary()
-    fitted = found(net, prove=False).fitted
-    plain = infer(net, torch.randn(2, 5, 6), prove=False).fitted
+    inferred = found(net, prove=False)
+    fitted, plain = inferred.fitted, infer(net, torch.randn(2, 5, 6), prove=False).fitted
     assert fitted.ordered.words == plain.words
     models = [{name: torch.randn(t.shape) for name, t in net.state_dict().items()} for _ in range(2)]
     assert align(models, fitted.ordered).permutations[0].keys() == plain.words.keys()
-    (element,) = align(models, fitted).elements
+    (element,) = align(models, fitted, folds=inferred.folds).elements
     block, order = fitted.within["block.q.dim"], element.permutations["block.q.dim"]
     assert torch.equal(order % block.size, torch.arange(block.size).repeat(block.count))
     swapped = order.view(block.count, block.size).flip(1).flatten()  # blocks stay, units within do not
