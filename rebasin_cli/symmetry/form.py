@@ -136,8 +136,8 @@ def check_even(tensors: Tensors, fitted: FittedSpec) -> None:
         raise SpecError(
             "rotations of units need norms that are folded away, or they change the network's function",
             problems=uneven,
-            hint="A spec of your own claims a group that these weights do not have. In Python give the folds, "
-            "too: of found = rebasin_cli.infer_spec(network, inputs, groups=True) they are folds=found.folds",
+            hint="A spec of your own claims a group that these weights do not have. In Python give the folds "
+            "of the network: found = rebasin_cli.infer_spec(network, inputs, groups=True), folds=found.folds",
         )
 
 
