@@ -8,6 +8,7 @@ from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
+from tests.networks.test_tied import Language
 
 from .test_main import golden
 
@@ -389,29 +390,12 @@ def test_a_kept_search_whose_groups_are_torn_is_refused(tmp_path, done, refused,
     refused(3, *command, "--resume", "--force", says="out.search.safetensors is damaged")
 
 
-LANGUAGE = """
-import torch
-from torch import nn
-
-class Language(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed, self.hidden = nn.Embedding(9, 6), nn.Linear(6, 5)
-        self.out, self.head = nn.Linear(5, 6), nn.Linear(6, 9, bias=False)
-        self.head.weight = self.embed.weight
-
-    def forward(self, ids):
-        return self.head(self.out(torch.relu(self.hidden(self.embed(ids)))))
-"""
+TIED = ("--net", "tests.networks.test_tied:Language", "--input", "2x3:int9")
 
 
 def test_files_with_other_names_of_it_are_one_kind_where_the_network_is_named(tmp_path, done, refused):
     """Each name alone, both as one piece of memory, both as two: each against each."""
-    (tmp_path / "own.py").write_text(LANGUAGE)
-    namespace: dict = {}
-    exec(LANGUAGE, namespace)
-    state = namespace["Language"]().state_dict()
-    own = ["--net", "own.py:Language", "--input", "2x3:int9"]
+    state = Language().state_dict()
     copies = {name: tensor.clone() for name, tensor in state.items()}
     alone = [{n: t for n, t in state.items() if n != name} for name in ("head.weight", "embed.weight")]
     forms = [*alone, state, copies]
@@ -419,7 +403,7 @@ def test_files_with_other_names_of_it_are_one_kind_where_the_network_is_named(tm
         torch.save(form, tmp_path / f"{k}.pt")
     for a, b in ((0, 1), (1, 0), (0, 3), (3, 0), (1, 2), (3, 1)):
         out = tmp_path / f"{a}{b}.safetensors"
-        told = done("align", tmp_path / f"{a}.pt", tmp_path / f"{b}.pt", *own, "-o", out).err
+        told = done("align", tmp_path / f"{a}.pt", tmp_path / f"{b}.pt", *TIED, "-o", out).err
         assert told.count("embed.weight is ") + told.count("head.weight is ") == 1
         found = load_file(out)
         assert found.keys() == forms[a].keys()
@@ -428,30 +412,16 @@ def test_files_with_other_names_of_it_are_one_kind_where_the_network_is_named(tm
     torch.save(forms[3], tmp_path / "3.pt")
     for pair in ("03", "30"):
         files = [tmp_path / f"{k}.pt" for k in pair]
-        refused(4, "align", *files, *own, "-o", tmp_path / "no.pt", says=["head.weight"])
+        refused(4, "align", *files, *TIED, "-o", tmp_path / "no.pt", says=["head.weight"])
 
 
-def test_tensors_that_the_network_has_as_one_may_not_differ(refused, done, tmp_path, monkeypatch):
+def test_tensors_that_the_network_has_as_one_may_not_differ(refused, done, tmp_path):
     """In no model, whatever the first one holds: their mean would be of two tensors."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tied.py").write_text(
-        "import torch\n\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        "        self.a, self.b = torch.nn.Linear(4, 8), torch.nn.Linear(8, 8)\n"
-        "        self.c = torch.nn.Linear(8, 8)\n        self.c.weight = self.b.weight\n"
-        "        self.first = torch.nn.Linear(4, 6)\n        self.second = torch.nn.Linear(6, 4)\n"
-        "    def forward(self, x):\n        x = self.second(torch.relu(self.first(x)))\n"
-        "        return self.c(torch.relu(self.b(torch.relu(self.a(x)))))\n"
-    )
-    shapes = {"a.weight": (8, 4), "a.bias": (8,), "b.weight": (8, 8), "b.bias": (8,), "c.bias": (8,)}
-    shapes |= {"first.weight": (6, 4), "first.bias": (6,), "second.weight": (4, 6), "second.bias": (4,)}
-    for k in range(2):
-        rng = torch.Generator().manual_seed(k)
-        model = {name: torch.randn(shape, generator=rng) for name, shape in shapes.items()}
-        save_file(model | {"c.weight": model["b.weight"].clone()}, f"{k}.safetensors")
-        save_file(model | {"c.weight": model["b.weight"] + 1}, f"apart{k}.safetensors")
-    line = ("merge", "0.safetensors", "--net", "tied.py:Net", "--input", "2x4", "-o", "m.safetensors")
-    how = ("--method", "wm", "--repair", "none")
-    says = ("apart1.safetensors: b.weight and c.weight are one tensor in the network", "that has both")
-    refused(3, *line, "apart1.safetensors", *how, says=says)
+    for name, apart in (("a", 0), ("b", 0), ("apart", 1)):
+        state = {key: tensor.clone() for key, tensor in Language().state_dict().items()}
+        save_file(state | {"head.weight": state["embed.weight"] + apart}, tmp_path / f"{name}.safetensors")
+    line = ("merge", "a.safetensors", *TIED, "-o", "m.safetensors", "--method", "wm", "--repair", "none")
+    says = ("apart.safetensors: embed.weight and head.weight are one tensor in the network", "that has both")
+    refused(3, *line, "apart.safetensors", says=says)
     assert not (tmp_path / "m.safetensors").exists()
-    done(*line, "1.safetensors", *how)
+    done(*line, "b.safetensors")
