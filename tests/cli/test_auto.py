@@ -421,6 +421,13 @@ def test_auto_leaves_out_groups_that_would_change_what_is_computed_and_says_why(
     assert "groups" not in match["chosen"] and "groups" not in recorded("merged.safetensors")
 
 
+def test_auto_looks_for_no_groups_of_a_large_network(turned, done, monkeypatch):
+    monkeypatch.setattr("rebasin_cli.commands.verbs.search.LARGEST", 100)
+    tried = done("merge", *turned, "--repair", "none", "--budget", "20G", "--json").json()["match"]["tried"]
+    (why,) = [one["why"] for one in tried if one["method"] == "wm + groups"]
+    assert "up to 100 (--groups all looks)" in why
+
+
 ORDERS = "schema: 1\ntensors:\n  1.weight: h .\n  1.bias: h\n  3.weight: . h\n"
 
 

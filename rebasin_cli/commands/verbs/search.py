@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -344,6 +345,9 @@ def no_network(session: Session) -> str:
     return ""
 
 
+LARGEST = 50_000_000  # numbers of a network that is followed once more: seconds, and several times its memory
+
+
 class Wide:
     """A session where units may take all that their network allows: opened, and proven, once it is tried."""
 
@@ -367,6 +371,12 @@ class Wide:
         spec, named = self.plain.fitted.spec, self.plain.asked.loading.spec not in (None, "infer")
         if not spec.groups and (named or spec.ignore):
             raise SpecError(f"the spec {spec.name} gives orders alone, and may say what else has to stay")
+        numbers = sum(map(math.prod, self.plain.fitted.shapes.values()))
+        if numbers > LARGEST and not spec.groups:
+            raise SpecError(
+                f"the network has {numbers:,} numbers, and unasked, groups are looked for up to {LARGEST:,} "
+                "(--groups all looks)"
+            )
         wide = self.plain.by(replace(self.plain.asked.search, groups="all"))
         wide.__dict__.pop("symmetries", None)
         wide.say = SILENT.say
