@@ -244,7 +244,7 @@ def named_network(path: Path, loading: Loading, network: Network) -> str | None:
     """What tells a network: `--net`, `--config`, or the configuration in a folder; None for none."""
     if network.net is not None:
         return network.net
-    with suppress(NetworkError):  # `fit_spec` says it
+    with suppress(NetworkError, OSError):  # `fit_spec` says it, and who opens it
         name = hub.named_by(loading.config) if loading.config is not None else hub.of_folder(path)
         return name if name is not None and hub.is_installed(name) else None
     return None

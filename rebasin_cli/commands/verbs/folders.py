@@ -60,7 +60,9 @@ def inside(output: Output, model: Path, *, copy_from: Path | None = None) -> Out
             layout = {tensor: as_safetensors(shard) for tensor, shard in read_index(file).items()}
     elif kind == "safetensors" and model.is_dir():
         name = file.name
-    there = copy_from is not None and copy_from.exists()  # else said better where the models are opened
+    there = copy_from is not None and not files.is_missing(
+        copy_from
+    )  # else said better where models are opened
     copies = _beside(copy_from, output.dtype) if copy_from is not None and there else {}
     if output.distributed:
         return replace(output, copies=copies)
