@@ -1,5 +1,7 @@
 """Which process this one is, by the variables of those that start several."""
 
+from datetime import timedelta
+
 import pytest
 
 from rebasin_cli.errors import UsageError
@@ -54,6 +56,7 @@ def started(monkeypatch):
         ([TORCHRUN], "torchrun", 5, 8, 1, 4, "first", 29500),
         ([SLURM], "Slurm", 3, 6, 1, 2, "a01-x", 19713),
         ([SLURM, {"SLURM_NODEID": "3"}], "Slurm", 3, 6, 1, 1, "a01-x", 19713),
+        ([SLURM, {"SLURM_JOB_ID": "", "SLURM_JOBID": "4711"}], "Slurm", 3, 6, 1, 2, "a01-x", 19713),
         ([SLURM, {"MASTER_ADDR": "::1", "MASTER_PORT": "1024"}], "Slurm", 3, 6, 1, 2, "::1", 1024),
         ([SLURM, TORCHRUN], "torchrun", 5, 8, 1, 4, "first", 29500),  # torchrun, that srun started
         ([SLURM, {"PMI_SIZE": "6", "PMI_RANK": "3"}], "Slurm", 3, 6, 1, 2, "a01-x", 19713),
@@ -70,6 +73,7 @@ def test_the_place_of_a_process(started, variables, name, rank, size, here, loca
     where, number = place.meeting()
     assert where == address and number == (port or number) and 1024 <= number < 32768
     assert launchers.who() == f"rank {rank} of {size}: "
+    assert (place.patience > timedelta(minutes=5)) == (name == "torchrun")
     assert launchers.is_first() == (name != "torchrun")  # a task of a job may have files of its own
 
 
@@ -106,6 +110,8 @@ def test_one_process_is_alone(started, variables):
         ([SLURM, {"WORLD_SIZE": "8"}], "WORLD_SIZE is 8, but SLURM_STEP_NUM_TASKS is 6", "Unset WORLD_SIZE"),
         ([SLURM, {"SLURM_STEP_NODELIST": ""}], "MASTER_ADDR is not set", "machine of the first process"),
         ([SLURM, {"SLURM_JOB_ID": ""}], "MASTER_PORT is not set", "a port that is free there"),
+        ([SLURM, {"SLURM_STEP_NUM_TASKS": "1", "WORLD_SIZE": "2"}], "WORLD_SIZE is 2, but RANK", "torchrun"),
+        ([SLURM, {"MASTER_PORT": "0"}], "MASTER_PORT is '0', and no port", "1024 to 65535"),
         ([SLURM, {"MASTER_PORT": "70000"}], "MASTER_PORT is '70000', and no port", "1024 to 65535"),
         ([SLURM, {"MASTER_PORT": "9" * 5000}], "MASTER_PORT is '9999", "1024 to 65535"),
         ([OPEN_MPI, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}], "MASTER_ADDR is not set", "first process"),
@@ -133,12 +139,22 @@ def test_odd_words_about_a_place_are_no_errors(started, odd):
     assert launchers.PORTS.start <= started(SLURM, odd).meeting()[1] < launchers.PORTS.stop
 
 
+def test_a_list_of_tasks_is_read_as_far_as_machines_are_counted(started, monkeypatch):
+    monkeypatch.setattr(launchers, "HOSTS", 4)
+    tasks = {"SLURM_STEP_TASKS_PER_NODE": "2(x3),3(x9)", "SLURM_STEP_NODELIST": "a"}
+    for node, here in (("2", 2), ("3", 3), ("4", 1)):
+        assert started(SLURM, tasks, {"SLURM_NODEID": node}).local_size == here
+
+
 def test_a_rank_alone_says_nothing_of_others(started):
     """Of a container that numbers its replicas, say: what runs in one process runs there, and prints."""
     with pytest.raises(UsageError):
         started({"RANK": "3"})
     assert launchers.is_first() and launchers.who() == ""
     assert not (started({"RANK": "1", "WORLD_SIZE": "2"}) is None or launchers.is_first())
+    with pytest.raises(UsageError):
+        started({"WORLD_SIZE": "2"})
+    assert launchers.is_first()  # or nobody would say what is missing
 
 
 @pytest.mark.parametrize(
