@@ -1,7 +1,11 @@
 """Evaluation: what the figures mean, and what is refused."""
 
+import copy
 import math
 import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Barrier
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +18,7 @@ from rebasin_cli.errors import DataError, NetworkError, RebasinError, UsageError
 from rebasin_cli.networks.evaluation import Scores, calibrated, evaluate
 from rebasin_cli.networks.running import evaluating
 from rebasin_cli.networks.scoring import Loss
+from rebasin_cli.runtime.ranks import Ranks
 from rebasin_cli.types import Quantity
 
 
@@ -457,3 +462,64 @@ def test_what_a_user_brings_and_what_is_wrong_with_it(given, told):
         evaluate(Fixed(), IN_SEVENS, **given)
     for part in told.split("|"):
         assert re.search(part, str(caught.value)), str(caught.value)
+
+
+@dataclass(frozen=True)
+class Thread(Ranks):
+    """Ranks that are threads of this process: what each has is copied to all."""
+
+    box: tuple = ()
+
+    def all(self, value):
+        had, barrier = self.box
+        had[self.rank] = copy.deepcopy(value)
+        barrier.wait(60)
+        return copy.deepcopy([had[rank] for rank in range(self.size)])
+
+
+def together(batches, size=3, **how):
+    """What so many ranks find, each with the same batches."""
+    box = {}, Barrier(size)
+    ranks = [Thread(rank, size, box) for rank in range(size)]
+    with ThreadPoolExecutor(size) as threads:
+        return [*threads.map(lambda rank: evaluate(Fixed(), batches, each=True, ranks=rank, **how), ranks)]
+
+
+def test_ranks_find_bit_for_bit_what_one_process_does_in_the_order_of_batches():
+    rng = torch.Generator().manual_seed(0)
+    batches = [
+        (torch.randn(size, 4, generator=rng), torch.randint(4, (size,), generator=rng))
+        for size in (3, 1, 4, 1, 5, 2, 6)
+    ]
+    alone = evaluate(Fixed(), batches, each=True, bins=4)
+    for found in together(batches, bins=4):
+        assert found.figures == alone.figures and found.ece == pytest.approx(alone.ece, rel=1e-12)
+        assert [row[0] for row in (found.bins, alone.bins)] == [alone.bins[0]] * 2 and len(alone.bins[0]) == 4
+        assert (found.sizes, found.classes, found.samples) == (alone.sizes, alone.classes, alone.samples)
+        assert torch.equal(found.numbers, alone.numbers)
+        assert all(torch.equal(found.each[name], alone.each[name]) for name in alone.each)
+    few = evaluate(Fixed(), batches[:1], each=True)
+    assert [found.figures for found in together(batches[:1])] == [few.figures] * 3
+
+
+def test_ranks_add_up_batches_in_their_order_whoever_measured_them():
+    """1 + 10¹⁶ − 10¹⁶ + 1 is 1, and in another order 2."""
+    batches = [(torch.full((1, 2), value).double(), torch.zeros(1)) for value in (1.0, 1e16, -1e16, 1.0)]
+    for found in together(batches, 2, loss=lambda outputs, targets: outputs[:, 0]):
+        assert found.loss == 0.25
+
+
+def test_a_figure_that_one_rank_has_of_batches_alone_is_of_no_samples():
+    """As of a loss that loses its axis where a batch has one sample."""
+    batches = [(torch.zeros(size, 2), torch.zeros(size)) for size in (2, 1)]
+    for found in together(batches, 2, loss=lambda outputs, targets: outputs[:, 0].squeeze()):
+        assert found.batched == {"loss"} and found.sampled("loss") is None
+
+
+def test_accuracy_that_means_nothing_on_one_rank_is_told_by_none():
+    rows = torch.zeros(2, 3)
+    batches = [(rows, torch.tensor([0, 1])), (rows, torch.rand(2, 3))]
+    for order in (batches, batches[::-1]):
+        for found in together(order, 2, loss=lambda outputs, targets: outputs[:, 0]):
+            assert found.metrics == {} and len(found.quantities) == 1
+            assert found.each.keys() == {"loss"}
