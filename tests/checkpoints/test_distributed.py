@@ -118,6 +118,7 @@ def test_chunks_are_put_together(tmp_path, chunks):
 NET = {"l.weight": torch.arange(6.0).reshape(2, 3), "l.bias": torch.ones(2)}
 PARTS = {"model.l.weight": NET["l.weight"], "head.weight": torch.ones(2, 2)}
 CALLED = {"model.l.weight": torch.ones(3), "net.l.weight": torch.ones(2, 2)}
+ALIKE = {"model.l.weight": torch.ones(3), "net.l.weight": torch.zeros(3)}
 MORE = {name: tensor + 1 for name, tensor in NET.items()}
 OPTIMIZER = {"state": {"l.weight": {"exp_avg": torch.zeros(2, 3)}}, "param_groups": [{"lr": 0.1}]}
 # What was saved, the key that is asked for, and the weights that are found.
@@ -132,6 +133,8 @@ LAYOUTS = {
     "a model with its schedule": ({"model": NET, "lr_scheduler": {"rates": torch.ones(2)}}, None, NET),
     "a part that is called model": (PARTS, None, PARTS),
     "parts that are called as folders of runs are": (CALLED, None, CALLED),
+    "such parts of one size": (ALIKE, None, ALIKE),
+    "one such part alone": ({"model.l.weight": NET["l.bias"]}, None, {"model.l.weight": NET["l.bias"]}),
     "states of layers": ({"model": {**NET, "l._extra_state": {"scale": torch.ones(2)}}}, None, NET),
 }
 
