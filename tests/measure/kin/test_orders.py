@@ -225,3 +225,24 @@ def test_positions_along_sums_and_products_are_those_of_their_parts():
     eight = torch.arange(6.0).reshape(2, 3).to(torch.float8_e4m3fn)
     part, read = sampled._read({"w": eight}, "w", [torch.tensor([0, 1]), torch.tensor([0, 2])])
     assert part.tolist() == [[0, 2], [3, 5]] and read == 6
+
+
+def test_of_large_models_matrices_are_matched_that_are_together_no_more_than_is_allowed(monkeypatch):
+    """The smallest first, and none of long sides beside others; where there are no others, one of these."""
+    lines = {"small": "g .", "middle": "h .", "large": "k ."}
+    shapes = {"small": (4, 5), "middle": (6, 5), "large": (8, 5)}
+    a, b, fitted = model(shapes, 0), model(shapes, 1), fitted_of(lines, shapes)
+    for most, short, taken in (
+        (50, 1024, {"small", "middle"}),
+        (49, 1024, {"small"}),
+        (89, 1024, {"small", "middle"}),
+        (89, 4, {"small"}),
+        (89, 3, {"small"}),
+    ):
+        monkeypatch.setattr(sampled, "MATCHED", most)
+        monkeypatch.setattr(sampled, "SHORT", short)
+        found = sampled.matchable(a, b, fitted, {})
+        assert {*found.a} == {*found.b} == taken and not found.whole, (most, short)
+        assert {name for name, why in found.left_out.items() if "too large" in why} == {*shapes} - taken
+    monkeypatch.setattr(sampled, "MATCHED", 19)
+    assert sampled.matchable(a, b, fitted, {}) is None
