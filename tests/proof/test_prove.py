@@ -688,6 +688,7 @@ TRAINED = {
         "a table": (lambda net, h: h * torch.linspace(0.5, 1.5, 8), ("output",)),
         "another head": (lambda net, h: (net.two(h), net.aux(h)), ("1",)),
         "a failure": (lambda net, h: net.two(h)[9999], ()),
+        "rounding": (lambda net, h: (torch.sin(1e11 * net.two(h)),), ()),
         "another weight": (lambda net, h: (put(net.two, "weight", 2 * net.two.weight.detach()), h)[1], ()),
     }.values(),
 )

@@ -1,6 +1,7 @@
 """The proof sees what counts, says what it cannot see, and leaves the network as it was."""
 
 import copy
+import math
 import struct
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from rebasin_cli import infer_spec
 from rebasin_cli.errors import NotProven
 from rebasin_cli.networks.state import fresh, own_state
 from rebasin_cli.proof import prove as proving
+from rebasin_cli.proof.decisions import Decided
 from rebasin_cli.proof.drawing import PERIOD, Scaling, draw, stir
 from rebasin_cli.proof.prove import prove
 from rebasin_cli.runtime.seeds import generator
@@ -525,3 +527,21 @@ def test_what_decides_on_what_is_not_kept_says_nothing():
     assert "stop.weight" in prove(network, spec, x, not_kept=["sure"]).not_seen
     with pytest.raises(NotProven):
         prove(network, spec, x)
+
+
+def test_numbers_that_decide_are_as_far_apart_as_they_can_be_where_there_are_more_or_fewer():
+    """Or of another operation, or shape; in which order they decided is no difference."""
+
+    def decided(*rows):
+        return Decided(tuple(((name, (len(row),)), torch.tensor(row).double(), 2.0) for name, row in rows))
+
+    one = decided(("gt", [1.0, 2.0]), ("gt", [1.5, 0.5]))
+    assert one.difference(decided(("gt", [0.5, 1.5]), ("gt", [2.0, 1.0]))) == 0
+    assert one.difference(decided(("gt", [0.5, 1.5]), ("gt", [2.0, 2.0]))) == pytest.approx(0.25)
+    for other in (
+        decided(),
+        decided(("gt", [1.0, 2.0])),
+        decided(("gt", [1.0, 2.0, 1.5, 0.5])),
+        decided(("lt", [1.0, 2.0]), ("lt", [1.5, 0.5])),
+    ):
+        assert one.difference(other) == other.difference(one) == math.inf
