@@ -15,6 +15,7 @@ from rebasin_cli.measure.baseline import Subject, against, check_baseline
 from rebasin_cli.networks.evaluation import Scores
 from rebasin_cli.reports import Barrier, Curve, Heights, Middle, Report, Row
 from rebasin_cli.reports.formats import json as json_format
+from rebasin_cli.types import CROSS_ENTROPY, Quantity
 
 SAMPLES = 2_000
 DATA = {"name": "mnist", "normalization": "0/1", "samples": {"test": SAMPLES}, "sha256": "f6"}
@@ -180,6 +181,21 @@ def test_a_baseline_of_something_else_is_refused_and_says_of_what(other, says):
         against(report(**other), report())
     (problem,) = caught.value.problems
     assert says in problem and "rebasin barrier" in caught.value.hint
+
+
+def test_figures_that_only_the_baseline_has_may_come_where_not_all_are_told_before():
+    one, more, other = (Quantity(name) for name in ("one", "more", "other"))
+
+    def measuring(*metrics, **how):
+        return dataclasses.replace(Subject.of(report()), quantities=(CROSS_ENTROPY, *metrics), **how)
+
+    there = measuring(one, more)
+    assert there.unlike(measuring(one, open=True)) == []
+    for here in (measuring(one), measuring(other, open=True), measuring(one, more, other, open=True)):
+        assert "what is measured" in there.unlike(here)[0], here.quantities
+    smaller = dataclasses.replace(one, larger_is_better=False)
+    told = there.unlike(measuring(smaller, open=True))
+    assert len(told) == 1 and told[0].endswith("larger one there, smaller cross-entropy, smaller one here")
 
 
 def test_a_baseline_that_compares_nothing_is_refused():

@@ -166,9 +166,10 @@ def test_what_cannot_be_repaired_is_not_and_says_why():
     def fail(network):
         raise NetworkError("the network cannot be traced")
 
-    choice = choosing.choose(nn.Identity(), fail, [], scores=scores_of([0.5]))
-    assert (choice.chosen, choice.why) == ("none", "the network cannot be traced")
-    assert "cannot be traced" in choosing.in_words(choice)
+    for named in (False, True):
+        choice = choosing.choose(nn.Identity(), fail, [], scores=scores_of([0.5]), named=named)
+        assert (choice.chosen, choice.why) == ("none", "the network cannot be traced")
+        assert "cannot be traced" in choosing.in_words(choice)
 
 
 def test_what_a_user_named_has_to_be_measurable():
@@ -179,6 +180,14 @@ def test_what_a_user_named_has_to_be_measurable():
     assert choosing.choose(nn.Identity(), str, [], **how).why == "batch 0: longer is float32 (65,)"
     with pytest.raises(NetworkError, match="longer"):
         choosing.choose(nn.Identity(), str, [], **how, named=True)
+
+
+@pytest.mark.parametrize(("first", "then", "chosen"), [(math.inf, 0.5, "repair"), (0.5, math.nan, "none")])
+def test_one_figure_that_is_a_number_is_enough_to_choose_by(first, then, chosen):
+    """A repair may make numbers of what is none, or the other way round."""
+    found = iter([Scores(first, {}, 4), Scores(then, {}, 4)])
+    choice = choosing.choose(nn.Identity(), str, [], scores=lambda *_, **__: next(found))
+    assert choice.chosen == chosen
 
 
 def test_every_third_batch_is_held_out_and_one_batch_serves_for_both():
