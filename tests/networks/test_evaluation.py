@@ -1,6 +1,7 @@
 """Evaluation: what the figures mean, and what is refused."""
 
 import copy
+import functools
 import math
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from rebasin_cli.datasets.loaders import LoaderData
 from rebasin_cli.errors import DataError, NetworkError, RebasinError, UsageError
 from rebasin_cli.networks.evaluation import Scores, calibrated, evaluate
 from rebasin_cli.networks.running import evaluating
-from rebasin_cli.networks.scoring import Loss
+from rebasin_cli.networks.scoring import Loss, metrics_of
 from rebasin_cli.runtime.ranks import Ranks
 from rebasin_cli.types import Quantity
 
@@ -503,10 +504,10 @@ def test_ranks_find_bit_for_bit_what_one_process_does_in_the_order_of_batches():
 
 
 def test_ranks_add_up_batches_in_their_order_whoever_measured_them():
-    """1 + 10¹⁶ − 10¹⁶ + 1 is 1, and in another order 2."""
-    batches = [(torch.full((1, 2), value).double(), torch.zeros(1)) for value in (1.0, 1e16, -1e16, 1.0)]
+    """1 + 10¹⁶ + 1 − 10¹⁶ is 0, and 2 where both ones come first, as of the first of two ranks."""
+    batches = [(torch.full((1, 2), value).double(), torch.zeros(1)) for value in (1.0, 1e16, 1.0, -1e16)]
     for found in together(batches, 2, loss=lambda outputs, targets: outputs[:, 0]):
-        assert found.loss == 0.25
+        assert found.loss == 0
 
 
 def test_a_figure_that_one_rank_has_of_batches_alone_is_of_no_samples():
@@ -523,3 +524,26 @@ def test_accuracy_that_means_nothing_on_one_rank_is_told_by_none():
         for found in together(order, 2, loss=lambda outputs, targets: outputs[:, 0]):
             assert found.metrics == {} and len(found.quantities) == 1
             assert found.each.keys() == {"loss"}
+
+
+def test_an_object_that_lists_its_figures_computes_no_others():
+    class Whole:
+        def reset(self): ...
+
+        def update(self, outputs, targets): ...
+
+        def compute(self): ...
+
+    listed = Whole()
+    listed.name, listed.figures = "listed", ("one", "two")
+    every = metrics_of([Whole(), listed, lambda outputs, targets: outputs.mean(1)])
+    assert [metric.is_open for metric in every] == [True, False, False]
+    assert [figure.name for figure in every[1].figures] == ["one", "two"]
+
+
+def test_outputs_are_logits_by_cross_entropy_alone_however_it_is_given():
+    smooth = functools.partial(nn.functional.cross_entropy, label_smoothing=0.1)
+    for loss in (None, smooth, functools.partial(smooth, reduction="sum"), nn.CrossEntropyLoss()):
+        assert Loss.of(loss).of_logits, loss
+    for loss in (nn.functional.mse_loss, functools.partial(nn.functional.mse_loss), nn.MSELoss()):
+        assert not Loss.of(loss).of_logits, loss
