@@ -378,10 +378,6 @@ def data():
     return {split: batches(split) for split in ("train", "test")}
 
 
-def renamed():
-    return {split: [{**b, "kind": b["labels"]} for b in its] for split, its in data().items()}
-
-
 if __name__ == "__main__":
     for seed, name in enumerate("ab"):
         torch.manual_seed(seed)
