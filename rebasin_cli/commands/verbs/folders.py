@@ -60,10 +60,9 @@ def inside(output: Output, model: Path, *, copy_from: Path | None = None) -> Out
             layout = {tensor: as_safetensors(shard) for tensor, shard in read_index(file).items()}
     elif kind == "safetensors" and model.is_dir():
         name = file.name
-    there = copy_from is not None and not files.is_missing(
-        copy_from
-    )  # else said better where models are opened
-    copies = _beside(copy_from, output.dtype) if copy_from is not None and there else {}
+    copies = {}
+    if copy_from is not None and not files.is_missing(copy_from):  # who opens it says it better
+        copies = _beside(copy_from, output.dtype)
     if output.distributed:
         return replace(output, copies=copies)
     return replace(output, path=folder / name, layout=layout, folder=folder, copies=copies)
