@@ -204,7 +204,7 @@ def leaving():
 class Written(Net):
     def forward(self, x):
         y = super().forward(x).clone()
-        if y.sum().numpy() < 0:
+        if y.sum().numpy() < 1e9:  # whatever the weights are
             y[0].copy_(y[1])
         return y
 
