@@ -19,9 +19,10 @@ from ..reports.accounts import describe_kept, describe_proof, outputs_in_words
 from ..session.asked import inputs_of, of
 from ..session.listener import SILENT, Listener
 from ..session.method_options import check_groups
-from ..session.models import infer_spec, naming
+from ..session.models import naming
 from ..session.network import find_network, need_inputs, none_named, origin
 from ..session.outcomes import Answer, Screen, Weights
+from ..session.specs import infer_spec
 from ..session.subjects import Grouping, Loading, Network, Proving, Subjects
 from ..spec import library
 from ..spec.fitting import fit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from ..checkpoints.checkpoint import Checkpoint
 from ..datasets import open_data
 from ..errors import NetworkError, UsageError
 from ..learning import initial
-from ..networks import inputs
+from ..networks import hub, inputs
 from ..runtime.seeds import generator
 from ..spec.spec import FittedSpec
 from ..types import Shapes
-from .subjects import Data, Network
+from .subjects import Data, Loading, Network
 
 
 def find_network(
@@ -71,6 +72,16 @@ def _tell(module: nn.Module, reference: str, say: Callable[[str], None]) -> None
 
 
 FACTORY = "--net file.py:factory"
+
+
+def named_network(path: Path, loading: Loading, network: Network) -> str | None:
+    """What tells a network: `--net`, `--config`, or the configuration in a folder; None for none."""
+    if network.net is not None:
+        return network.net
+    with suppress(NetworkError, OSError):  # `fit_spec` says it, and who opens it
+        name = hub.named_by(loading.config) if loading.config is not None else hub.of_folder(path)
+        return name if name is not None and hub.is_installed(name) else None
+    return None
 
 
 def none_named(fitted: FittedSpec, line: str = "") -> UsageError:

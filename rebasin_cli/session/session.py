@@ -35,9 +35,10 @@ from . import doubts, given, method_options, samples
 from .asked import inputs_of
 from .given import Given
 from .listener import SILENT, Listener
-from .models import check_one, fit_spec, looked_through, named_network, open_models, with_groups
-from .network import find_network, given_network, line_of, none_named
+from .models import check_one, looked_through, open_models
+from .network import find_network, given_network, line_of, named_network, none_named
 from .samples import HeldOut, Splits
+from .specs import fit_spec, with_groups
 from .subjects import Search, Subjects
 
 AVERAGING = ("merge", "barrier", "compare", "curve", "plane", "repair")  # commands that mix models' tensors

@@ -12,7 +12,7 @@ from rebasin_cli.errors import CheckpointError, NetworkError, SpecError, UsageEr
 from rebasin_cli.matchers import am
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.runtime.ranks import Ranks
-from rebasin_cli.session import asked, method_options, samples
+from rebasin_cli.session import asked, method_options, samples, specs
 from rebasin_cli.session import given as giving
 from rebasin_cli.session import models as intake
 from rebasin_cli.session import network as running
@@ -107,7 +107,7 @@ def test_tied_tensors_that_the_spec_does_not_tie_are_refused(tmp_path):
     torch.save(state, tmp_path / "tied.pt")
     models = [open_checkpoint(tmp_path / "tied.pt")]
     with pytest.raises(SpecError) as caught:
-        intake.fit_spec(models, Loading(), Network(), Data(), quiet)
+        specs.fit_spec(models, Loading(), Network(), Data(), quiet)
     assert "tied.pt" in str(caught.value) and "layers.0.weight = layers.1.weight share storage" in str(
         caught.value
     )
@@ -120,7 +120,7 @@ def test_tied_tensors_of_a_list_would_part(tmp_path):
     (tmp_path / "list.yaml").write_text('tensors:\n  gate: "expert ."\n  experts.{}.up: "expert . ."\n')
     models = [open_checkpoint(tmp_path / "tied.pt")]
     with pytest.raises(SpecError) as caught:
-        intake.fit_spec(models, Loading(spec=str(tmp_path / "list.yaml")), Network(), Data(), quiet)
+        specs.fit_spec(models, Loading(spec=str(tmp_path / "list.yaml")), Network(), Data(), quiet)
     assert "experts.0.up = experts.1.up share storage" in str(caught.value)
     assert "at 0 of experts.{}.up, " in str(caught.value) and "at 1 of experts.{}.up" in str(caught.value)
 
