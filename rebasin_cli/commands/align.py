@@ -32,9 +32,9 @@ from .verbs import plans, provenance, search, symmetries
 from .verbs import search as method
 from .verbs.folders import placed
 from .verbs.outputs import check_outputs, default_path, output_of, write_with_permutation
+from .verbs.proof import prove
 from .verbs.provenance import attested
 from .verbs.ranks import check_same
-from .verbs.search import prove
 
 PANEL = "Align and merge"
 TOGETHER = True

@@ -42,7 +42,7 @@ from ..session.subjects import (
 from .verbs import endpoints, outputs, plans, provenance, repairs, search
 from .verbs import search as progress
 from .verbs.outputs import written_of
-from .verbs.search import prove
+from .verbs.proof import prove
 
 CURVED_SAMPLES = 1_000  # a split, for sharpness: a probe costs several times what a loss does
 

@@ -42,7 +42,8 @@ from ..symmetry.form import canonical, turned
 from ..types import Tensors
 from .verbs import outputs, plans, provenance, search, symmetries
 from .verbs.outputs import check_outputs
-from .verbs.search import prove, shown
+from .verbs.proof import prove
+from .verbs.search import shown
 
 PANEL = "Align and merge"
 TRAINED = "Training"  # the panel of what is said of the training

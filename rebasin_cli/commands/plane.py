@@ -46,8 +46,8 @@ from ..version import version
 from .merging.curved import between
 from .verbs import endpoints, outputs, plans, provenance, search
 from .verbs.outputs import Output, Written, check_state, written_of
+from .verbs.proof import prove
 from .verbs.resume import Resumable, state_path
-from .verbs.search import prove
 
 SCHEMA = "rebasin.plane/1"
 FILENAMES = {"html": "plane.html", "json": "plane.json", "png": "plane.png"}

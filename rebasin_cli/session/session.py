@@ -73,9 +73,12 @@ class Session:
         self.better: tuple[doubts.Better, ...] | None = None  # than its inputs; None: nobody looked yet
 
     def by(self, search: Search) -> Session:
-        """This very session, by another search: models, spec, network and samples are the same ones."""
+        """This very session, by another search: models, network and samples are the same ones, and the spec
+        unless it has other groups."""
         other = copy.copy(self)
         other.__dict__.pop("options", None)
+        if search.groups != self.asked.search.groups:
+            other.__dict__.pop("symmetries", None)
         other.asked = replace(self.asked, search=search)
         return other
 

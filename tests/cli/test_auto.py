@@ -422,7 +422,7 @@ def test_auto_leaves_out_groups_that_would_change_what_is_computed_and_says_why(
 
 
 def test_auto_looks_for_no_groups_of_a_large_network(turned, done, monkeypatch):
-    monkeypatch.setattr("rebasin_cli.commands.verbs.search.LARGEST", 100)
+    monkeypatch.setattr("rebasin_cli.commands.verbs.symmetries.LARGEST", 100)
     tried = done("merge", *turned, "--repair", "none", "--budget", "20G", "--json").json()["match"]["tried"]
     (why,) = [one["why"] for one in tried if one["method"] == "wm + groups"]
     assert "up to 100 (--groups all looks)" in why

@@ -23,9 +23,9 @@ from ...spec.fitting import fit
 from ...spec.spec import Spec
 from ...symmetry.permutation import permuted
 from ...types import Permutations
-from ..verbs import endpoints, plans, provenance, repairs, search
+from ..verbs import endpoints, plans, provenance, repairs, search, symmetries
 from ..verbs.outputs import Output, write, write_as_planned
-from ..verbs.search import prove
+from ..verbs.proof import prove
 from . import configs
 from .average import Average
 
@@ -44,9 +44,9 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         return plans.of_search(session) | repairs.describe(session, repair)
     repair = repairs.opened(session, repair)
     inputs, proof = repairs.to_try(repair, session.asked.repair, search.inputs(session)), prove(session)
-    wide = search.Wide.of(session, inputs)
+    wide = symmetries.Wide.of(session, inputs)
     with search.resumable(session, output) as state:
-        found = search.find(session, state, given=inputs, wider=wide)
+        found = search.find(session, state, given=inputs, wider=None if wide is None else wide.open)
         session, proof = (wide and wide.taken(found)) or (session, proof)
         repair = repairs.chosen(session, repair, found)
         models = session.standing(found)

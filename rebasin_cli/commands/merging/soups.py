@@ -24,7 +24,7 @@ from ...session.session import Session
 from ...types import aside
 from ..verbs import endpoints, provenance, repairs, search
 from ..verbs.outputs import Output, write_as_planned
-from ..verbs.search import prove
+from ..verbs.proof import prove
 from . import configs
 from .average import Average
 

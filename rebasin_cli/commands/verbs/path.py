@@ -23,8 +23,9 @@ from ...session.samples import metrics_of, quantities_of
 from ...session.session import Session
 from ...session.subjects import Data, Search
 from . import endpoints, provenance, search
+from .proof import prove
 from .repairs import RepairPlan
-from .search import prove, shown
+from .search import shown
 
 MEASURED = ("train", "test")
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ... import matchers
-from ...errors import DataError, NetworkError, SpecError, UsageError
+from ...errors import DataError, NetworkError, UsageError
 from ...matchers import State
 from ...matchers.portfolio import align
-from ...matchers.portfolio.align import prove_spec
 from ...repair.options import SAMPLES
 from ...reports import accounts
 from ...runtime import devices
@@ -23,14 +20,15 @@ from ...session import given as given_elements
 from ...session import method_options, samples
 from ...session.listener import SILENT
 from ...session.method_options import check_method
-from ...session.network import origin, proof_inputs
+from ...session.network import origin
 from ...session.session import Session
 from ...session.subjects import Search
 from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
-from ...symmetry.form import Forms, canonical
+from ...symmetry.form import canonical
 from . import provenance, resume, symmetries
 from .outputs import Output
+from .proof import Proof
 from .resume import Resumable
 
 
@@ -181,12 +179,13 @@ def find(
     state: Resumable | None = None,
     *,
     given: Mapping[str, Any] | None = None,
-    wider: Wide | None = None,
+    wider: Callable[[], matchers.Wider | None] | None = None,
 ) -> align.Alignment | None:
     """Find the permutations with the method that was asked for, from where `state` says.
 
     None where there is nothing to search: the method is "none", or a permutation is given. `given` are
-    the `inputs` of the method, where they were found before; `wider` lets it take more than orders.
+    the `inputs` of the method, where they were found before; what `wider` gives lets units take more than
+    orders.
     """
     if session.method in ("none", "given"):
         return None
@@ -211,7 +210,7 @@ def find(
         **(inputs(session) if given is None else given),
         device=devices.own(session.device),
         ranks=session.ranks,
-        wider=None if wider is None else wider.open,
+        wider=wider,
     )
     if found.computed and session.asked.search.prove and wider is None:
         symmetries.check_moved(session, found.elements)
@@ -343,96 +342,3 @@ def no_network(session: Session) -> str:
     if origin(session.network, session.fitted, session.models, session.asked.network)["assumed"]:
         return "only the tensors' names tell the network (give yours with --net)"
     return ""
-
-
-LARGEST = 50_000_000  # numbers of a network that is followed once more: seconds, and several times its memory
-
-
-class Wide:
-    """A session where units may take all that their network allows: opened, and proven, once it is tried."""
-
-    def __init__(self, session: Session):
-        self.plain = session
-        self.session, self.proof = session, Proof({})
-
-    @classmethod
-    def of(cls, session: Session, inputs: Mapping[str, Any]) -> Wide | None:
-        """What `auto` may try beside orders; None where it runs no network, or orders were asked for."""
-        alone = session.ranks.size == 1 and not session.grouped
-        able = session.asked.search.groups == "auto" and session.method == "auto" and bool(inputs)
-        return cls(session) if alone and able else None
-
-    def open(self) -> matchers.Wider | None:
-        """The models in their canonical forms; None where units take no more.
-
-        Raises as proofs do, and SpecError where another spec would take the place of one that was named, or
-        that ignores tensors.
-        """
-        spec, named = self.plain.fitted.spec, self.plain.asked.loading.spec not in (None, "infer")
-        if not spec.groups and (named or spec.ignore):
-            raise SpecError(f"the spec {spec.name} gives orders alone, and may say what else has to stay")
-        numbers = sum(map(math.prod, self.plain.fitted.shapes.values()))
-        if numbers > LARGEST and not spec.groups:
-            raise SpecError(
-                f"the network has {numbers:,} numbers, and unasked, groups are looked for up to {LARGEST:,} "
-                "(--groups all looks)"
-            )
-        wide = self.plain.by(replace(self.plain.asked.search, groups="all"))
-        wide.__dict__.pop("symmetries", None)
-        wide.say = SILENT.say
-        if not any(wide.fitted.group(word).more for word in wide.fitted.groups):
-            return None
-        self.proof = prove(wide)
-        forms, proven = Forms(wide.models, wide.fitted, wide.folds), wide.asked.search.prove
-        self.session = wide
-        return matchers.Wider(forms, partial(symmetries.check_moved, wide) if proven else lambda _: None)
-
-    def taken(self, found: align.Alignment | None) -> tuple[Session, Proof] | None:
-        """The session of what was found, and its proof, if units took more; says so."""
-        if found is None or found.result.chosen is None or found.result.chosen.forms is None:
-            return None
-        self.session.say = self.plain.say
-        self.session.splits = self.plain.splits
-        self.session.say(
-            "groups: units took more than an order, so all models were brought into a canonical form, with "
-            "other numbers and the same function; --groups permutations keeps the form of the files"
-        )
-        return self.session, self.proof
-
-
-@dataclass(frozen=True)
-class Proof:
-    """The `account` of a proof, as results and provenance record it, and the seconds of one that holds."""
-
-    account: Mapping[str, Any]
-    times: Mapping[str, float] = field(default_factory=dict)
-
-
-def prove(session: Session) -> Proof:
-    """Prove the spec of a session's models; of several ranks, the first one does.
-
-    Raises NotProven, and NetworkError where the network fails.
-    """
-    began = time.perf_counter()
-    account = session.ranks.first(_account, session)
-    proven = account["status"] == "proven"
-    return Proof(account, {"proof": time.perf_counter() - began} if proven else {})
-
-
-def _account(session: Session) -> dict[str, Any]:
-    if not session.asked.search.prove:
-        return {"status": "skipped", "reason": "--no-prove"}
-    if not session.moved:
-        return {"status": "skipped", "reason": "nothing was permuted"}
-    made = session.fitted.spec.proof
-    if made and session.asked.network.net is None and not session.asked.search.real:
-        return dict(made)
-    if (network := session.network) is None:
-        return accounts.describe_proof(None, unproven=session.fitted.spec.unproven)
-    inputs = proof_inputs(network, session.asked.network, session.asked.data, session.splits)
-    proof = prove_spec(network, session.fitted, inputs=inputs, seed=session.seed, **session.outputs)
-    account = accounts.describe_proof(
-        proof, "the network does not say its input: give --input SHAPE or --data"
-    )
-    whose = origin(network, session.fitted, session.models, session.asked.network)
-    return account if proof is None else account | whose

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ... import matchers
 from ...checkpoints.tensors import LazyTensors, overlaid, plan_of
-from ...errors import NotProven, UsageError
+from ...errors import NotProven, SpecError, UsageError
 from ...matchers.portfolio.align import Alignment
 from ...networks.returned import Kept
 from ...networks.tied import absent
@@ -18,6 +21,7 @@ from ...proof.comparing import difference
 from ...proof.runs import Runs, in_finest
 from ...runtime.seeds import generator
 from ...session.given import folds_text
+from ...session.listener import SILENT
 from ...session.network import need_inputs
 from ...session.session import Session
 from ...spec.spec import FittedSpec
@@ -26,14 +30,16 @@ from ...symmetry import stored
 from ...symmetry.elements import Elements
 from ...symmetry.folding import folded
 from ...symmetry.folds import Folds
-from ...symmetry.form import canonical
+from ...symmetry.form import Forms, canonical
 from ...types import Tensors
+from .proof import Proof, prove
 
 DRAWS = 6  # of the noise: one may by chance leave a number where it was
 TIMES = 4  # as far as noise moves a number: rounding may be unlucky, and comes in more than one step
 FINEST = 2.0**-38  # of a weight: what is computed in float64 from float64 is not compared to its last bit
 COARSE = 2.0**-20  # the same of what is computed in float32
 OWN = 2.0**-44  # of a number itself: float64 adds up in another order
+LARGEST = 50_000_000  # numbers of a network that is followed once more: seconds, and several times its memory
 
 
 def check_reference(session: Session) -> None:
@@ -77,6 +83,56 @@ def check_moved(session: Session, found: Sequence[Elements]) -> None:
     for model, elements in zip(others, found, strict=True):
         wide = overlaid(doubled(model), folded(model, folds))
         check_same_function(session, model, acts.acted(wide, session.fitted, elements))
+
+
+class Wide:
+    """A session where units may take all that their network allows: opened, and proven, once it is tried."""
+
+    def __init__(self, session: Session):
+        self.plain = session
+        self.session, self.proof = session, Proof({})
+
+    @classmethod
+    def of(cls, session: Session, inputs: Mapping[str, Any]) -> Wide | None:
+        """What `auto` may try beside orders; None where it runs no network, or orders were asked for."""
+        able = session.asked.search.groups == "auto" and session.method == "auto" and bool(inputs)
+        return cls(session) if able else None
+
+    def open(self) -> matchers.Wider | None:
+        """The models in their canonical forms; None where units take no more.
+
+        Raises as proofs do, and SpecError where another spec would take the place of one that was named, or
+        that ignores tensors.
+        """
+        spec, named = self.plain.fitted.spec, self.plain.asked.loading.spec not in (None, "infer")
+        if not spec.groups and (named or spec.ignore):
+            raise SpecError(f"the spec {spec.name} gives orders alone, and may say what else has to stay")
+        numbers = sum(map(math.prod, self.plain.fitted.shapes.values()))
+        if numbers > LARGEST and not spec.groups:
+            raise SpecError(
+                f"the network has {numbers:,} numbers, and unasked, groups are looked for up to {LARGEST:,} "
+                "(--groups all looks)"
+            )
+        wide = self.plain.by(replace(self.plain.asked.search, groups="all"))
+        wide.say = SILENT.say
+        if not any(wide.fitted.group(word).more for word in wide.fitted.groups):
+            return None
+        self.proof = prove(wide)
+        forms, proven = Forms(wide.models, wide.fitted, wide.folds), wide.asked.search.prove
+        self.session = wide
+        return matchers.Wider(forms, functools.partial(check_moved, wide) if proven else lambda _: None)
+
+    def taken(self, found: Alignment | None) -> tuple[Session, Proof] | None:
+        """The session of what was found, and its proof, if units took more; says so."""
+        if found is None or found.result.chosen is None or found.result.chosen.forms is None:
+            return None
+        self.session.say = self.plain.say
+        self.session.splits = self.plain.splits
+        self.session.say(
+            "groups: units took more than an order, so all models were brought into a canonical form, with "
+            "other numbers and the same function; --groups permutations keeps the form of the files"
+        )
+        return self.session, self.proof
 
 
 def doubled(model: Mapping[str, torch.Tensor]) -> LazyTensors:

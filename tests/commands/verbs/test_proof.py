@@ -1,6 +1,6 @@
 """A proof says whose network it ran on."""
 
-from rebasin_cli.commands.verbs.search import prove
+from rebasin_cli.commands.verbs.proof import prove
 from rebasin_cli.session.session import Session
 from rebasin_cli.session.subjects import Loading, Network, Subjects
 
