@@ -6,6 +6,7 @@ processes; where they meet is `MASTER_ADDR` and `MASTER_PORT`, or follows from w
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import zlib
@@ -15,7 +16,8 @@ from datetime import timedelta
 from ..errors import UsageError
 
 PORTS = range(15_000, 30_000)  # of jobs: below those that systems give to outgoing connections
-HOSTS = 100_000  # that a list of machines may name
+NUMBERS = r"\d{1,9}(?:-\d{1,9})?"  # of machines, one or some in a row, in Slurm's short form of their names
+MACHINES = rf"(?:[^,\[\]]|\[{NUMBERS}(?:,{NUMBERS})*\])+"
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ def _address(place: Place) -> str:
     if given := os.environ.get("MASTER_ADDR"):
         return given
     if launcher is SLURM and (names := os.environ.get("SLURM_STEP_NODELIST")):
-        return hosts(names)[0]
+        return first_host(names)
     if launcher is not TORCHRUN and place.local_size == place.size:
         return "127.0.0.1"
     raise _missing(launcher, "MASTER_ADDR")
@@ -209,46 +211,25 @@ def _missing(launcher: Launcher, name: str) -> UsageError:
 
 def _tasks_here() -> int:
     """Of Slurm's list of tasks for each machine, as 2(x3),1: how many this one has; 1 where nothing says."""
-    counts: list[int] = []
-    for count, times in re.findall(
-        r"(\d{1,9})(?:\(x(\d{1,9})\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")
-    ):
-        counts += [int(count)] * min(int(times or 1), HOSTS - len(counts))
     node = os.environ.get("SLURM_NODEID", "0")
-    return counts[int(node)] if _counts(node) and int(node) < len(counts) else 1
+    before = int(node) if _counts(node) else math.inf  # machines that come before this one
+    tasks = os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")
+    for count, times in re.findall(r"(\d{1,9})(?:\(x(\d{1,9})\))?", tasks):
+        before -= int(times or 1)
+        if before < 0:
+            return int(count)
+    return 1
 
 
-def hosts(names: str) -> list[str]:
-    """The machines of Slurm's short form, in their order: a[01-03,7]-x,b2 is a01-x, a02-x, a03-x, a7-x, b2.
+def first_host(names: str) -> str:
+    """The first machine of Slurm's short form: a01-x of a[01-03,7]-x,b2, which is five of them.
 
     Raises UsageError for what is no such list.
     """
-    found: list[str] = []
-    for one in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", names):
-        expanded = [""]
-        for text, numbers in re.findall(r"([^\[\]]+)|\[([^\[\]]*)\]", one):
-            parts = (
-                [text] if text else [number for part in numbers.split(",") for number in _range(part, names)]
-            )
-            if len(found) + len(expanded) * len(parts) > HOSTS:
-                raise _no_list(names)
-            expanded = [before + part for before in expanded for part in parts]
-        found += expanded
-    if not found or re.sub(r"\[[^\[\]]*\]|[^\[\]]", "", names):
-        raise _no_list(names)
-    return found
-
-
-def _range(part: str, names: str) -> list[str]:
-    bounds = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
-    if bounds is None or int(bounds[2] or bounds[1]) - int(bounds[1]) not in range(HOSTS):
-        raise _no_list(names)
-    first, last = bounds[1], bounds[2] or bounds[1]
-    return [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
-
-
-def _no_list(names: str) -> UsageError:
-    return UsageError(
-        f"SLURM_STEP_NODELIST is {names[:60]!r}, and no list of machines",
-        hint="Set MASTER_ADDR to the machine of the first process",
-    )
+    listed = re.fullmatch(rf"({MACHINES})(?:,{MACHINES})*", names)
+    if listed is None:
+        raise UsageError(
+            f"SLURM_STEP_NODELIST is {names[:60]!r}, and no list of machines",
+            hint="Set MASTER_ADDR to the machine of the first process",
+        )
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", listed[1])

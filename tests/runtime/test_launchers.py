@@ -158,21 +158,20 @@ def test_a_rank_alone_says_nothing_of_others(started):
 
 
 @pytest.mark.parametrize(
-    ("names", "expanded"),
+    ("names", "first"),
     [
-        ("a[01-03,7]-x,b2", ["a01-x", "a02-x", "a03-x", "a7-x", "b2"]),
-        ("gpu-node", ["gpu-node"]),
-        ("r[1-2]n[09-10]", ["r1n09", "r1n10", "r2n09", "r2n10"]),
-        ("10.9.0.[1-2]", ["10.9.0.1", "10.9.0.2"]),
+        ("a[01-03,7]-x,b2", "a01-x"),
+        ("gpu-node", "gpu-node"),
+        ("r[1-2]n[09-10]", "r1n09"),
+        ("10.9.0.[1-2]", "10.9.0.1"),
+        ("a[0-999999999]" + ",a[0-99999]" * 99, "a0"),
     ],
 )
-def test_slurms_short_form_of_machines(names, expanded):
-    assert launchers.hosts(names) == expanded
+def test_the_first_of_slurms_short_form_of_machines(names, first):
+    assert launchers.first_host(names) == first
 
 
-@pytest.mark.parametrize(
-    "names", ["", "a[1-", "a[1-2]]", "a[3-1]", "a[1-x]", "a[]", "a[1-999999999]", ",", "a[0-99999]," * 99]
-)
+@pytest.mark.parametrize("names", ["", "a[1-", "a[1-2]]", "a[1-x]", "a[]", "a[1-2],", ",", "a[9999999999]"])
 def test_no_list_of_machines(names):
     with pytest.raises(UsageError, match="no list of machines"):
-        launchers.hosts(names)
+        launchers.first_host(names)
