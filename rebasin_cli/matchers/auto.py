@@ -80,7 +80,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         why = f"a budget of {options.budget} is too little to compare methods on {COMPARABLE} samples"
         return _alone(_by_weights(problem), why)
     for candidate in wanted:
-        if candidate.wider and not trials.widens():
+        if candidate.wider and not trials.widens(candidate):
             continue
         if candidate.method == "polish":  # it takes all that is left
             trials.finish()

@@ -395,6 +395,8 @@ def test_what_the_default_would_repair_is_tried_whatever_it_takes_and_a_refit_on
     trial = trials.try_(candidates(problem.fitted, 2, able=True)[0])
     assert set(trial.merges) == {"none", "repair"} and "too long" in trial.lacking["refit"]
     assert trials.try_(candidates(problem.fitted, 2, able=True)[1]).why == SPENT
+    wide = trials.try_(candidates(problem.fitted, 2, able=True, wider=True)[1])
+    assert (wide.method, wide.why) == ("wm + groups", SPENT)
     trials.clock.began += 2000
     trials.finish()
     assert set(trial.merges) == {"none", "repair", "refit"} and not trial.lacking

@@ -27,7 +27,7 @@ from .. import MatchResult, Problem, State, Wider, registry
 from ..polish.midpoint import Midpoint
 from ..polish.search import polish
 from . import in_turn
-from .candidates import GROUPED, Candidate
+from .candidates import Candidate
 from .clock import SPEED, Clock, OverTime
 from .mending import BASES, DEFAULTS, LAST, SHORTENED, Mending
 from .sizes import FEWEST, Reading, learns, sized, watched
@@ -87,18 +87,13 @@ class Trials:
     @property
     def start(self) -> Trial:
         """Where learning begins: the mean that loses least before a repair fits its weights."""
-        return min(self._begun, key=self._bare)
+        return self._by_loss(self.done)[0]
 
-    def _start(self, *, wider: bool) -> Trial:
-        """The same of those where units took more than orders, or not."""
-        return min((trial for trial in self._begun if trial.wider == wider), key=self._bare)
-
-    @property
-    def _begun(self) -> list[Trial]:
-        return [trial for trial in self.done if self.mending.open[0] in trial.merges]
-
-    def _bare(self, trial: Trial) -> float:
-        return trial.merges[self.mending.open[0]][0].plain.loss
+    def _by_loss(self, trials: Iterable[Trial]) -> list[Trial]:
+        """Those that found something; first whose mean loses least before a repair fits its weights."""
+        base = self.mending.open[0]
+        begun = [trial for trial in trials if base in trial.merges]
+        return sorted(begun, key=lambda trial: trial.merges[base][0].plain.loss)
 
     @cached_property
     def wider(self) -> Wider:
@@ -142,7 +137,9 @@ class Trials:
     def try_(self, candidate: Candidate) -> Trial:
         """Try it in its share of the time that is left; the very first one whatever it takes."""
         began, first, swaps = time.monotonic(), not self.done, candidate.method == "polish"
-        trial = Trial(candidate.method)
+        goes_on = not first and self.start.wider and self._takes(candidate.method)
+        candidate = replace(candidate, wider=candidate.wider or goes_on)
+        trial = Trial(candidate.name, wider=candidate.wider)
         room = (self.clock.left - self.reserved - self._for_repairs()) * candidate.share
         settled = not first and self._settled()
         if settled or (room <= 0 and not first):
@@ -150,9 +147,6 @@ class Trials:
             self.done.append(trial)
             return trial
         try:
-            goes_on = not first and self.start.wider
-            trial.wider = candidate.wider or (goes_on and self._takes(candidate.method))
-            trial.method += GROUPED * trial.wider
             found = self._polished(room) if swaps else self._searched(trial, candidate.method, room, first)
             trial.seconds = time.monotonic() - began
             if isinstance(found, str):
@@ -174,7 +168,7 @@ class Trials:
             self.reserved = 0.0
         return trial
 
-    def widens(self) -> bool:
+    def widens(self, candidate: Candidate) -> bool:
         """Whether units may take more than orders, and something is left to gain by it."""
         if self._settled():
             return False
@@ -183,14 +177,12 @@ class Trials:
         except LookupError:
             return False
         except (NetworkError, SpecError, CheckpointError, UsageError) as error:
-            self.done.append(Trial("wm" + GROUPED, why=error.message))
+            self.done.append(Trial(candidate.name, why=error.message))
             return False
 
     def finish(self) -> None:
         """Repair what was not, for want of time, as far as there is some now; the best so far first."""
-        base = self.mending.open[0]
-        able = [trial for trial in self.done if base in trial.merges and trial.lacking]
-        for trial in sorted(able, key=lambda trial: trial.merges[base][0].plain.loss):
+        for trial in self._by_loss(trial for trial in self.done if trial.lacking):
             self._mend(trial, last=True)
         if LAST in self.mending.open:
             self._mend(self._promising, last=True, dear=True)
@@ -321,7 +313,8 @@ class Trials:
             self.clock.look()
 
         problem = replace(given, data=data, progress=progress)
-        start = State(self._start(wider=trial.wider).found.elements) if learns(module) else None
+        same = [each for each in self.done if each.wider == trial.wider]  # whose elements act on these models
+        start = State(self._by_loss(same)[0].found.elements) if learns(module) else None
         try:
             with self.clock.within(math.inf if first else room):
                 return in_turn.search(module, problem, size.options, start)
