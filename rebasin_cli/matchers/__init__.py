@@ -189,8 +189,9 @@ class Problem:
 class MatchResult:
     """One element per model after the first, in their order, and how the search went.
 
-    `elements` act on the models as the method was given them; an order alone is one without maps, and may be
-    given as the bare permutation set.
+    `elements` act on the models as the method was given them, or in canonical `forms` of its own where it
+    took those that `Problem.wider` gives; an order alone is one without maps, and may be given as the bare
+    permutation set.
 
     The objective is the method's own, larger is better; for weight matching the inner product Σ ⟨A, πB⟩ over
     all tensors that are evidence. `upper_bound` is what no permutation exceeds, where it was asked for; equal
@@ -209,6 +210,7 @@ class MatchResult:
     account: Account | None = None
     polished: Polish | None = None
     chosen: Chosen | None = None
+    forms: Forms | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "elements", tuple(map(element_of, self.elements)))

@@ -103,9 +103,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         best.distilled if how == LAST else None,
         problem.choose,
         measured[0].plain.quantities,
-        trials.wider.forms if best.wider else None,
     )
-    return replace(best.found, chosen=chosen)
+    return replace(best.found, chosen=chosen, forms=trials.wider.forms if best.wider else None)
 
 
 def _alone(found: MatchResult, why: str) -> MatchResult:

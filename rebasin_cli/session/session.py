@@ -73,13 +73,14 @@ class Session:
         self.better: tuple[doubts.Better, ...] | None = None  # than its inputs; None: nobody looked yet
 
     def by(self, search: Search) -> Session:
-        """This very session, by another search: models, network and samples are the same ones, and the spec
-        unless it has other groups."""
+        """This very session, by another search: models, network and samples are the same ones.
+
+        So is the spec, unless only one of both searches asks for groups.
+        """
         other = copy.copy(self)
-        other.__dict__.pop("options", None)
-        if search.groups != self.asked.search.groups:
-            other.__dict__.pop("symmetries", None)
         other.asked = replace(self.asked, search=search)
+        for name in ("options",) if other.grouped == self.grouped else ("options", "symmetries"):
+            other.__dict__.pop(name, None)
         return other
 
     def over(self, models: Sequence[Checkpoint], asked: Subjects) -> Session:

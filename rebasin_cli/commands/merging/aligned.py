@@ -44,7 +44,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         return plans.of_search(session) | repairs.describe(session, repair)
     repair = repairs.opened(session, repair)
     inputs, proof = repairs.to_try(repair, session.asked.repair, search.inputs(session)), prove(session)
-    wide = symmetries.Wide.of(session, inputs)
+    wide = symmetries.Wide.of(session, able=bool(inputs))
     with search.resumable(session, output) as state:
         found = search.find(session, state, given=inputs, wider=None if wide is None else wide.open)
         session, proof = (wide and wide.taken(found)) or (session, proof)

@@ -28,6 +28,7 @@ from ...session.samples import Splits
 from ...session.session import Session
 from ...spec.spec import FittedSpec
 from .search import nothing_to_run
+from .symmetries import Wide
 
 OVERHEAD = 100 << 20  # slabs of products and torch's own scratch space, in bytes
 
@@ -37,7 +38,8 @@ def of_search(session: Session) -> dict[str, Any]:
     tries: dict[str, Any] = {}
     if session.method == "auto":
         able = not nothing_to_run(session)
-        wider = session.command == "merge" and session.asked.search.groups == "auto"
+        wide = Wide.of(session, able=able) if session.command == "merge" else None
+        wider = wide is not None and not wide.refusal
         count, budget = len(session.models), session.options.budget
         tries = plan_trials(session.fitted, count, budget, able=able, wider=wider)
     return tries | _sizes(session)

@@ -93,26 +93,37 @@ class Wide:
         self.session, self.proof = session, Proof({})
 
     @classmethod
-    def of(cls, session: Session, inputs: Mapping[str, Any]) -> Wide | None:
-        """What `auto` may try beside orders; None where it runs no network, or orders were asked for."""
-        able = session.asked.search.groups == "auto" and session.method == "auto" and bool(inputs)
-        return cls(session) if able else None
+    def of(cls, session: Session, *, able: bool) -> Wide | None:
+        """What `auto` may try beside orders; None where it is not to, or not `able` to run a network."""
+        alone = session.ranks.size == 1 and not session.grouped
+        asked = session.asked.search.groups == "auto" and session.method == "auto"
+        return cls(session) if alone and asked and able else None
+
+    @property
+    def refusal(self) -> str:
+        """Why groups are not looked for unasked; "" where they are.
+
+        Another spec is not to take the place of one that was named, or that ignores tensors.
+        """
+        fitted, named = self.plain.fitted, self.plain.asked.loading.spec not in (None, "infer")
+        if fitted.spec.groups:
+            return ""
+        if named or fitted.spec.ignore:
+            return f"the spec {fitted.spec.name} gives orders alone, and may say what else has to stay"
+        if (numbers := sum(map(math.prod, fitted.shapes.values()))) > LARGEST:
+            return (
+                f"the network has {numbers:,} numbers, and unasked, groups are looked for up to {LARGEST:,} "
+                "(--groups all looks)"
+            )
+        return ""
 
     def open(self) -> matchers.Wider | None:
         """The models in their canonical forms; None where units take no more.
 
-        Raises as proofs do, and SpecError where another spec would take the place of one that was named, or
-        that ignores tensors.
+        Raises as proofs do, and SpecError with the `refusal`.
         """
-        spec, named = self.plain.fitted.spec, self.plain.asked.loading.spec not in (None, "infer")
-        if not spec.groups and (named or spec.ignore):
-            raise SpecError(f"the spec {spec.name} gives orders alone, and may say what else has to stay")
-        numbers = sum(map(math.prod, self.plain.fitted.shapes.values()))
-        if numbers > LARGEST and not spec.groups:
-            raise SpecError(
-                f"the network has {numbers:,} numbers, and unasked, groups are looked for up to {LARGEST:,} "
-                "(--groups all looks)"
-            )
+        if self.refusal:
+            raise SpecError(self.refusal)
         wide = self.plain.by(replace(self.plain.asked.search, groups="all"))
         wide.say = SILENT.say
         if not any(wide.fitted.group(word).more for word in wide.fitted.groups):
@@ -124,7 +135,7 @@ class Wide:
 
     def taken(self, found: Alignment | None) -> tuple[Session, Proof] | None:
         """The session of what was found, and its proof, if units took more; says so."""
-        if found is None or found.result.chosen is None or found.result.chosen.forms is None:
+        if found is None or found.result.forms is None:
             return None
         self.session.say = self.plain.say
         self.session.splits = self.plain.splits

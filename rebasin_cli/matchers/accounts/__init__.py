@@ -13,7 +13,6 @@ from ...types import ACCURACY, CROSS_ENTROPY, Quantity
 
 if TYPE_CHECKING:
     from ...repair import Outcome
-    from ...symmetry.form import Forms
 
 DEFAULT = (CROSS_ENTROPY, ACCURACY)  # what is measured where nobody says anything else
 
@@ -157,9 +156,8 @@ class Chosen:
     """What was taken of several methods, with one of the repairs that are open.
 
     `repair` is None where it is what a merge chooses by itself; `repaired` is what it did to the models' mean
-    with equal weights, where that took long. `forms` are those of the models where units took more than
-    orders; None where they are in the problem's. `by` is the key of the held-out figure that it was chosen
-    by, `quantities` what was measured, the loss first.
+    with equal weights, where that took long. `by` is the key of the held-out figure that it was chosen by,
+    `quantities` what was measured, the loss first.
     """
 
     method: str
@@ -168,7 +166,6 @@ class Chosen:
     repaired: Outcome | None = field(default=None, repr=False, compare=False)
     by: str = "loss"
     quantities: tuple[Quantity, ...] = DEFAULT
-    forms: Forms | None = field(default=None, repr=False, compare=False)
 
     def rows(self) -> list[dict[str, Any]]:
         """What was tried, without the seconds, which no two runs share."""

@@ -149,15 +149,15 @@ def align(
             hint="Check both models' weights",
         ) from cause
     seconds = time.perf_counter() - began
-    if result.chosen is not None and result.chosen.forms is not None:
-        forms, fitted, folds = result.chosen.forms, result.chosen.forms.fitted, result.chosen.forms.folds
+    forms = result.forms or forms
+    fitted = forms.fitted
     for permutations in result.permutations:
         permutation.check(permutations, fitted.words, within=fitted.within)
     whole = forms.whole(result.elements)
     for element in whole:
         acts.check(element, fitted)
     computed = forms.changed or any(element.maps for element in whole)
-    left = tuple(form.left[len(folds.left) :] for form in forms.each)
+    left = tuple(form.left[len(forms.folds.left) :] for form in forms.each)
     return Alignment(forms.standing(whole), whole, result, fitted, proof, method, seconds, left, computed)
 
 
