@@ -45,7 +45,7 @@ from .spec.spec import FittedSpec, Spec
 from .symmetry import elements as acts
 from .symmetry.elements import Elements, element_of
 from .symmetry.folds import NONE, Folds
-from .symmetry.form import canonical, turned
+from .symmetry.form import standing
 from .types import Permutations, Tensors
 
 __all__ = ["INTERPOLATIONS", "Alignment", "Merged", "align", "average", "barrier", "merge"]
@@ -252,8 +252,7 @@ def merge(
         elements = [element_of(given) for given in permutations]
         for element in elements:
             acts.check(element, fitted)
-        others = [turned(m, fitted, e, folds) for m, e in zip(models[1:], elements, strict=True)]
-        models = [canonical(models[0], fitted, folds).tensors, *others]
+        models = standing(models, fitted, elements, folds)
     elif method != "none":
         align_options = {"data": train, "held": held if unseen else None} | align_options
         if measurable:

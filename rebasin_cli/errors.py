@@ -365,11 +365,14 @@ def _of_kind(group: Sequence[str]) -> str:
     return f"{len(group):,} names, such as {name}  {said}"
 
 
-def no_number(figure: str) -> NetworkError:
-    """That nothing can be chosen by a held-out figure, which is infinite or NaN of all that was tried."""
+def no_number(figure: str, choose: str = "--method wm --repair none") -> NetworkError:
+    """That nothing can be chosen by a held-out figure, which is infinite or NaN of all that was tried.
+
+    `choose` are the options by which the user chooses.
+    """
     return NetworkError(
         f"{figure} is no finite number, so that nothing can be chosen by it",
-        hint="Look at one model with rebasin eval; or choose yourself: --method wm --repair none",
+        hint=f"Look at one model with rebasin eval; or choose yourself: {choose}",
     )
 
 

@@ -38,7 +38,7 @@ from ..session.subjects import (
     Training,
 )
 from ..symmetry.elements import Elements
-from ..symmetry.form import canonical, turned
+from ..symmetry.form import standing
 from ..types import Tensors
 from .verbs import outputs, plans, provenance, search, symmetries
 from .verbs.outputs import check_outputs
@@ -161,7 +161,7 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
 
         problem = Problem(
             fitted,
-            (canonical(first, fitted, session.folds).tensors, turned(second, fitted, element, session.folds)),
+            standing((first, second), fitted, (element,), session.folds),
             seed=derive(session.seed, "curve"),
             start=start,
             progress=progress,

@@ -191,7 +191,7 @@ def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
         endpoints.check(session)({"test": ends[: len(session.models)]})
     with _kept(session, written, files, asked) as state:
         figures = _measured(
-            session, flat, axes, shown, again, session.element(found), state, len(ends[0].figures)
+            session, flat, axes, shown, again, session.element(found), state, [*ends[0].figures]
         )
     made = PlaneResult(
         schema=SCHEMA,
@@ -311,7 +311,7 @@ def _measured(
     again: Any,
     element: Elements,
     state: Resumable,
-    count: int,
+    names: Sequence[str],
 ) -> torch.Tensor:
     """The figures over the grid, those of an interrupted run among them."""
     total = len(axes[0]) * len(axes[1])
@@ -330,7 +330,7 @@ def _measured(
         scores=session.scores,
         device=session.device,
         known=known,
-        figures_of=count,
+        names=names,
         reached=reached,
     )
 

@@ -112,13 +112,7 @@ def measure(
             at_middle(here)
         progress()
     curves = {
-        split: Curve(
-            path.lambdas,
-            tuple(point.loss for point in points),
-            {key: tuple(point.metrics[key] for point in points) for key in points[0].metrics},
-            points[0].samples,
-        )
-        for split, points in found.items()
+        split: _curve(path, points, ends[0][split] if ends else points[0]) for split, points in found.items()
     }
     if path.curve is not None:
         details["along"] = _along(path, path.curve, found)
@@ -126,6 +120,17 @@ def measure(
         split: barrier_of(curve, found[split][0].quantities[1:]) for split, curve in curves.items()
     }
     return Row(path.name, curves, barriers, path.shipped, path.control, middle, details)
+
+
+def _curve(path: Path, points: Sequence[Scores], like: Scores) -> Curve:
+    """Loss and metrics at a path's points. Raises NetworkError where one has other figures than `like`."""
+    values = [point.by_name(like.figures) for point in points]
+    return Curve(
+        path.lambdas,
+        tuple(point.loss for point in points),
+        {key: tuple(each[key] for each in values) for key in points[0].metrics},
+        points[0].samples,
+    )
 
 
 def _at(

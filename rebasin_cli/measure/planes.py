@@ -23,7 +23,7 @@ from ..errors import UsageError
 from ..networks.evaluation import Scores, evaluate
 from ..repair.batchnorm import reset
 from ..spec.spec import FittedSpec
-from ..types import Batches, Tensors
+from ..types import ACCURACY, Batches, Tensors
 from .paths import Measure
 
 Place = tuple[float, float]
@@ -128,16 +128,17 @@ def measure(
     scores: Measure = evaluate,
     device: str = "cpu",
     known: torch.Tensor | None = None,
-    figures_of: int = 2,
+    names: Sequence[str] = ("loss", ACCURACY.key),
     reached: Callable[[torch.Tensor, int], None] = lambda figures, done: None,
 ) -> torch.Tensor:
     """Loss and metrics (figures, y, x), float64, over the grid, row by row; the network is overwritten.
 
-    With `reset_batches`, running statistics are estimated on them at every point. Points of `known` that are
-    numbers are not measured again. `reached` gets what is known after every point, and how many that are.
+    `names` are those of the figures, in their order. With `reset_batches`, running statistics are estimated
+    on them at every point. Points of `known` that are numbers are not measured again. `reached` gets what is
+    known after every point, and how many that are. Raises NetworkError where a point has other figures.
     """
     xs, ys = axes
-    figures = torch.full((figures_of, len(ys), len(xs)), math.nan, dtype=torch.float64)
+    figures = torch.full((len(names), len(ys), len(xs)), math.nan, dtype=torch.float64)
     if known is not None:
         figures.copy_(known)
     done = int((~figures[0].isnan()).sum())
@@ -146,7 +147,7 @@ def measure(
             if not math.isnan(figures[0, row, column]):
                 continue
             found = score(plane.at(x, y), network, batches, reset_batches, scores=scores, device=device)
-            figures[:, row, column] = torch.tensor(list(found.figures.values()), dtype=torch.float64)
+            figures[:, row, column] = torch.tensor([*found.by_name(names).values()], dtype=torch.float64)
             done += 1
             reached(figures, done)
     return figures

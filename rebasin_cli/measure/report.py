@@ -21,9 +21,9 @@ from ..repair.choosing import Choice
 from ..reports import Difference, Report, Row, accounts
 from ..spec.spec import FittedSpec, Spec
 from ..symmetry import elements as acts
+from ..symmetry import form
 from ..symmetry.elements import Elements, element_of
 from ..symmetry.folds import NONE
-from ..symmetry.form import canonical, turned
 from ..types import Permutations, Tensors
 from ..version import version
 from . import intervals, settings
@@ -87,8 +87,7 @@ def barrier(
     if permutations is not None:
         given = element_of(permutations)
         acts.check(given, two.fitted)
-        first, second = two.models
-        standing = canonical(first, two.fitted, folds).tensors, turned(second, two.fitted, given, folds)
+        standing = form.standing(two.models, two.fitted, (given,), folds)
         order = None if given.maps else given.permutations  # no unit is one of the other model's
     elif method != "none":
         own = {"data": samples.train, "ridge": rows.ridge, "choose": rows.choose}

@@ -61,7 +61,8 @@ def at(measure: Measure, models: Sequence[Any], ends: Sequence[Scored], weights:
     found, points = measure([models[k] for k in some], [weights[k] for k in some]), {}
     for split, scores in found.items():
         loss = sum(weights[k] * ends[k][split].loss for k in some)
-        metrics = {key: sum(weights[k] * ends[k][split].metrics[key] for k in some) for key in scores.metrics}
+        known = {k: ends[k][split].by_name(scores.figures) for k in some}
+        metrics = {key: sum(weights[k] * known[k][key] for k in some) for key in scores.metrics}
         points[split] = Point(
             tuple(weights), scores.loss, dict(scores.metrics), loss, metrics, scores.loss - loss
         )

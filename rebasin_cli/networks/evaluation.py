@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from ..datasets.batches import checked, size_of, to_device
+from ..errors import NetworkError
 from ..runtime.ranks import ALONE, Ranks
+from ..runtime.text import clean, some
 from ..types import ACCURACY, CROSS_ENTROPY, Batches, Quantity
 from .classes import IGNORED, fit_classes, logits_of, wide
 from .folding import folded
@@ -66,6 +68,16 @@ class Scores:
     def figures(self) -> dict[str, float]:
         """The loss, and every metric by its name."""
         return {"loss": self.loss, **self.metrics}
+
+    def by_name(self, names: Collection[str]) -> dict[str, float]:
+        """These `figures`, in this order. Raises NetworkError where a metric computed others."""
+        found = self.figures
+        if alone := sorted({*names} ^ {*found}):
+            raise NetworkError(
+                f"a metric computes {some(map(clean, alone), 5)} of one model, and not of another",
+                hint="Let compute() give the same figures of every model, NaN where one means nothing",
+            )
+        return {name: found[name] for name in names}
 
     @property
     def finite(self) -> dict[str, float]:

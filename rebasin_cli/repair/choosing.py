@@ -157,7 +157,7 @@ def choose(
             raise
         return Choice("none", losses, apart=apart, unseen=unseen, why=error.message, by=by)
     if min(before.lost, after.lost) == math.inf:
-        raise no_number(f"the merged model's held-out {before.told}")
+        raise no_number(f"the merged model's held-out {before.told}", "--repair none")
     losses[repair] = after.plain.loss
     gain, deviation = gained(before, after)
     known = before.apart is not None and after.apart is not None

@@ -102,8 +102,24 @@ class Forms:
 
     def standing(self, whole: Sequence[Elements]) -> tuple[Tensors, ...]:
         """All models, the first in its form, the others as their whole elements make them."""
-        pairs = zip(self.models[1:], whole, strict=True)
-        return (self.each[0].tensors, *(turned(m, self.fitted, e, self.folds) for m, e in pairs))
+        return standing(self.models, self.fitted, whole, self.folds, first=self.each[0])
+
+
+def standing(
+    models: Sequence[Tensors],
+    fitted: FittedSpec,
+    whole: Sequence[Elements],
+    folds: Folds = NONE,
+    *,
+    first: Canonical | None = None,
+) -> tuple[Tensors, ...]:
+    """The first model in canonical form (`first`, where it is known), the others as their elements make them.
+
+    `whole` has an element a model after the first. Raises as `canonical`.
+    """
+    first = first or canonical(models[0], fitted, folds)
+    pairs = zip(models[1:], whole, strict=True)
+    return (first.tensors, *(turned(model, fitted, element, folds) for model, element in pairs))
 
 
 def check_numbers(dtypes: Mapping[str, torch.dtype], fitted: FittedSpec, folds: Folds) -> None:

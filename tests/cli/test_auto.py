@@ -445,6 +445,8 @@ def test_auto_takes_no_groups_beyond_a_spec_that_was_named_or_that_ignores_tenso
     models = (*turned[:4], *turned[6:], *named)
     outcome = done("merge", *models, "--repair", "none", "--json", "-o", "m.safetensors").json()
     assert outcome["spec"]["name"] == "own" and "groups" not in outcome["match"]["chosen"]
+    plan = done("merge", *models, "--repair", "none", "--json", "--dry-run").json()
+    assert "wm + groups" not in {row["method"] for row in plan["candidates"]}
     why = "the spec own gives orders alone, and may say what else has to stay"
     assert {"method": "wm + groups", "why": why} in outcome["match"]["tried"]
     kept = tensors("m.safetensors")["3.bias"]

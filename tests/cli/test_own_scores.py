@@ -735,6 +735,12 @@ def loader(split):
     return list(open_data("digits", split, limit=30, batch_size=1))
 
 
+def fifteen(split):
+    from rebasin_cli.datasets import open_data
+
+    return list(open_data("digits", split, limit=30, batch_size=15))
+
+
 def none(split):
     return [(x, None) for x, _ in loader(split)]
 
@@ -772,6 +778,23 @@ class Endless:
         return 1.0
 
 
+class Fickle:
+    """It computes other figures after its first model."""
+
+    def __init__(self):
+        self.known = 0
+
+    def update(self, outputs, targets):
+        pass
+
+    def compute(self):
+        self.known += 1
+        return {"first": 1.0} if self.known == 1 else {"then": 1.0}
+
+    def reset(self):
+        pass
+
+
 if __name__ == "__main__":
     for seed, name in enumerate("ab"):
         torch.manual_seed(seed)
@@ -788,6 +811,7 @@ def wrong(tmp_path, monkeypatch):
     return ("--net", "wrong.py:Normed", "--skip-checks", "--data")
 
 
+FICKLE = ("--metric wrong.py:Fickle", ("computes first, then of one model",))
 ONE = ("a batch is one sample, of which the network's norms have no variance", "--batch-size")
 
 
@@ -817,6 +841,12 @@ ONE = ("a batch is one sample, of which the network's norms have no variance", "
         ("eval a.pt {} wrong.py:none", 6, ("targets are NoneType", "--loss module:function")),
         ("eval a.pt {} wrong.py:three", 6, ("is tuple of 3", "left out")),
         ("eval a.pt {} wrong.py:loader --each", 2, ("--each asks a --loss", "Leave it out")),
+        (
+            f"barrier a.pt b.pt {{}} wrong.py:loader --points 3 --method none --repair none {FICKLE[0]}",
+            6,
+            FICKLE[1],
+        ),
+        (f"plane a.pt b.pt {{}} wrong.py:fifteen --points 3 {FICKLE[0]}", 6, FICKLE[1]),
         ("barrier a.pt b.pt {} wrong.py:loader --points 3 --method wm", 6, ONE),
         ("merge a.pt b.pt {} wrong.py:loader --method wm --repair reset -o m.pt", 6, ONE),
         ("merge a.pt b.pt {} wrong.py:loader --method wm --repair distill -o m.pt", 6, ONE),

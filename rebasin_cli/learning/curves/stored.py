@@ -24,7 +24,7 @@ from ...symmetry import elements as acts
 from ...symmetry import permutation
 from ...symmetry.elements import Elements, of_tensors, tensors_of
 from ...symmetry.folds import NONE, Folds
-from ...symmetry.form import canonical, turned
+from ...symmetry.form import standing
 from ...symmetry.stored import SPEC
 from .curve import KINDS, Curve
 
@@ -98,7 +98,7 @@ class Stored:
             )
         acts.check(self.elements, fitted)
         _check_shapes(self.path, self.controls, fitted)
-        first, second = canonical(a, fitted, folds).tensors, turned(b, fitted, self.elements, folds)
+        first, second = standing((a, b), fitted, (self.elements,), folds)
         return Curve(self.kind, first, second, self.controls, fitted.ignored)
 
 
