@@ -10,6 +10,8 @@ import torch
 from scipy.stats import kstest
 
 from rebasin_cli.measure.kin import orders, sampled
+from rebasin_cli.measure.kin.parts import merged, parts_of
+from rebasin_cli.measure.kin.variance import closed_variance
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.symmetry import permutation
@@ -60,9 +62,9 @@ def test_the_variance_in_closed_form_is_that_of_many_draws(case):
         m["w"] += 3 * torch.randn(len(m["w"]) // 4, 5).repeat_interleave(4, 0)
     found = sampled.sample(a, b, fitted)
     found = replace(found, matrices=tuple(shapes))
-    parts, left = orders._parts(found, [*orders.atoms(found.fitted)], {}, found.fitted.within)
+    parts, left = parts_of(found, [*orders.atoms(found.fitted)], {}, found.fitted.within)
     assert not left
-    variance = orders.closed_variance(parts, found.fitted.within)
+    variance = closed_variance(parts, found.fitted.within)
     # drawn on whole tensors by what permutes models, which knows neither parts nor atoms
     rng = torch.Generator().manual_seed(1)
     whole = _put_back(a, [p.x for p in parts], found), _put_back(b, [p.y for p in parts], found)
@@ -82,8 +84,8 @@ def test_a_view_that_is_mostly_zeros_is_summed_by_its_entries():
     lines, shapes = {"w": "s (k e* d*)", "v": "(k d*) s"}, {"w": (6, 24), "v": (12, 6)}
     fitted = fitted_of(lines, shapes, "sizes: {k: 4, e: 2}\n")
     found = sampled.sample(*(model(shapes, seed, common=9) for seed in range(2)), fitted)
-    parts, _ = orders._parts(found, [*orders.atoms(found.fitted)], {}, found.fitted.within)
-    parts = orders._merged(parts)
+    parts, _ = parts_of(found, [*orders.atoms(found.fitted)], {}, found.fitted.within)
+    parts = merged(parts)
     assert [part.spread is not None for part in parts].count(True) == 1
     rng = torch.Generator().manual_seed(1)
     for _ in range(5):
