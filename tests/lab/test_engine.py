@@ -156,11 +156,15 @@ def test_a_page_shows_each_claim_with_its_verdict():
     assert "| P | it is 2 | the number | 2 | 3 | exact | **refuted** |" in text
     assert "| ≥ 0 | 1 | 0.7516 … 1.248 | confirmed |" in text
     assert "| `k` | 1, 2 |" in text and "```sh\nrebasin lab run x\n```" in text
-    other = made | {"command": "rebasin lab run x --scale full", "times": {"seconds": 400.0}}
-    listed = page.index([made], "# The lab\n", minutes={"x": 300}, others={"full/x": other})
+    other = made | {"command": "rebasin lab run x --scale full", "scale": "full", "times": {"seconds": 400.0}}
+    parts = other | {"command": "rebasin lab run x --scale full --set k=1"}
+    others = {"full/x": other, "mnist/x": parts}
+    listed = page.index([made], "# The lab\n", minutes={"x": 300}, others=others)
     assert "| [x](x.md) | X | P | 1 confirmed, 1 refuted | 0.9, 2026-01-01 | 3 | 5 h | nothing |" in listed
     assert "| P | it is 2 | the number | 2 | 3 | exact | [x](x.md) |" in listed
     assert "| P | it is 2 | the number | 2 | 3 | exact | [full/x](full/x.md) |" in listed
+    assert "| P | it is 2 | the number | 2 | 3 | exact | refuted | [full/x](full/x.md) |" in listed
+    assert "refuted | [mnist/x]" not in listed  # at the papers' scale with none of their numbers replaced
     assert (
         "| [full/x](full/x.md) | `rebasin lab run x --scale full` | 1 confirmed, 1 refuted | 7 min |"
         in listed

@@ -218,6 +218,13 @@ def index(
         for name, made in others.items()
     ]
     blocks.append(_table("At other scales", ("run", "command", "claims", "took", "made by"), rows))
+    full = [
+        name for name, made in others.items() if made["scale"] == "full" and "--set" not in made["command"]
+    ]
+    rows = [(*_claim(claim).cells, _link(name)) for name in full for claim in others[name]["claims"]]
+    names = ("paper", "claim", "the number", "the paper's", "ours", "95 % interval", "verdict", "run")
+    blocks.append(_table("At the papers' scale", names, rows))
+    blocks.append(Notes("", [] if rows else ["Nothing yet."]))
     runs = {made["name"]: made for made in every} | dict(others)
     for word, title in (
         (REFUTED, "What did not come out as the paper says"),
