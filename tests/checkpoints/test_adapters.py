@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rebasin_cli.checkpoints.adapters import is_adapter
+from rebasin_cli.checkpoints.families import families
 from rebasin_cli.checkpoints.peft import config_of
 from rebasin_cli.checkpoints.writing import write_safetensors
 
@@ -23,6 +24,24 @@ FACTORS = {"x.lora_down.weight": torch.ones(2, 3), "x.lora_up.weight": torch.one
 def test_an_adapter_holds_factors_alone(tmp_path, more, is_one):
     write_safetensors(tmp_path / "a.safetensors", FACTORS | more)
     assert is_adapter(tmp_path / "a.safetensors") is is_one
+
+
+@pytest.mark.parametrize(
+    ("shapes", "kinds"),
+    [
+        ({"l.lora_A": (2, 3), "l.lora_B": (4, 2)}, ["adapter"]),
+        ({"l.hada_w1_a": (4, 2), "l.hada_w1_b": (2, 3)}, ["adapter"]),  # without the word LoRA
+        ({"l.a": (2, 3), "l.b": (4, 2)}, []),
+        ({"l.weight_g": (4, 1), "l.weight_v": (4, 3)}, ["weight norm"]),
+        ({"l.weight_g": (1, 3), "l.weight_v": (4, 3)}, ["weight norm"]),
+        ({"l.weight_g": (), "l.weight_v": (4, 3)}, ["weight norm"]),
+        ({"l.weight_g": (4, 3), "l.weight_v": (4, 3)}, []),  # lengths are along one axis
+        ({"l.weight_g": (3, 1), "l.weight_v": (4, 3)}, []),
+    ],
+)
+def test_what_means_something_only_together_is_found_by_names_and_shapes(shapes, kinds):
+    found = families({name: (torch.float32, torch.Size(shape)) for name, shape in shapes.items()})
+    assert [str(family.kind.name) for family in found] == kinds
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,20 @@ def test_one_sample_says_how_all_samples_of_a_convolution_lie():
     assert described(recorded(network, images)) == described(exported(network, images))
 
 
+def test_rows_that_known_numbers_choose_are_in_the_graph():
+    """By a mask of the network's own; one of the input's numbers is left to the exporter."""
+    network = Net(lambda s, x: s.a(x[:, s.taken]), a=nn.Linear(2, 2))
+    network.register_buffer("taken", torch.tensor([True, False, True]))
+    table = tracing._decompositions()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what PyTorch may use instead
+        graph = dispatched.record(network.eval(), (ROWS,), {}, *table, numbers=True).graph
+    assert next(node for node in graph.nodes if "index" in str(node.target)).meta["val"].shape == (4, 2)
+    network = Net(lambda s, x: s.a(x[x[:, 0] > 0.5]), a=nn.Linear(3, 2))
+    with pytest.raises(Unfollowed):
+        dispatched.record(network.eval(), (ROWS,), {}, *table)
+
+
 def test_inputs_that_are_one_tensor_stay_two_inputs():
     network = Net(lambda s, x, y: s.a(x) + s.b(y), a=nn.Linear(3, 2), b=nn.Linear(3, 2))
     graph = recorded(network, ROWS, ROWS).graph

@@ -2,13 +2,15 @@
 
 import html.parser
 import io
+import itertools
 import math
 import re
 
 import numpy as np
+import pytest
 from PIL import Image
 
-from rebasin_cli.reports import pictures
+from rebasin_cli.reports import pictures, plane
 from rebasin_cli.reports.document import (
     Badge,
     Code,
@@ -118,6 +120,20 @@ def test_columns_that_leave_no_room_for_names_are_tables_below_each_other():
         assert max(map(len, text.splitlines())) <= 80 and text.count("title") == (not headed)
         assert text.count("aligned + repair") == text.count("test, 95 %") > 1
         assert all(text.count(f"28.7{k}10–35.2{k}15") == 2 for k in range(7))
+
+
+def test_a_picture_has_boxes_for_letters_that_its_font_lacks_and_no_others():
+    assert pictures.drawable("ж ≤ ½ π → … – 漢", 40) == "ж ≤ ½ π → … – □"
+    assert pictures.drawable("abcdefghij", 5) == "ab…ij"
+
+
+def test_levels_of_a_metric_are_equal_steps_from_the_least_to_the_largest():
+    found = plane.levels([[0.25, 1.0], [math.nan, 0.5]])
+    assert (found[0], found[-1]) == (0.25, 1.0) and len(found) > 2
+    assert [b - a for a, b in itertools.pairwise(found)] == pytest.approx(
+        [0.75 / (len(found) - 1)] * (len(found) - 1)
+    )
+    assert plane.levels([[0.5]])[0] < plane.levels([[0.5]])[-1]  # a line needs two
 
 
 def test_words_above_a_picture_end_within_it():

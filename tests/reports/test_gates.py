@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from rebasin_cli.errors import CheckpointError, DataError, GateNotMet, ResourceError, UsageError
-from rebasin_cli.reports import github
+from rebasin_cli.reports import Flips, github
 from rebasin_cli.reports.formats.junit import junit
 from rebasin_cli.reports.github import summary
 from rebasin_cli.reports.verdicts import Ended, GateResult, raise_unmet, verdict
@@ -38,6 +38,10 @@ def test_missed_gates_end_the_program_with_their_steps_and_sentences():
     assert caught.value.gates == (STEPS[1],)
     raise_unmet([STEPS[0]])
     raise_unmet([])
+
+
+def test_the_share_of_negative_flips_is_of_all_samples():
+    assert Flips("accuracy", 200, 150, 3, 5, ()).share == 0.015
 
 
 # JUnit

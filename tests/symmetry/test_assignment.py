@@ -293,9 +293,10 @@ def test_among_equals_everybody_stays_at_home(solver):
     assert assignment.solve(torch.zeros(n, n)).perm.tolist() == list(range(n))
 
 
-def test_what_is_better_by_little_is_no_tie(solver):
+@pytest.mark.parametrize("little", [1e-10, 2.0**-47])  # more, and less, than rounding makes of a reduced cost
+def test_what_is_better_by_little_is_no_tie(little, solver):
     similarity = torch.ones(20, 20, dtype=torch.float64)
-    similarity[3, 7] += 1e-10
+    similarity[3, 7] += little
     perm = assignment.solve(similarity).perm.tolist()
     assert perm == [0, 1, 2, 7, 3, 4, 5, 6, *range(8, 20)]
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rebasin_cli.checkpoints.tensors import blocks
-from rebasin_cli.errors import CheckpointError
+from rebasin_cli.errors import CheckpointError, SpecError
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.symmetry import elements as acts
@@ -116,6 +116,16 @@ def test_statistics_are_no_side_of_a_product():
     fitted = replace(found.fitted, statistics=frozenset({"a.bias"}))
     before = balance(tensors, fitted)[0].maps["a"]
     assert torch.equal(before, balance(tensors | {"a.bias": 100 * tensors["a.bias"]}, fitted)[0].maps["a"])
+
+
+def test_gains_that_are_not_folded_are_no_matter_of_rotations():
+    """Nothing is folded, so the rotated stream's gains differ along it."""
+    _, tensors, found, _ = form_of(Transformer)
+    with pytest.raises(SpecError, match="folded away") as refused:
+        canonical(tensors, found.fitted)
+    assert any(problem.startswith("blocks.0.norm1.weight") for problem in refused.value.problems)
+    even = {name: torch.ones_like(t) if "norm" in name else t for name, t in tensors.items()}
+    canonical(even, found.fitted)
 
 
 def test_single_precision_is_rounded_once():

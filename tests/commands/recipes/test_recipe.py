@@ -171,6 +171,7 @@ def test_where_data_sets_lie_is_known_to_recipes():
         ("steps: [{merge: {models: AB, out-dtype: float16, out_dtype: float32}}]", "stands here and as"),
         ("steps: [{merge: {models: AB, weights: [0.5]}}]", "1 weights for 2 models"),
         ("steps: [{merge: {models: AB, weights: [0.5, 0.4]}}]", "In the same proportions: 5/9,4/9"),
+        ("steps: [{merge: {models: ['none*'], weights: [0.5, 0.4]}}]", "none*"),
         ("steps: [{merge: {models: AB, interpolation: cubic}}]", "unknown 'cubic'; known: linear, slerp"),
         ("steps: [{merge: {models: AB, repair: blah}}]", "unknown 'blah'"),
         ("steps: [{merge: {models: a.safetensors}}]", "`merge` takes 2 or more models, and here are 1"),

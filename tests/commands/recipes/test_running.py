@@ -402,6 +402,18 @@ def test_an_index_counts_with_its_shards(run, tmp_path):
         assert run(text)[0] == ["done"] and run(text)[0] == ["unchanged"]
 
 
+def test_metadata_beside_a_torch_file_count_with_it(run, tmp_path):
+    about = tmp_path / "m.pt.rebasin.json"
+    for path in (tmp_path / "m.pt", about):
+        path.write_text("m")
+    text = "steps: [{merge: {models: [m.pt, b.safetensors], out: o.safetensors}}]"
+    assert run(text)[0] == ["done"] and run(text)[0] == ["unchanged"]
+    about.write_text("other")
+    assert run(text)[0] == ["done"] and run(text)[0] == ["unchanged"]
+    about.unlink()
+    assert run(text)[0] == ["done"] and run(text)[0] == ["unchanged"]
+
+
 def test_ctrl_c_goes_through(run):
     with pytest.raises(Interrupted):
         run(y=Interrupted("interrupted"))
