@@ -520,6 +520,11 @@ def test_tensors_that_share_storage_are_reported_as_tied(tmp_path):
     for zipped in (True, False):
         checkpoint = open_checkpoint(saved(tmp_path, content, _use_new_zipfile_serialization=zipped))
         assert checkpoint.tied == (("embed", "head"),) and "tied: embed = head" in checkpoint.notes
+        assert checkpoint.under({"e": "embed", "x": "a"}).tied == ()
+        assert checkpoint.under({"e": "embed", "h": "head", "x": "a", "y": "a"}).tied == (
+            ("e", "h"),
+            ("x", "y"),
+        )
 
 
 # What is refused

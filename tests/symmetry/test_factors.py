@@ -54,6 +54,17 @@ def test_a_base_and_its_factors_move_as_their_sum_does(lies_turned):
         assert not torch.allclose(found[name], added(base, factors, lies_turned)[name])
 
 
+def test_a_tensor_that_is_saved_whole_moves_as_the_bases_where_nothing_is_folded_of_it():
+    spec, base, factors, pairs, folds = parts(False)
+    element, mine = acts.random(spec, torch.Generator().manual_seed(1)), base["up"] + 1
+    given = factors | {"saved": mine}
+    moved = turned_factors(given, pairs, base, spec, element, Folds(), {"saved": "up"})
+    torch.testing.assert_close(moved["saved"], turned(base | {"up": mine}, spec, element)["up"])
+    with pytest.raises(SpecError) as refused:
+        turned_factors(given, pairs, base, spec, element, folds, {"saved": "up"})
+    assert refused.value.problems == ("saved  is folded, and saved whole",)
+
+
 def test_what_would_be_a_bias_of_the_adapter_is_refused_where_any_of_it_is_there():
     spec, base, factors, pairs, folds = parts(False)
     still = acts.identity(spec)
