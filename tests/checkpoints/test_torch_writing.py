@@ -5,9 +5,10 @@ import zipfile
 import pytest
 import torch
 
-from rebasin_cli.checkpoints.around import Slot
+from rebasin_cli.checkpoints.around import MOST, Slot, around
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.safetensors_format import CODES
+from rebasin_cli.checkpoints.saved import MAX_DEPTH
 from rebasin_cli.checkpoints.tensors import LazyTensors
 from rebasin_cli.checkpoints.writing import write_torch
 from rebasin_cli.errors import CheckpointError
@@ -36,6 +37,30 @@ def test_every_dtype_and_shape_comes_back_bit_for_bit(tmp_path):
         assert archive.testzip() is None
     read = open_checkpoint(tmp_path / "a.pt", key="état.0")
     assert all(torch.equal(bits(read[name]), bits(tensor)) for name, tensor in tensors.items())
+
+
+def nested(depth):
+    value = {"lr": 0.1}
+    for _ in range(depth):
+        value = {"of": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("beside", "stays"),
+    [
+        ({"epoch": 3}, True),
+        (nested(MAX_DEPTH - 3), True),
+        (nested(MAX_DEPTH + 1), False),
+        ([0] * (MOST - 10), True),
+        ([0] * (MOST + 10), False),
+    ],
+)
+def test_what_lies_around_the_weights_is_kept_up_to_a_depth_and_a_number(beside, stays):
+    found = around({"model": {"w": torch.ones(2)}, "config": beside}, {"w": ("model", "w")}, {})
+    assert found.tree["model"] == {"w": Slot("w")}
+    assert found.tree.get("config") == (beside if stays else None)
+    assert found.left_out == (() if stays else ("config",))
 
 
 def test_no_number_leaves_nothing(tmp_path):
