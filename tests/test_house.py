@@ -218,6 +218,7 @@ def test_what_types_are_left_is_a_list_of_files_that_are_there():
 # `registry.regular`, which opens regular files only, or is written.
 OPENERS = {
     *("registry.regular", "runtime.files", "runtime.streams"),
+    "runtime.memory",  # what the kernel says of memory
     *(
         "registry",
         "registry.source",

@@ -76,7 +76,7 @@ def check_report_folder(folder: Path) -> None:
     if os.path.lexists(folder) and not folder.is_dir():
         what = "a link to nothing" if folder.is_symlink() else "a file"
         raise UsageError(f"{folder} is {what}, not a folder")
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    there = folder if folder.exists() else existing(folder)
     recover(there)
     _check_folder(there)
 
@@ -133,6 +133,11 @@ def check_space(folder: Path, needed: int) -> None:
             f"{folder}: the disk has {disk.free:,} bytes free, the output needs {needed:,}",
             hint="Free some space or write to another disk; nothing was written.",
         )
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest one above that exists."""
+    return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
 
 
 def index_of(path: Path) -> Path:

@@ -7,6 +7,7 @@ Every function takes a mapping from names to tensors. One that also has `shapes`
 from __future__ import annotations
 
 import math
+import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, cast
@@ -86,39 +87,83 @@ class LazyTensors(Mapping[str, Tensor]):
         return name in self.shapes  # the inherited one would compute the tensor
 
 
+class Room:
+    """How many bytes of tensors may be kept, of all models together that `held` is given it for."""
+
+    def __init__(self, size: float = math.inf):
+        self._left, self._lock = size, threading.Lock()
+
+    def takes(self, size: int) -> bool:
+        """Whether so many bytes more may be kept; they are, then."""
+        with self._lock:
+            fits = size <= self._left
+            self._left -= size * fits
+        return fits
+
+
 class _Held(LazyTensors):
-    """A checkpoint's tensors, each read once."""
+    """A checkpoint's tensors, each read once, as far as there is room; others whenever they are asked for.
 
-    def __init__(self, model: Lazy, source: Tensors):
-        kept: dict[str, Tensor] = {}
+    Those that come first stay. A search goes round over all tensors: of what was used last nothing would
+    ever be there when it is asked for again. Beyond that the last one is at hand, for who asks twice.
+    """
 
-        def get(name: str) -> Tensor:
-            if name not in kept:
-                kept[name] = model[name]
-            return kept[name]
+    def __init__(self, model: Lazy, source: Tensors, room: Room):
+        self._kept: dict[str, Tensor] = {}
+        self._last: tuple[str, Tensor] | None = None
+        super().__init__(model.shapes, model.dtypes, self._read)
+        self.model, self.source, self.room = model, source, room
 
-        super().__init__(model.shapes, model.dtypes, get)
-        self.source = source
+    def _read(self, name: str) -> Tensor:
+        if (kept := self._kept.get(name)) is not None:
+            return kept
+        if (last := self._last) is not None and last[0] == name:
+            return last[1]
+        self._last = None  # its memory is free for the next
+        if self._fits(name):
+            return self._kept.setdefault(name, self.model[name])
+        self._last = name, self.model[name]
+        return self._last[1]
+
+    def _fits(self, name: str) -> bool:
+        return self.room.takes(math.prod(self.shapes[name]) * self.dtypes[name].itemsize)
+
+    def ahead(self, name: str) -> None:
+        """Read what will be kept."""
+        if name not in self._kept and self._fits(name):
+            self._kept[name] = self.model[name]
 
 
-def held(model: Tensors, *, computed: bool = False) -> Tensors:
+def held(model: Tensors, *, computed: bool = False, room: Room | None = None) -> Tensors:
     """The same model; what reads a tensor from a file whenever it is asked for reads it once.
 
-    So does, if `computed`, what makes it whenever it is asked for.
+    So does, if `computed`, what makes it whenever it is asked for. As much is kept as there is `room` for;
+    None for all.
     """
     reads = hasattr(model, "read_rows") or (computed and isinstance(model, LazyTensors))
     known = model
-    return _Held(known, model) if reads and is_lazy(known) else model
+    return _Held(known, model, room or Room()) if reads and is_lazy(known) else model
+
+
+def read_ahead(model: Tensors, name: str) -> None:
+    """Have a tensor read now, of a model that `held` made, if it will be kept."""
+    if isinstance(model, _Held):
+        model.ahead(name)
 
 
 def is_held(model: Tensors) -> bool:
-    """Whether the model is one that `held` made, and keeps each tensor that is asked for."""
+    """Whether the model is one that `held` made, and keeps tensors that were asked for."""
     return isinstance(model, _Held)
 
 
 def source_of(model: Tensors) -> Tensors:
     """What `held` holds; the model itself where nothing is held."""
     return model.source if isinstance(model, _Held) else model
+
+
+def room_of(model: Tensors) -> Room | None:
+    """What `held` was given for a model; None for one that it did not make."""
+    return model.room if isinstance(model, _Held) else None
 
 
 def plan_of(tensors: Tensors) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:

@@ -16,6 +16,7 @@ from ..session.method_options import how_it_went
 from ..session.outcomes import Answer, OutModel, Screen, Weights
 from ..session.session import Session
 from ..session.subjects import (
+    Bounded,
     DataSet,
     Grouping,
     Interruptible,
@@ -28,7 +29,7 @@ from ..session.subjects import (
     Samples,
     Scoring,
 )
-from .verbs import plans, provenance, search, symmetries
+from .verbs import needs, plans, provenance, search, symmetries
 from .verbs import search as method
 from .verbs.folders import placed
 from .verbs.outputs import check_outputs, default_path, output_of, write_with_permutation
@@ -41,7 +42,9 @@ TOGETHER = True
 
 
 @dataclass(frozen=True, kw_only=True)
-class Align(Loading, Network, DataSet, Samples, Methods, Grouping, Polishing, Interruptible, Weights, Screen):
+class Align(
+    Loading, Bounded, Network, DataSet, Samples, Methods, Grouping, Polishing, Interruptible, Weights, Screen
+):
     """Permute B's hidden units into A's basin; B's function stays the same.
 
     Writes B_aligned.safetensors (or --out), and the permutation beside it as *.perm.safetensors.
@@ -108,8 +111,9 @@ def run(asked: Align, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Alig
     spec = session.fitted.spec
     check_same(session, {"the spec": lambda: (spec.name, spec.digest)})
     method.tell(session)
+    needs.check(session, output)
     if output.dry_run:
-        return Plan(plans.of_search(session))
+        return Plan(plans.of_search(session, output))
     inputs, proof = search.inputs(session), prove(session)
     session.forget_network()  # the search needs its memory
     with search.resumable(session, output) as state:

@@ -18,7 +18,7 @@ from ..session.listener import SILENT, Listener
 from ..session.models import open_models
 from ..session.outcomes import Answer, OutModel, Screen, Weights
 from ..session.session import Session
-from ..session.subjects import Loading
+from ..session.subjects import Bounded, Loading
 from ..symmetry import elements as acts
 from ..symmetry.elements import Elements
 from ..symmetry.factors import Pair, turned_factors
@@ -26,7 +26,7 @@ from ..symmetry.form import turned
 from .merging import adapters as merging
 from .merging import bases
 from .merging.average import AsTheyAre
-from .verbs import provenance
+from .verbs import needs, provenance
 from .verbs.folders import placed
 from .verbs.outputs import Output, check_outputs, default_path, output_of, write
 from .verbs.provenance import attested
@@ -35,7 +35,7 @@ PANEL = "Align and merge"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Apply(Loading, Weights, Screen):
+class Apply(Loading, Bounded, Weights, Screen):
     """Permute another checkpoint of the same architecture: EMA weights, optimizer moments by name.
 
     Elements of groups (--groups all) are for weights alone: folded and turned, moments would mean nothing.
@@ -81,6 +81,7 @@ def run(asked: Apply, listener: Listener = SILENT) -> ApplyResult:
     output = placed(output_of(asked, default_path(model, "permuted")), model)
     session = Session("apply", [model], listener, subjects_of(asked), perm=perm, undo=invert)
     check_outputs(output, session.reads, as_torch=True)
+    needs.check(session, output)
     elements = _elements(session, invert)
     meta = _meta(session, invert, session.models)
     moved = turned(session.models[0], session.fitted, elements, session.folds)

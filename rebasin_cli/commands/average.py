@@ -10,7 +10,7 @@ from ..registry.results import Plan
 from ..session.asked import of, subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, Screen, Weights
-from ..session.subjects import DataSet, Loading, Repair, Running, Samples, Scoring, Search
+from ..session.subjects import Bounded, DataSet, Loading, Repair, Running, Samples, Scoring, Search
 from .merge import Merge, MergeResult, merged
 from .merging.average import AsTheyAre, Mean
 from .verbs.outputs import output_of
@@ -19,7 +19,7 @@ PANEL = "Align and merge"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Average(AsTheyAre, Loading, Running, DataSet, Samples, Weights, Screen):
+class Average(AsTheyAre, Loading, Bounded, Running, DataSet, Samples, Weights, Screen):
     """Average models as they are, tensor by tensor: fine-tunes of one model, checkpoints of one run.
 
     Needs no spec, no network and no data; models of independent seeds have to be aligned, by rebasin merge.

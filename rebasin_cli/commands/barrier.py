@@ -37,6 +37,7 @@ from ..session.outcomes import REPORT, Answer, Formats, Gates, Screen, Summary, 
 from ..session.session import Session
 from ..session.subjects import (
     SAMPLES,
+    Bounded,
     Calibration,
     Choice,
     Choosing,
@@ -57,7 +58,7 @@ from ..session.subjects import (
 )
 from .merging.average import Mean
 from .merging.curved import between
-from .verbs import endpoints, plans, repairs, search
+from .verbs import endpoints, needs, plans, repairs, search
 from .verbs.before import known
 from .verbs.gates import Judged, asked_of, judge, written_of
 from .verbs.outputs import Written
@@ -70,6 +71,7 @@ PANEL = "Measure"
 class Barrier(
     Gates,
     Loading,
+    Bounded,
     Network,
     DataSet,
     Samples,
@@ -247,10 +249,10 @@ def _plan(
     if session.held_out is not None:
         session.held_out.check(measured=True)
     check_one_pair(session, pairs)
-    session.fitted  # noqa: B018 (models and spec, before the pairs)
+    needs.check(session)  # models and spec, before the pairs
     check_pairs(session, pairs)
     if not session.moved:
-        endpoints.tell(session.models, session.say)
+        endpoints.tell(session.named, session.say)
     if fixed := next(iter(fixed_rows(gates.gates)), None):
         if session.asked.search.open:
             session.say(

@@ -14,9 +14,9 @@ from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights
 from ..session.session import Session
-from ..session.subjects import DataSet, Loading, Network, Search
+from ..session.subjects import Bounded, DataSet, Loading, Network, Search
 from ..symmetry.form import canonical
-from .verbs import provenance, symmetries
+from .verbs import needs, provenance, symmetries
 from .verbs.folders import placed
 from .verbs.outputs import check_outputs, default_path, output_of, write
 from .verbs.provenance import attested
@@ -25,7 +25,7 @@ PANEL = "Align and merge"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Canon(Loading, Network, DataSet, Weights, Screen):
+class Canon(Loading, Bounded, Network, DataSet, Weights, Screen):
     """Fold gains and biases of norms into the layers that read them, and balance what may be scaled.
 
     Key biases become 0, value biases go through the output matrix, what writes to a LayerNorm stream loses
@@ -77,6 +77,7 @@ def run(asked: Canon, listener: Listener = SILENT) -> CanonResult:
     output = placed(output_of(asked, default_path(model, "canon")), model)
     session = Session("canon", [model], listener, subjects)
     check_outputs(output, session.reads, as_torch=True)
+    needs.check(session, output)
     fitted, folds = session.fitted, session.folds
     form = canonical(session.models[0], fitted, folds)
     change = symmetries.check_same_function(session, session.models[0], form.wide)

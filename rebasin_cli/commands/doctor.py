@@ -31,9 +31,9 @@ from ..session.models import naming
 from ..session.network import begin_alike, need_inputs
 from ..session.outcomes import Answer, ReportFiles, Screen, Weights
 from ..session.session import Session
-from ..session.subjects import DataSet, Loading, Network, Samples, Scoring, Subjects
+from ..session.subjects import Bounded, DataSet, Loading, Network, Samples, Scoring, Subjects
 from ..spec.spec import FittedSpec
-from .verbs import outputs
+from .verbs import needs, outputs
 
 PANEL = "Measure"
 FIGURES = True
@@ -45,7 +45,7 @@ FEW = 1_000  # samples of a first measurement of what is not promising
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doctor(Loading, Network, DataSet, Samples, Scoring, Screen):
+class Doctor(Loading, Bounded, Network, DataSet, Samples, Scoring, Screen):
     """Look at two models before hours are spent: kin or strangers, and what a merge will need.
 
     Ends with a verdict and the command to run next. It is advice: the exit code is 0 whatever it says.
@@ -106,13 +106,14 @@ def _found(session: Session, a: Path, b: Path) -> DoctorResult:
     What lacks a network or data is left out and named; what the user named has to work. Where no spec is
     named and none is found, the tensors alone tell whether the models are kin.
     """
-    models = session.models
     try:
         fitted = session.fitted
     except NoSpecFits:
         if session.asked.loading.spec is not None or session.asked.network.net is not None:
             raise
-        return _by_tensors(models, session.asked, a, b)
+        return _by_tensors(session.models, session.asked, a, b)
+    needs.check(session, searching=True)
+    models = session.models
     network, no_network = _if_there(session.asked.network.net, lambda: session.network)
     data, no_data = None, ""
     if session.has_data:

@@ -24,7 +24,7 @@ from ..reports.github import told_as_one
 from ..reports.verdicts import GateResult
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
-from ..session.models import as_opened, naming
+from ..session.models import named_alike, naming
 from ..session.outcomes import Answer, ReportFiles, Screen, Weights
 from ..session.session import Session
 from ..session.subjects import DataSet, Loading, Network
@@ -121,7 +121,7 @@ def run(asked: Kin, listener: Listener = SILENT) -> KinResult:
     begun = Session("kin", [asked.a, asked.b, *asked.reference], listener, subjects)
     if asked.html is not None:
         outputs.check_files([("html", asked.html)], begun.reads, force=asked.force)
-    models = as_opened(begun.paths, begun.opened, listener.say)
+    models = named_alike(begun.paths, begun.opened, listener.say)
     session = begun.over(models[:1], subjects)
     notes: list[str] = []
     with naming(begun.paths):

@@ -16,6 +16,7 @@ from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights
 from ..session.session import Session
 from ..session.subjects import (
+    Bounded,
     Choice,
     Choosing,
     DataSet,
@@ -48,6 +49,7 @@ Way = Callable[[Session, Output, Average], dict[str, Any]]
 class Merge(
     Averaging,
     Loading,
+    Bounded,
     Network,
     DataSet,
     Samples,

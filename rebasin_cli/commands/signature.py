@@ -26,8 +26,8 @@ from ..session.method_options import check_method
 from ..session.outcomes import Answer, ReportFiles, Screen, Weights
 from ..session.samples import MATCH_SAMPLES
 from ..session.session import Session
-from ..session.subjects import Data, DataSet, Loading, Method, Methods, Network, Samples, Search
-from .verbs import outputs, search
+from ..session.subjects import Bounded, Data, DataSet, Loading, Method, Methods, Network, Samples, Search
+from .verbs import needs, outputs, search
 from .verbs import search as method
 
 BOUNDED = 1_000  # samples, on 101 networks between two
@@ -38,7 +38,7 @@ FIGURES = True
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signature(Loading, Network, DataSet, Samples, Methods, Screen):
+class Signature(Loading, Bounded, Network, DataSet, Samples, Methods, Screen):
     """Show how A's units correlate with those of B that they are matched to, before and after alignment.
 
     Mean and standard deviation over units, a line a permutation; units that are constant on the data are
@@ -125,6 +125,7 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
     if bounded and (curve is not None or counts):
         what = "--stability" if counts else "--curve"
         raise UsageError(f"{what}: bounds are of the straight line from A to B", hint="Leave --bounds out")
+    needs.check(session)
     (first, second), fitted, _ = session.models, session.fitted, session.given
     network = session.need_network()
     statistics = curve is not None and bool(fitted.statistics)

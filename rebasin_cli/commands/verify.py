@@ -20,7 +20,7 @@ from ..session.listener import SILENT, Listener
 from ..session.method_options import check_groups
 from ..session.outcomes import Answer, Screen, Weights
 from ..session.session import Session
-from ..session.subjects import Grouping, Loading, Network
+from ..session.subjects import Bounded, Grouping, Loading, Network
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
 from ..symmetry import stored
@@ -32,7 +32,7 @@ from ..symmetry.form import canonical
 from ..symmetry.lists import stacked
 from ..symmetry.permutation import permuted
 from ..types import Permutations, Tensors
-from .verbs import provenance, symmetries
+from .verbs import needs, provenance, symmetries
 from .verbs.outputs import Output, check_outputs
 from .verbs.symmetries import DRAWS, allowed, equal, near, own_size, shaken
 
@@ -44,7 +44,7 @@ PANEL = "Measure"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verify(Loading, Network, Grouping):
+class Verify(Loading, Bounded, Network, Grouping):
     """Is B the same network as A with its hidden units in another order? Exit code 1 unless it is.
 
     Values must be the same to the last bit; of a tensor in two dtypes, to the rounding of the coarser one.
@@ -103,6 +103,7 @@ def run(asked: Verify, listener: Listener = SILENT) -> VerifyResult:
     session = Session("verify", [asked.a, asked.b], listener, subjects_of(asked))
     if asked.out is not None:
         check_outputs(Output(asked.out, asked.force), session.reads)
+    needs.check(session)
     models, fitted = session.models, session.fitted
     if fitted.groups or session.folds != NONE:
         return _by_groups(session, listener, asked)
@@ -146,9 +147,11 @@ def _searched(
     to say `about` it; else undecided, and `why`. Either says what is `known`.
     """
     models, fitted, best = session.models, session.fitted, None
+    needs.check(session, searching=True)
+    room = needs.room(session)
     for attempt in range(TRIES):
         seed = session.seed if attempt == 0 else derive(session.seed, f"verify {attempt}")
-        found = align(models, fitted, seed=seed, folds=session.folds)
+        found = align(models, fitted, seed=seed, folds=session.folds, room=room)
         right, largest = same(found)
         best = largest if best is None else min(best, largest)
         listener.step("searching", attempt + 1, TRIES, f"largest difference {largest:.2g}")

@@ -7,6 +7,7 @@ import ctypes
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
 from ..errors import ResourceError
 
@@ -14,6 +15,7 @@ TRIM, MMAP = -1, -3  # glibc's numbers for what `mallopt` sets
 RETAINED, BLOCK = 512 << 20, 32 << 20  # bytes: what each heap keeps of what is freed, its largest block
 TUNING = ("MALLOC_", "GLIBC_TUNABLES")  # how variables begin that tell the C library what to do
 STARTING, COLLECT = 400_000, 20_000  # new objects before garbage is looked for: torch brings 200,000
+UNLIMITED = 1 << 60  # bytes: what a cgroup says that has no limit is near 2**63
 HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # PyTorch's own switch, which it reads with its first large tensor
 
 
@@ -37,16 +39,63 @@ def keep_freed() -> bool:
 
 
 def check_memory(what: str, needed: int) -> None:
-    """Raise ResourceError where `what` ("100 images take") needs more bytes than there are.
+    """Raise ResourceError where `what` ("100 images take") needs more bytes than there are (`limit`).
 
     Where that is not known, let it be.
     """
+    there = limit()
+    if there is not None and needed > there[0]:
+        raise ResourceError(f"{what} {needed:,} bytes of memory, and {there[1]} has {there[0]:,}")
+
+
+def limit() -> tuple[int, str] | None:
+    """How many bytes this process may ever hold, and what says so; None where that is not known.
+
+    That is the machine, or a group of processes that has less: a container, or what a scheduler made for a
+    job (`memory.max` of Linux's cgroups, `memory.limit_in_bytes` of their first version). Swap does not
+    count: no search comes to an end on it.
+    """
+    found = [(most, "this machine's group of processes (cgroup)") for most, _ in _groups()]
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        found.append((os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "this machine"))
+    return min((one for one in found if one[0] > 0), default=None)
+
+
+def free() -> int | None:
+    """How many bytes this process can hold now, beside what others hold; None where that is not known."""
+    found = [most - used for most, used in _groups()]
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        told = Path("/proc/meminfo").read_text().partition("MemAvailable:")[2]
+        found.append(int(told.split()[0]) << 10)
+    return max(0, min(found)) if found else None
+
+
+def _groups(
+    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> Iterator[tuple[int, int]]:
+    """(bytes at most, bytes in use) of every cgroup around this process that has a limit.
+
+    In use is what cannot be given back: without the files that are only remembered.
+    """
     try:
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
+        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+    except OSError:
         return
-    if needed > there > 0:
-        raise ResourceError(f"{what} {needed:,} bytes of memory, and this machine has {there:,}")
+    for _, controllers, path in (line for line in lines if len(line) == 3):
+        if controllers == "":
+            top, names = root, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            top = root / "memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        inside = PurePosixPath(path.lstrip("/"))
+        for part in (inside, *inside.parents):  # in a container the path may be one that only the host has
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                most, used = (int((top / part / name).read_text()) for name in names[:2])
+                told = (top / part / "memory.stat").read_text().split(f"{names[2]} ")[-1].split()[0]
+                if most < UNLIMITED:
+                    yield most, used - int(told)
 
 
 def collect_later() -> None:

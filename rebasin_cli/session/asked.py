@@ -20,7 +20,7 @@ from ..registry.operations import UNNAMED
 from ..runtime.files import Inputs
 from ..spec import library
 from .method_options import start_file
-from .subjects import REAL, TWIN, Data, Loading, Network, Repair, Search, Subjects
+from .subjects import REAL, TWIN, Bounded, Data, Loading, Network, Repair, Search, Subjects
 
 T = TypeVar("T")
 
@@ -40,6 +40,7 @@ def subjects_of(asked: Any) -> Subjects:
         data=of(asked, Data),
         search=search_of(asked),
         repair=of(asked, Repair),
+        bounded=of(asked, Bounded),
     )
 
 

@@ -24,37 +24,34 @@ from ..runtime.ranks import ALONE, Ranks
 from .subjects import Loading
 
 
-def looked_through(
+def named_alike(
     paths: Sequence[Path],
     opened: Sequence[Checkpoint],
     say: Callable[[str], None],
-    ranks: Ranks = ALONE,
     network: str | None = None,
 ) -> list[Checkpoint]:
-    """The models that were opened, under common names, their values checked. Says what was chosen on opening.
+    """The models that were opened, under common names, by their headers. Says what was chosen on opening.
 
-    Where names differ, what `network` has as one tensor is one. Several `ranks` look at the values of a share
-    each: that reads whole files, which may lie far away.
+    Where names differ, what `network` has as one tensor is one.
     """
     for path, model in zip(paths, opened, strict=True):
         tell_notes(path, model, say)
-        if ranks.size == 1:
-            model.look(name=str(path))
-        else:
-            validate(_share(model, ranks), name=str(path))
         if not len(model):
             raise CheckpointError(f"{path} holds no tensors")
     differ = network is not None and any(model.shapes.keys() != opened[0].shapes.keys() for model in opened)
     return agreeing(opened, say, networks.ties(network, opened[0].shapes) if network and differ else ())
 
 
-def as_opened(
-    paths: Sequence[Path], opened: Sequence[Checkpoint], say: Callable[[str], None]
-) -> list[Checkpoint]:
-    """The same without a look at the values, which are checked where they are averaged."""
+def look_through(paths: Sequence[Path], opened: Sequence[Checkpoint], ranks: Ranks = ALONE) -> None:
+    """Look at the values of models as they were opened. Raises CheckpointError for what is no number.
+
+    Several `ranks` look at a share each: that reads whole files, which may lie far away.
+    """
     for path, model in zip(paths, opened, strict=True):
-        tell_notes(path, model, say)
-    return agreeing(opened, say)
+        if ranks.size == 1:
+            model.look(name=str(path))
+        else:
+            validate(_share(model, ranks), name=str(path))
 
 
 def open_beside(first: Checkpoint, path: Path, loading: Loading, say: Callable[[str], None]) -> Checkpoint:

@@ -35,7 +35,7 @@ from . import doubts, given, method_options, samples
 from .asked import inputs_of
 from .given import Given
 from .listener import SILENT, Listener
-from .models import check_one, looked_through, open_models
+from .models import check_one, look_through, named_alike, open_models
 from .network import find_network, given_network, line_of, named_network, none_named
 from .samples import HeldOut, Splits
 from .specs import fit_spec, with_groups
@@ -86,9 +86,9 @@ class Session:
     def over(self, models: Sequence[Checkpoint], asked: Subjects) -> Session:
         """The same command on other tensors of these files: what was opened of theirs is opened anew."""
         other = copy.copy(self)
-        for name in ("symmetries", "given", "network", "network_alone", "has_data"):
+        for name in ("models", "symmetries", "given", "network", "network_alone", "has_data"):
             other.__dict__.pop(name, None)
-        other.__dict__["models"], other.asked = list(models), asked
+        other.__dict__["named"], other.asked = list(models), asked
         return other
 
     @property
@@ -159,14 +159,35 @@ class Session:
         return self.ranks.each(open_models, self.paths, self.asked.loading, self.say)
 
     @cached_property
-    def models(self) -> list[Checkpoint]:
-        """The same, looked through, under the names of the first; a device that is not there comes first."""
+    def named(self) -> list[Checkpoint]:
+        """The same under the names of the first, as their headers tell them: no value is looked at.
+
+        A device that is not there comes first.
+        """
         _ = self.device
         net = named_network(self.paths[0], self.asked.loading, self.asked.network)
-        found = self.ranks.each(looked_through, self.paths, self.opened, self.say, self.ranks, net)
+        found = self.ranks.each(named_alike, self.paths, self.opened, self.say, net)
         if self.command in ("align", "merge"):
             samples.recorded_vocabulary(found)  # where no data is read, nobody else asks
         return found
+
+    @cached_property
+    def models(self) -> list[Checkpoint]:
+        """The same, their values looked at: each file is read once."""
+        found = self.named
+        _ = self.looked
+        return found
+
+    @cached_property
+    def looked(self) -> bool:
+        """That the values of all files were looked at."""
+        self.ranks.each(look_through, self.paths, self.opened, self.ranks)
+        return True
+
+    @property
+    def most(self) -> int | None:
+        """Bytes of memory that the command may plan to hold; None where nobody says."""
+        return self.asked.bounded.bytes
 
     @property
     def fitted(self) -> FittedSpec:
@@ -182,7 +203,7 @@ class Session:
     def symmetries(self) -> tuple[FittedSpec, Folds]:
         """`fitted` and `folds`, which are found together; elements that are given may bring both."""
         asked, averaged = self.asked, self.command in AVERAGING
-        models = self.models  # which all open before any looks for a spec
+        models = self.named  # which all open before any looks for a spec
         if self.form is not None:
             if asked.loading.spec is not None:
                 raise UsageError(
@@ -207,7 +228,7 @@ class Session:
             self.nets.add(plain.spec.net)
         if asked.search.groups != "all":
             return plain.ordered, NONE
-        return self.ranks.each(with_groups, plain, models, asked, self.say)
+        return self.ranks.each(with_groups, plain, self.models, asked, self.say)
 
     @cached_property
     def form(self) -> tuple[Path, Mapping[str, str]] | None:
@@ -258,7 +279,7 @@ class Session:
         named = self.asked.loading.spec is not None
         found = find_network(self.fitted, self.asked.network, self.say, named=named)
         if found is not None:
-            check_one(found, self.models)
+            check_one(found, self.named)
         return found
 
     def need_network(self) -> nn.Module:
@@ -297,7 +318,7 @@ class Session:
     @cached_property
     def has_data(self) -> bool:
         """Whether a data set is named or recorded."""
-        return samples.data_reference(self.models, self.asked.data) is not None
+        return samples.data_reference(self.named, self.asked.data) is not None
 
     def open_splits(self, *wanted: str, **how: Any) -> Splits:
         """The wanted splits, as `samples.open_splits` says; which data it is is told once.
@@ -306,7 +327,7 @@ class Session:
         """
         say = SILENT.say if self.splits else self.say
         how |= {"wanted": wanted, "repair_samples": self.asked.repair.repair_samples}
-        found = samples.open_splits(self.models, self.asked.data, self.seed, say, **how)
+        found = samples.open_splits(self.named, self.asked.data, self.seed, say, **how)
         found = self.with_own_loss(found)
         self.splits |= found
         self.look_at_inputs(found, self.__dict__.get("network"))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..checkpoints.writing import parse_size
 from ..registry.options import DATA, MAY_READ, MAY_RUN, PLAIN, READS, TRUSTS, WRITES, gathered, option
 
 MOST = 2_147_483_647  # of what is counted
@@ -58,6 +59,29 @@ class Loading:
         role=TRUSTS,
         everywhere=True,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounded:
+    """How much memory a command plans to hold."""
+
+    PANEL = MODELS
+
+    max_memory: str | None = option(
+        None,
+        "Hold at most so much, such as 8GB: tensors are read again where they do not all fit, and what "
+        "cannot fit is refused before files are read.",
+        metavar="SIZE",
+        kind="bytes",
+        role=PLAIN,
+        everywhere=True,
+        shown=False,
+    )
+
+    @property
+    def bytes(self) -> int | None:
+        """`max_memory` in bytes. Raises UsageError for what is no size."""
+        return None if self.max_memory is None else parse_size(self.max_memory)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -471,3 +495,4 @@ class Subjects:
     data: Data = Data()
     search: Search = Search()
     repair: Repair = Repair()
+    bounded: Bounded = Bounded()

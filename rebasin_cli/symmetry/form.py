@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..checkpoints.tensors import LazyTensors, held, overlaid, plan_of, replaced
+from ..checkpoints.tensors import LazyTensors, Room, held, overlaid, plan_of, replaced
 from ..errors import CheckpointError, SpecError
 from ..spec.notation import Axis, Word, leaves_of, words_of
 from ..spec.spec import FittedSpec
@@ -91,9 +91,13 @@ class Forms:
         """Whether a number of some model is another one there."""
         return any(form.changed for form in self.each)
 
-    def held(self, *, computed: bool) -> tuple[Tensors, ...]:
-        """The models; what is computed is computed once, if `computed`."""
-        return tuple(held(form.tensors, computed=computed) for form in self.each)
+    def held(self, *, computed: bool, room: int | None = None) -> tuple[Tensors, ...]:
+        """The models; what is computed is computed once, if `computed`.
+
+        Of all of them together `room` bytes are kept: the rest is read whenever it is asked for.
+        """
+        shared = Room() if room is None else Room(room)
+        return tuple(held(form.tensors, computed=computed, room=shared) for form in self.each)
 
     def whole(self, elements: Sequence[Elements]) -> tuple[Elements, ...]:
         """With the balance of each model: an element a model after the first, of what is folded only."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import torch
 
-from ..checkpoints.tensors import LazyTensors, held, plan_of, rows, source_of
+from ..checkpoints.tensors import LazyTensors, held, plan_of, room_of, rows, source_of
 from ..errors import CheckpointError, SpecError
 from ..spec.notation import Axis, Word, rewrite
 from ..spec.spec import Block, FittedSpec
@@ -77,7 +77,7 @@ def held_stacked(tensors: Tensors, fitted: FittedSpec) -> Tensors:
     """
     if type(tensors) is dict:
         return dict(stacked(tensors, fitted))
-    return held(stacked(source_of(tensors), fitted), computed=True)
+    return held(stacked(source_of(tensors), fitted), computed=True, room=room_of(tensors))
 
 
 def listed(

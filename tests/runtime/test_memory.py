@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from rebasin_cli.errors import ResourceError
 from rebasin_cli.graph.tracing import export
 from rebasin_cli.runtime import memory
 from rebasin_cli.runtime.memory import keep_freed, uncollected
@@ -103,3 +104,49 @@ def test_a_command_collects_as_usual_once_it_is_imported_and_never_what_it_was_i
         assert gc.get_threshold()[0] == memory.COLLECT and frozen == [True]
     finally:
         gc.set_threshold(*before)
+
+
+GROUPS = {
+    "the second version, a job within a slice": (
+        "0::/slice/job\n",
+        {
+            "slice": ("3000", "2000", "file 900\ninactive_file 500"),
+            "slice/job": ("max", "9", "inactive_file 0"),
+        },
+        [(3000, 1500)],
+    ),
+    "the first version, seen from within a container": (
+        "5:cpu:/x\n4:memory:/only/the/host/has/it\n0::/\n",
+        {"memory": ("4000", "1000", "inactive_file 7\ntotal_inactive_file 200")},
+        [(4000, 800)],
+    ),
+    "the first version, without a limit": (
+        "4:memory:/\n",
+        {"memory": ("9223372036854771712", "1000", "total_inactive_file 200")},
+        [],
+    ),
+    "nothing that can be read": ("4:memory:/\n0::/a\nodd\n", {"a": ("many", "1", "inactive_file")}, []),
+}
+
+
+@pytest.mark.parametrize("own, folders, found", GROUPS.values(), ids=GROUPS)
+def test_what_a_group_of_processes_may_hold_is_known(tmp_path, own, folders, found):
+    (tmp_path / "own").write_text(own)
+    for folder, told in folders.items():
+        first = folder.startswith("memory")
+        names = ("limit_in_bytes", "usage_in_bytes") if first else ("max", "current")
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for name, text in zip((*names, "stat"), told, strict=True):
+            (tmp_path / folder / f"memory.{name}").write_text(text + "\n")
+    assert [*memory._groups(tmp_path, tmp_path / "own")] == found
+    assert not [*memory._groups(tmp_path, tmp_path / "none")]
+
+
+def test_the_smaller_of_machine_and_group_is_the_limit(monkeypatch):
+    whole = memory.limit()
+    assert whole is not None and memory.free() <= whole[0]
+    monkeypatch.setattr(memory, "_groups", lambda: iter([(5000, 1000), (4000, 3500)]))
+    assert memory.limit() == (4000, "this machine's group of processes (cgroup)") and memory.free() == 500
+    with pytest.raises(ResourceError, match=r"images take 4,001 bytes .* \(cgroup\) has 4,000"):
+        memory.check_memory("images take", 4001)
+    memory.check_memory("images take", 4000)

@@ -23,7 +23,7 @@ from ...spec.fitting import fit
 from ...spec.spec import Spec
 from ...symmetry.permutation import permuted
 from ...types import Permutations
-from ..verbs import endpoints, plans, provenance, repairs, search, symmetries
+from ..verbs import endpoints, needs, plans, provenance, repairs, search, symmetries
 from ..verbs.outputs import Output, write, write_as_planned
 from ..verbs.proof import prove
 from . import configs
@@ -35,13 +35,14 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     mean.check_aligned()
     session = session if mean.heads else search.chosen(session)
     session, aside = set_aside(session, mean.heads)
+    needs.check(session, output)
     search.check_needs(session)
     if not session.moved:
-        endpoints.tell(session.models, session.say)
+        endpoints.tell(session.named, session.say)
     repair = repairs.planned(session)
     of_given = session.of_given
     if output.dry_run:
-        return plans.of_search(session) | repairs.describe(session, repair)
+        return plans.of_search(session, output) | repairs.describe(session, repair)
     repair = repairs.opened(session, repair)
     inputs, proof = repairs.to_try(repair, session.asked.repair, search.inputs(session)), prove(session)
     wide = symmetries.Wide.of(session, able=bool(inputs))
@@ -126,7 +127,7 @@ def set_aside(session: Session, how: str | None) -> tuple[Session, Heads | None]
             hint="Leave one of them out",
         )
     with naming(session.paths):
-        parts = parts_of(session.models, heads=how)
+        parts = parts_of(session.named, heads=how)
     names = parts.dropped if how == "drop" else parts.heads
     if not names:
         session.say(f"--heads {how} changes nothing: no head differs")
@@ -142,7 +143,7 @@ def set_aside(session: Session, how: str | None) -> tuple[Session, Heads | None]
             "--heads: this repair is measured by what a network with one head computes",
             hint="Choose --repair none, or reset for BatchNorm",
         )
-    a, b = session.models
+    a, b = session.named
     apart = session.over([_without(model, names, a) for model in (a, b)], session.asked)
     if not apart.fitted.statistics:
         apart.asked = replace(session.asked, repair=replace(asked, repair="none"))

@@ -6,7 +6,6 @@ import math
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,18 +21,17 @@ from ...checkpoints.tensors import CHUNK, LazyTensors
 from ...errors import SpecError
 from ...runtime.text import some
 from ...session.listener import Listener
-from ...session.models import as_opened, naming, open_beside
-from ...session.samples import data_reference, recorded_vocabulary
+from ...session.models import naming, open_beside
+from ...session.samples import data_reference
 from ...session.session import Session
 from ...spec import library
-from ..verbs import endpoints, provenance, repairs, search
+from ..verbs import endpoints, needs, provenance, repairs, search
 from ..verbs.folders import tell_differences
 from ..verbs.outputs import Output, write_as_planned
 from . import configs
 from .average import Average
 
 SHOWN = 6  # names in a line
-OVERHEAD = 160 << 20  # torch's own scratch space and what the allocator holds back, in bytes
 
 
 def suffices(session: Session, mean: Average) -> bool:
@@ -69,8 +67,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     search.check_needs(session)
     mean.check_nothing_kept(output)
     paths, asked, listener = session.paths, session.asked, session.listener
-    models = as_opened(paths, session.opened, listener.say)
-    recorded_vocabulary(models)  # of texts of different characters there is no mean
+    models = session.named
     copied = mean.copy_from
     source = None if copied is None else open_beside(models[0], copied, asked.loading, listener.say)
     with naming(paths):
@@ -88,14 +85,15 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         called=[str(model.path) for model in models],
         step=listener.step,
     )
-    plan = _plan(models, parts, tensors, output, mean)
+    its = _needs(models, parts, tensors, mean)
+    needs.refuse(session, its, output)
+    plan = _account(models, parts, mean) | _plan(tensors, output) | its.facts()
     if output.dry_run:
         return plan
     _tell(listener, models, parts, plan, mean, source)
     endpoints.tell(models, listener.say)
     tell_differences(paths, [*output.copies], listener.say)
     output = configs.fitted(output, models, tensors.shapes, listener.say, heads=mean.heads, source=source)
-    destination.check_space(_there(output.path.parent), plan["written_bytes"])
     _digests([*models, *([source] if source is not None else [])])
     options: dict[str, Any] = {"weights": list(mean.numbers or []), "interpolation": mean.interpolation}
     options |= {"schedule": mean.schedule} if mean.schedule else {}
@@ -110,9 +108,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     return {"written": written} | _account(models, parts, mean)
 
 
-def _plan(
-    models: Sequence[Checkpoint], parts: Parts, tensors: LazyTensors, output: Output, mean: Average
-) -> dict[str, Any]:
+def _needs(models: Sequence[Checkpoint], parts: Parts, tensors: LazyTensors, mean: Average) -> needs.Needs:
     """What is read and written, in bytes, and the memory that it takes: some blocks of the largest tensor.
 
     What lies in rows is read a block at a time, other layouts (transposed, in torch files)
@@ -126,21 +122,17 @@ def _plan(
     families = [sum(sizes[n] for n in family.members.values()) for family in parts.products.families]
     whole = max(sizes.values(), default=0) if mean.interpolation != "linear" or parts.heads else 0
     whole = max(whole, len(models) * max(families, default=0))
-    free = shutil.disk_usage(_there(output.path.parent)).free
-    return _account(models, parts, mean) | {
+    held = {"Python and PyTorch": needs.BASE, "blocks": (len(models) + 2) * block + 16 * BLOCK}
+    held |= {"tensors at work": 24 * whole} if whole else {}
+    read = 2 * sum(map(needs.bytes_of, models))  # for their digests, and for the mean
+    return needs.Needs(held, read, sum(sizes.values()))
+
+
+def _plan(tensors: LazyTensors, output: Output) -> dict[str, Any]:
+    return {
         "parameters": sum(math.prod(shape) for shape in tensors.shapes.values()),
-        "read_bytes": sum(
-            math.prod(s) * model.dtypes[n].itemsize for model in models for n, s in model.shapes.items()
-        ),
-        "written_bytes": sum(sizes.values()),
-        "free_bytes": free,
-        "peak_bytes": OVERHEAD + (len(models) + 2) * block + 16 * BLOCK + 24 * whole,
+        "free_bytes": shutil.disk_usage(destination.existing(output.path.parent)).free,
     }
-
-
-def _there(folder: Path) -> Path:
-    """The folder, or the nearest one above that exists."""
-    return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
 
 
 def _account(models: Sequence[Checkpoint], parts: Parts, mean: Average) -> dict[str, Any]:

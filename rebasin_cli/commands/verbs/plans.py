@@ -10,13 +10,10 @@ from typing import Any
 
 import torch
 
-from ... import matchers, networks
-from ...checkpoints.checkpoint import Checkpoint
+from ... import networks
 from ...datasets import once
 from ...datasets.batches import tensors_in
 from ...matchers.auto import budget_of
-from ...matchers.descent.blocks import wide
-from ...matchers.descent.similarity import KEEP
 from ...matchers.portfolio.candidates import candidates
 from ...measure.settings import ATTACKED, ENSEMBLE, FINE_TUNED, Planned
 from ...networks.folding import folded
@@ -27,78 +24,43 @@ from ...repair.options import REFIT_SAMPLES, SAMPLES
 from ...session.samples import Splits
 from ...session.session import Session
 from ...spec.spec import FittedSpec
+from .needs import needs
+from .outputs import Output
 from .search import nothing_to_run
 from .symmetries import Wide
 
-OVERHEAD = 100 << 20  # slabs of products and torch's own scratch space, in bytes
 
-
-def of_search(session: Session) -> dict[str, Any]:
-    """Tensors, permutations, sizes and memory of a session's search; what `auto` tries."""
+def of_search(session: Session, output: Output | None = None) -> dict[str, Any]:
+    """Tensors, permutations, sizes and memory of a session's search; what `auto` tries. No tensor is read."""
     tries: dict[str, Any] = {}
     if session.method == "auto":
         able = not nothing_to_run(session)
         wide = Wide.of(session, able=able) if session.command == "merge" else None
         wider = wide is not None and not wide.refusal
-        count, budget = len(session.models), session.options.budget
+        count, budget = len(session.named), session.options.budget
         tries = plan_trials(session.fitted, count, budget, able=able, wider=wider)
-    return tries | _sizes(session)
+    return tries | _sizes(session, output)
 
 
-def _sizes(session: Session) -> dict[str, Any]:
-    """Tensors, permutations, assignment sizes and estimated peak memory in bytes, without running anything.
+def _sizes(session: Session, output: Output | None) -> dict[str, Any]:
+    """Tensors, permutations, assignment sizes, and what `needs` says, without running anything.
 
-    The search holds the models, two similarity matrices in float32, what the method says it holds beyond
-    (`BYTES_A_PARAMETER`, or its `memory`, which the plan then takes apart), and the matrices that it keeps,
-    up to `memory` bytes. Where the plan takes them apart, `search_parts` add up to `search_bytes`. The proof
-    comes before it and holds the network in float32 and in float64, and its activations, which are not
-    counted. A search of weights by `groups` holds the models as they are compared in place of the files,
-    which it reads when it asks for them, and one tensor after the other in float64. What a method that trains
-    takes in time is not known, and `not_estimated` says so.
+    Of memory, what the network's activations take is not known. Of what a method that trains takes in time
+    `not_estimated` says so.
     """
-    search, models, fitted = session.asked.search, session.models, session.fitted
-    method, options, memory = session.method, session.options, search.options.get("memory")
+    fitted = session.fitted
     sizes = sorted(fitted.words.values(), reverse=True)
-    stored = sum(math.prod(s) * model.dtypes[n].itemsize for model in models for n, s in model.shapes.items())
-    numbers = sum(math.prod(shape) for shape in fitted.shapes.values())
-    matcher = None if method in ("none", "given") else matchers.registry.get(method)
-    similarities = 8 * (sizes[0] if sizes else 0) ** 2
-    if matcher is not None:
-        similarities += min(KEEP if memory is None else memory, sum(4 * size**2 for size in sizes))
-    own = (
-        {}
-        if matcher is None or not hasattr(matcher, "memory")
-        else matcher.memory(len(models), numbers, options)
-    )
-    more = getattr(matcher, "BYTES_A_PARAMETER", 0) * numbers
-    parts = {"files": stored, **own, "similarities": similarities, "scratch space": OVERHEAD}
-    if search.groups == "all" and matcher is not None and not matcher.NEEDS:
-        own |= _compared(models, fitted, numbers)
-        parts = {**own, "sums": more, "similarities": similarities, "scratch space": OVERHEAD}
-        more = 0
-    searching = sum(parts.values()) + more
-    proving = 12 * numbers if search.prove else 0
     return {
-        "models": len(models),
+        "models": len(session.named),
         "tensors": len(fitted.shapes),
-        "parameters": numbers,
+        "parameters": sum(math.prod(shape) for shape in fitted.shapes.values()),
         "spec": fitted.spec.name,
-        "method": method,
+        "method": session.method,
         "permutations": len(fitted.words),
         "log10_symmetries": round(fitted.log10_symmetries(), 1),
         "assignment_sizes": {str(size): sizes.count(size) for size in dict.fromkeys(sizes)},
-        "search_bytes": searching,
-        **({"search_parts": parts} if own else {}),
-        "proof_bytes": proving,
-        "peak_bytes": max(searching, stored + proving),
-    } | not_estimated([(method, options)])
-
-
-def _compared(models: Sequence[Checkpoint], fitted: FittedSpec, numbers: int) -> dict[str, int]:
-    """Every model in the type that weights are compared in; four copies in float64 as elements act on one."""
-    largest = max(map(math.prod, fitted.shapes.values()), default=0)
-    size = wide(models, list(fitted.tensors)).itemsize
-    return {"models": size * len(models) * numbers, "largest tensor": 4 * 8 * largest}
+        **needs(session, output).within(session.most).facts(),
+    } | not_estimated([(session.method, session.options)])
 
 
 def plan_trials(

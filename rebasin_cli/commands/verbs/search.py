@@ -26,7 +26,7 @@ from ...session.subjects import Search
 from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
 from ...symmetry.form import canonical
-from . import provenance, resume, symmetries
+from . import needs, provenance, resume, symmetries
 from .outputs import Output
 from .proof import Proof
 from .resume import Resumable
@@ -202,7 +202,7 @@ def find(
         session.fitted,
         method=session.asked.search.method,
         seed=session.seed,
-        options=session.options,
+        options=options_within(session),
         start=state.start or first_state(session),
         progress=progress,
         polish=session.asked.search.polish,
@@ -211,6 +211,7 @@ def find(
         device=devices.own(session.device),
         ranks=session.ranks,
         wider=wider,
+        room=needs.room(session),
     )
     if found.computed and session.asked.search.prove and wider is None:
         symmetries.check_moved(session, found.elements)
@@ -220,6 +221,12 @@ def find(
     for told in accounts.search_in_words(found.result):
         session.say(told)
     return found
+
+
+def options_within(session: Session) -> Any:
+    """The method's options, with no more similarities kept than a bound on memory leaves room for."""
+    kept = needs.kept_similarities(session)
+    return session.options if kept is None else replace(session.options, memory=kept)
 
 
 def summary(
@@ -339,6 +346,6 @@ def no_network(session: Session) -> str:
     """
     if session.network is None:
         return "no network is known"
-    if origin(session.network, session.fitted, session.models, session.asked.network)["assumed"]:
+    if origin(session.network, session.fitted, session.named, session.asked.network)["assumed"]:
         return "only the tensors' names tell the network (give yours with --net)"
     return ""

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ...checkpoints.tensors import in_memory, is_held, plan_of
+from ...checkpoints.tensors import in_memory, is_held, plan_of, read_ahead
 from ...runtime.ranks import ALONE, Ranks
 from ...runtime.threads import on_one_thread, pool
 from ...spec.atoms import Atom, atoms
@@ -105,11 +105,11 @@ class Blocks:
             self._pool, self.threads, self._pace = None, 1, Pace(1)
 
     def read_ahead(self) -> None:
-        """Have all that is read from files read, on all threads: that is mostly waiting for new memory."""
+        """Have what is kept of files read, on all threads: that is mostly waiting for new memory."""
         parts = (part for atom in self.mine for part in self._bundles.get(atom, (atom,)))
         names = dict.fromkeys(part.tensor for part in parts)
         models = [model for model in (self.reference, self.model) if is_held(model)]
-        self.run(lambda one: one[0][one[1]], [(model, name) for model in models for name in names])
+        self.run(lambda one: read_ahead(*one), [(model, name) for model in models for name in names])
 
     def run(self, task: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """`task` on every item, on this thread and the others; the results in the items' order."""

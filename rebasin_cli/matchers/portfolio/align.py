@@ -91,6 +91,7 @@ def align(
     device: str = "cpu",
     ranks: Ranks = ALONE,
     wider: Callable[[], Wider | None] | None = None,
+    room: int | None = None,
 ) -> Alignment:
     """Permute models into the first one's basin; everything is as `api.align` says.
 
@@ -99,7 +100,8 @@ def align(
     says how long swaps on the true loss are tried in the end (`25s`, `300steps`); it needs network and data.
     `repairs` are those of the merge that is to come, which a method that tries several chooses from, too,
     and `ridge` theirs. It measures each `metric`, too, and chooses by the figure that `choose` names. It may
-    also take what `wider` gives; then `fitted` of the alignment is that.
+    also take what `wider` gives; then `fitted` of the alignment is that. Of the models' tensors as many bytes
+    are kept meanwhile as there is `room` for; the others are read whenever they are asked for.
     """
     if len(models) < 2:
         raise UsageError("aligning takes at least two models")
@@ -121,7 +123,7 @@ def align(
     forms = Forms(models, fitted, folds)
     problem = Problem(
         fitted,
-        forms.held(computed=bool(module.NEEDS) and forms.changed),
+        forms.held(computed=bool(module.NEEDS) and forms.changed, room=room),
         seed,
         progress=progress,
         network=network,

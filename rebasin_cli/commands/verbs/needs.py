@@ -1,0 +1,270 @@
+"""What a command holds, reads and writes, known from headers: told in plans, refused where it cannot fit.
+
+One function, `needs`, gives the figures of `--dry-run` and of the check before a command runs. They are of
+one process; of several ranks each holds its share of the models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ... import matchers
+from ...checkpoints import destination
+from ...checkpoints.checkpoint import Checkpoint
+from ...errors import ResourceError
+from ...matchers.descent.blocks import TURNED, wide
+from ...matchers.descent.similarity import KEEP
+from ...matchers.wm import SOFT_MEMORY
+from ...runtime import memory
+from ...session.session import Session
+from ...spec.notation import Axis, words_of
+from .outputs import Output
+
+BASE = 290 << 20  # bytes of a process that has done the least
+SCRATCH = TURNED + (68 << 20)  # slabs of products, and copies of small tensors with another axis first
+COMPARED = 48  # bytes a number of the largest tensor, as doctor compares it in float64
+RAN = {
+    "barrier": 16,
+    "signature": 16,
+    "canon": 24,
+    "doctor": 28,
+    "merge": 16,
+}  # bytes a parameter
+SEARCHES = ("align", "merge", "barrier", "signature", "compare", "curve", "plane")
+PROOF = 12  # bytes a parameter: the network in float32 and in float64
+FILES = "files"  # the part that is the models, as they are stored
+NEARLY = 0.95  # of the memory that there is, for what is not in the plan: an estimate is one
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes of memory at most, by what holds them (`parts`); bytes that are read and written.
+
+    `spare` of the part "files" need not be held: what is `bounded` does not, and reads them whenever they are
+    asked for, in one sweep `again` bytes. `proof` is what comes before the search, and is gone by then.
+    """
+
+    parts: Mapping[str, int]
+    read: int
+    written: int
+    spare: int = 0
+    again: int = 0
+    proof: int = 0
+    bounded: bool = False
+
+    @property
+    def search(self) -> int:
+        """Memory without the proof."""
+        return sum(self.parts.values())
+
+    @property
+    def memory(self) -> int:
+        """Memory at most."""
+        return max(self.search, BASE + self.proof)
+
+    @property
+    def least(self) -> int:
+        """Memory with nothing held that can be read again."""
+        return max(self.search - self.spare, BASE + self.proof)
+
+    def within(self, most: int | None) -> Needs:
+        """The same with as few of the models held as `most` bytes ask for."""
+        if most is None or self.search <= most or not self.spare:
+            return self
+        spared = min(self.spare, self.search - most)
+        parts = {**self.parts, FILES: self.parts[FILES] - spared}
+        again = round(spared / self.spare * self.again)
+        return replace(self, parts=parts, spare=self.spare - spared, again=again, bounded=True)
+
+    def facts(self) -> dict[str, Any]:
+        """As a plan tells them."""
+        told = {"search_bytes": self.search, "search_parts": dict(self.parts), "proof_bytes": self.proof}
+        told |= {"peak_bytes": self.memory, "read_bytes": self.read, "written_bytes": self.written}
+        return told | ({"read_again_bytes": self.again} if self.bounded else {})
+
+
+def check(session: Session, output: Output | None = None, *, searching: bool | None = None) -> None:
+    """Refuse what cannot fit, before any tensor is read; say where it fits, and not beside what is there now.
+
+    `searching` is as in `needs`. Raises ResourceError with the option that makes it fit.
+    """
+    session.ranks.each(lambda: refuse(session, needs(session, output, searching=searching), output))
+
+
+def refuse(session: Session, whole: Needs, output: Output | None = None) -> None:
+    """Raise ResourceError where what a session needs is more than there is, or than `--max-memory` says."""
+    most, there, now = session.most, memory.limit(), memory.free()
+    found, least = whole.within(most), sized(whole.least)
+    if most is not None and found.memory > most:
+        raise ResourceError(
+            f"--max-memory {session.asked.bounded.max_memory}: {session.command} takes {least} at least "
+            f"({_largest(found)})",
+            hint=f"Give --max-memory {least}{_instead(found)}",
+        )
+    if there is not None and found.memory > there[0]:
+        room, message = int(NEARLY * there[0]), f"{session.command} takes {sized(found.memory)} of memory"
+        hint = f"It takes {least} at least{_instead(found)}"
+        if found.least <= room:
+            hint = f"Give --max-memory {sized(room, up=False)}: tensors that do not fit are read again"
+        raise ResourceError(f"{message} ({_largest(found)}), and {there[1]} has {sized(there[0])}", hint=hint)
+    if output is not None:
+        destination.check_space(destination.existing(output.path.parent), found.written)
+    if now is not None and found.memory > now:
+        session.say(
+            f"plan: takes {sized(found.memory)} of memory, and {sized(now)} are free now (--max-memory SIZE)"
+        )
+
+
+def room(session: Session) -> int | None:
+    """Bytes of tensors that a search may keep; None where all of them fit."""
+    if session.most is None:
+        return None
+    return needs(session, searching=True).within(session.most).parts.get(FILES, 0)
+
+
+def kept_similarities(session: Session) -> int | None:
+    """Bytes of similarities that are kept between solves, where a bound leaves less than what is usual.
+
+    None for what the method does by itself.
+    """
+    if session.most is None or getattr(session.options, "memory", 0) is not None:
+        return None
+    return _kept(session)
+
+
+def needs(session: Session, output: Output | None = None, *, searching: bool | None = None) -> Needs:
+    """What the command of a session holds, reads and writes, from headers alone: no tensor is read.
+
+    `searching`: whether it searches, where that is not as its command does always.
+    """
+    models, fitted, command = session.named, session.fitted, session.command
+    searching = command in SEARCHES if searching is None else searching
+    numbers, largest = _numbers(fitted.shapes.values())
+    parts = {"Python and PyTorch": BASE}
+    if runs_network(session) and command in RAN:
+        parts["networks"] = RAN[command] * numbers
+    stored = sum(map(bytes_of, models))
+    read, written = 2 * stored, 0 if output is None else _written(session, output)
+    at_work = 4 * max(
+        model.dtypes[n].itemsize * math.prod(s) for model in models for n, s in model.shapes.items()
+    )
+    if not searching or session.method in ("none", "given"):
+        at_work = 4 * 8 * largest if command == "canon" else at_work
+        return Needs(parts | {"tensors at work": at_work}, read, written)
+    size = wide(models, list(fitted.tensors)).itemsize
+    matcher, units = matchers.registry.get(session.method), max(fitted.words.values(), default=0)
+    wider = COMPARED if command == "doctor" else size
+    parts |= {FILES: stored // session.ranks.size, "tensors at work": wider * largest + at_work}
+    parts |= {"similarities": 2 * size * units**2 + _kept(session)} | _of_method(session, matcher, numbers)
+    parts["scratch space"] = min(SCRATCH, 4 * size * numbers)
+    if turning := session.asked.search.groups == "all" and not matcher.NEEDS:
+        del parts[FILES]  # as they are compared, and four copies in float64 as elements act on one
+        parts |= {"models": size * len(models) * numbers, "tensors at work": 4 * 8 * largest}
+    return Needs(
+        parts,
+        read + (0 if output is None else bytes_of(models[-1])),
+        written,
+        spare=0 if turning or matcher.NEEDS else parts[FILES],
+        again=sum(
+            _bytes(model, name) * _words(axes) for model in models for name, axes in fitted.tensors.items()
+        ),
+        proof=PROOF * numbers if proves(session) else 0,
+    )
+
+
+def _numbers(shapes: Iterable[tuple[int, ...]]) -> tuple[int, int]:
+    """How many there are, and in the largest tensor."""
+    sizes = [*map(math.prod, shapes)]
+    return sum(sizes), max(sizes, default=0)
+
+
+def _words(axes: Sequence[Axis]) -> int:
+    """How often a sweep asks for a tensor: once for every word on its axes."""
+    return len({word for axis in axes for word in words_of(axis)})
+
+
+def _bytes(model: Checkpoint, name: str) -> int:
+    return math.prod(model.shapes[name]) * model.dtypes[name].itemsize if name in model else 0
+
+
+def bytes_of(model: Checkpoint) -> int:
+    """Bytes of a model's tensors, as they are stored."""
+    return sum(_bytes(model, name) for name in model)
+
+
+def runs_network(session: Session) -> bool:
+    """Whether a network is run on data, or in float64, beside the search and its proof."""
+    if session.command == "canon":
+        return True
+    named = session.asked.network.net is not None or session.fitted.spec.net is not None
+    if session.command == "merge" and session.asked.repair.repair == "none":
+        return False
+    return named and (session.has_data or session.command in ("barrier", "signature"))
+
+
+def proves(session: Session) -> bool:
+    """Whether the spec is proven on the network itself, as large as it is."""
+    search, spec = session.asked.search, session.fitted.spec
+    if not search.prove or not session.moved or session.command in ("doctor", "signature"):
+        return False
+    if spec.proof and session.asked.network.net is None and not search.real:
+        return False
+    return session.asked.network.net is not None or spec.net is not None
+
+
+def _of_method(session: Session, matcher: Any, numbers: int) -> dict[str, int]:
+    """What the method says it holds beyond the models and similarities."""
+    options = session.options
+    own = matcher.memory(len(session.named), numbers, options) if hasattr(matcher, "memory") else {}
+    own |= {"sums": each * numbers} if (each := getattr(matcher, "BYTES_A_PARAMETER", 0)) else {}
+    if getattr(options, "effort", "") == "high":
+        soft = 4 * sum(size**2 for size in session.fitted.words.values())
+        own |= {"a soft start": soft} if soft <= max(getattr(options, "memory", 0) or 0, SOFT_MEMORY) else {}
+    return own
+
+
+def _kept(session: Session) -> int:
+    """Bytes of similarities that stay between solves."""
+    size = wide(session.named, list(session.fitted.tensors)).itemsize
+    sizes = session.fitted.words.values()
+    asked = getattr(session.options, "memory", None)
+    if asked is None:
+        asked = KEEP + size * max(sizes, default=0) ** 2
+        if session.most is not None:  # the rest is for tensors, which every product needs
+            asked = min(asked, session.most // 8)
+    return min(asked, sum(size * each**2 for each in sizes))
+
+
+def _written(session: Session, output: Output) -> int:
+    """Bytes of the weights as they are written, with an order of the units beside what was aligned."""
+    model, dtypes = session.named[-1 if session.command == "align" else 0], output.dtype
+    weights = sum(
+        math.prod(shape) * (dtypes if dtypes and dtype.is_floating_point else dtype).itemsize
+        for shape, dtype in ((shape, model.dtypes[name]) for name, shape in model.shapes.items())
+    )
+    return weights + 8 * sum(session.fitted.words.values()) * (session.command == "align")
+
+
+def _largest(found: Needs) -> str:
+    """What holds most."""
+    if BASE + found.proof > found.search:
+        return f"the proof {sized(found.proof)}"
+    parts = sorted(found.parts.items(), key=lambda part: -part[1])[:2]
+    return ", ".join(f"{part} {sized(size)}" for part, size in parts)
+
+
+def _instead(found: Needs) -> str:
+    """Options beside the bound that make it less."""
+    if BASE + found.proof >= found.least:
+        return ", or --no-prove, if you know that the spec is right"
+    return ""
+
+
+def sized(size: int, *, up: bool = True) -> str:
+    """A size that `--max-memory` takes, no smaller than it is (or no larger)."""
+    unit, name = (10**9, "GB") if size >= 10**9 else (10**6, "MB")
+    tenths = math.ceil(10 * size / unit) if up else math.floor(10 * size / unit)
+    return f"{tenths / 10:g}{name}"

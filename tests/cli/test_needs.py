@@ -1,0 +1,128 @@
+"""What a command takes is told from headers, held to a bound, and refused before a tensor is read."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from rebasin_cli.checkpoints import checking
+from rebasin_cli.checkpoints.safetensors_format import SafetensorsFile
+from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.commands.verbs import needs
+from rebasin_cli.runtime import memory
+
+SPEC = """\
+tensors:
+  tables.{i}: ". r"
+  up: "h r"
+  down: "r h"
+"""
+TABLES, ROWS, WIDTH, HIDDEN = 12, 4096, 128, 256
+
+
+@pytest.fixture
+def tall(tmp_path):
+    """Two models of tall tables, and a spec: their tensors do not fit where only their similarities do."""
+    (tmp_path / "tall.yaml").write_text(SPEC)
+    units, hidden = torch.randperm(WIDTH), torch.randperm(HIDDEN)
+    shapes = {f"tables.{k}": (ROWS, WIDTH) for k in range(TABLES)}
+    shapes |= {"up": (HIDDEN, WIDTH), "down": (WIDTH, HIDDEN)}
+    a = {name: torch.randn(shape).bfloat16() for name, shape in shapes.items()}
+    b = {name: (tensor + 0.1 * torch.randn(tensor.shape)).bfloat16() for name, tensor in a.items()}
+    b = {name: tensor[:, units] if name.startswith("tables") else tensor for name, tensor in b.items()}
+    b |= {"up": b["up"][hidden][:, units], "down": b["down"][units][:, hidden]}
+    write_safetensors(tmp_path / "a.safetensors", a)
+    write_safetensors(tmp_path / "b.safetensors", {name: tensor.contiguous() for name, tensor in b.items()})
+    return ["a.safetensors", "b.safetensors", "--spec", "tall.yaml"]
+
+
+@pytest.fixture
+def unread(monkeypatch):
+    """No tensor may be read."""
+
+    def read(*arguments, **more):
+        raise AssertionError("a tensor was read")
+
+    for owner, name in ((SafetensorsFile, "tensor"), (SafetensorsFile, "rows"), (checking, "_chunks")):
+        monkeypatch.setattr(owner, name, read)
+
+
+COMMANDS = {
+    "align": ("align", *("a.safetensors", "b.safetensors"), "--spec", "tall.yaml", "-o", "out.safetensors"),
+    "merge": ("merge", *("a.safetensors", "b.safetensors"), "--spec", "tall.yaml", "-o", "out.safetensors"),
+    "average": ("average", "a.safetensors", "b.safetensors", "-o", "out.safetensors"),
+    "verify": ("verify", "a.safetensors", "b.safetensors", "--spec", "tall.yaml"),
+    "doctor": ("doctor", "a.safetensors", "b.safetensors", "--spec", "tall.yaml"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_cannot_fit_is_refused_before_a_tensor_is_read(tall, unread, run, command):
+    told = run(*COMMANDS[command], "--max-memory", "50MB")
+    assert told.code == 5 and not os.path.exists("out.safetensors")
+    assert re.search(r"--max-memory 50MB: \w+ takes [\d.]+MB at least \(.*Python and PyTorch", told.err)
+    assert "Give --max-memory" in told.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_the_machine_lacks_is_refused_before_a_tensor_is_read(tall, unread, run, monkeypatch, command):
+    monkeypatch.setattr(memory, "limit", lambda: (10**8, "this machine"))
+    told = run(*COMMANDS[command])
+    assert told.code == 5 and "of memory" in told.err and "this machine has 100MB" in told.err
+
+
+def test_the_option_that_makes_it_fit_is_named_and_works(tall, run, monkeypatch):
+    there = needs.BASE + (20 << 20)
+    monkeypatch.setattr(needs, "SCRATCH", 0)
+    monkeypatch.setattr(needs, "NEARLY", 1)
+    monkeypatch.setattr(memory, "limit", lambda: (there, "this machine"))
+    told = run(*COMMANDS["align"])
+    option = re.search(r"Give (--max-memory \S+): tensors that do not fit are read again", told.err)
+    assert told.code == 5 and option, told.err
+    assert run(*COMMANDS["align"], *option[1].split()).code == 0
+
+
+def test_a_bound_changes_no_byte_and_what_is_kept_is_within_it(tall, run, monkeypatch):
+    monkeypatch.setattr(needs, "SCRATCH", 0)
+    read = []
+    original = SafetensorsFile.tensor
+    monkeypatch.setattr(
+        SafetensorsFile, "tensor", lambda self, name: read.append(name) or original(self, name)
+    )
+    found = {}
+    for bound in (None, "315MB"):
+        read.clear()
+        out = f"{bound}.safetensors"
+        assert run("align", *tall, "-o", out, *(["--max-memory", bound] if bound else [])).code == 0
+        names = (out, f"{bound}.perm.safetensors")
+        found[bound] = [Path(name).read_bytes() for name in names], len(read)
+    (whole, once), (bounded, often) = found.values()
+    assert whole == bounded and often > 1.4 * once
+
+
+def test_a_plan_reads_no_tensor_and_its_parts_add_up(tall, unread, done):
+    told = done(*COMMANDS["align"], "--dry-run", "--json").json()
+    stored = 2 * 2 * (TABLES * ROWS * WIDTH + 2 * HIDDEN * WIDTH)
+    assert (
+        told["search_parts"]["files"] == stored and sum(told["search_parts"].values()) == told["search_bytes"]
+    )
+    assert told["read_bytes"] == 2.5 * stored and told["written_bytes"] == stored // 2 + 8 * (WIDTH + HIDDEN)
+    least = told["search_bytes"] - stored
+    bound = done(*COMMANDS["align"], "--dry-run", "--json", "--max-memory", str(least + 1000)).json()
+    assert bound["search_parts"]["files"] <= 1000 and bound["read_again_bytes"] > 0.9 * stored
+
+
+def test_a_disk_without_room_is_told_before_a_tensor_is_read(tall, unread, run, monkeypatch):
+    class Full:
+        total, free = 1, 5
+
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: Full)
+    told = run(*COMMANDS["align"])
+    assert told.code == 5 and "the disk has 5 bytes free" in told.err
+
+
+@pytest.mark.parametrize("text", ["0GB", "many", "8 elephants"])
+def test_what_is_no_size_is_refused(tall, unread, run, text):
+    assert run("doctor", *tall, "--max-memory", text).code == 2
