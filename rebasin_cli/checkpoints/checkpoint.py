@@ -104,6 +104,10 @@ class Checkpoint(Mapping[str, Tensor]):
         else:
             self.source.look(name=name)
 
+    def know(self, digest: str) -> None:
+        """Take this `digest`, which another process has read, for known."""
+        (self.source or self).__dict__["_digest"] = digest
+
     def under(self, names: Mapping[str, str]) -> Checkpoint:
         """The same file with its tensors under other names, new → old; its digest stays.
 

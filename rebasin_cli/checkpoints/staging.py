@@ -21,6 +21,7 @@ from typing import BinaryIO
 
 from ..errors import ResourceError
 from ..registry.surroundings import with_us
+from ..runtime.ranks import ALONE, Ranks
 from ..runtime.signals import held_back
 from .disk import LOCK, REDO, UNDO, Moves, alone_in, disk, lock_of_our_own, recover, remove, sync
 
@@ -59,14 +60,8 @@ class Staging:
         self._new.append((temporary, final.name))
         with disk(final):
             file = open(self.folder / temporary, "xb")
-        try:
+        with durable(file, final):
             yield file
-            with disk(final):
-                file.flush()
-                os.fsync(file.fileno())
-        finally:
-            with contextlib.suppress(OSError):  # closing tries to flush again what a full disk refused
-                file.close()
 
     def staged(self, final: Path) -> Path:
         """Where the file lies that will be called `final`."""
@@ -142,18 +137,62 @@ class Staging:
         return f".rebasin-{self._token}-{self._names - 1}.tmp"
 
 
+class Guest(Staging):
+    """The stage of the first of several ranks, as another one has it: what is the first one's is not done."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    @contextlib.contextmanager
+    def open(self, final: Path) -> Iterator[BinaryIO]:
+        """A file that goes nowhere."""
+        with open(os.devnull, "wb") as nowhere:
+            yield nowhere
+
+    def replaces(self, look: Callable[[], Iterable[Path]]) -> None: ...
+
+
 @contextlib.contextmanager
-def staged(folder: Path) -> Iterator[Staging]:
-    """Files that get their names when the block ends well; else none is left, and the old ones stay."""
-    with_us()
-    recover(folder)
-    staging = None
+def durable(file: BinaryIO, final: Path) -> Iterator[None]:
+    """What is written to the file within is on the disk when the block ends, and the file is closed."""
     try:
+        yield
+        with disk(final):
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        with contextlib.suppress(OSError):  # closing tries to flush again what a full disk refused
+            file.close()
+
+
+@contextlib.contextmanager
+def again(temporary: Path, final: Path) -> Iterator[BinaryIO]:
+    """A file of another rank's stage that waits there to be called `final`, to be written into."""
+    with disk(final):
+        file = open(temporary, "r+b")
+    with durable(file, final):
+        yield file
+
+
+@contextlib.contextmanager
+def staged(folder: Path, ranks: Ranks = ALONE) -> Iterator[Staging]:
+    """Files that get their names when the block ends well; else none is left, and the old ones stay.
+
+    Of several `ranks` all call this alike: the first one's is the stage, and none has it before it is there.
+    """
+    begun: list[Staging] = []
+
+    def begin() -> None:
+        with_us()
+        recover(folder)
         with held_back():
-            staging = Staging(folder)
-        yield staging
-        staging.commit()
+            begun.append(Staging(folder))
+
+    try:
+        ranks.first(begin)
+        yield begun[0] if ranks.rank == 0 else Guest(folder)
+        ranks.last(lambda: begun[0].commit())
     finally:
         with held_back():
-            if staging is not None:
-                staging.close()
+            for stage in begun:
+                stage.close()

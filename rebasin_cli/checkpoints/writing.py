@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -18,38 +17,18 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from ..errors import OutputExists, UsageError, unknown
+from ..errors import OutputExists, ResourceError, UsageError
 from ..runtime.files import TORCH_SUFFIXES
+from ..runtime.ranks import ALONE, Ranks
 from ..types import Tensors
-from . import distributed, distributed_writing, torch_writing
+from . import distributed, distributed_writing, shards, torch_writing
 from .checking import WritingDigest, Wrong, digest, hashing, refused
 from .destination import SUFFIX, check_output, check_space, earlier, earlier_distributed, index_of
 from .disk import disk, resource_error
 from .safetensors_format import CODES, SafetensorsFile, encode_header, is_text, nbytes
-from .staging import Staging, staged
+from .shards import Plan
+from .staging import Staging, again, staged
 from .tensors import LazyTensors, blocks, chunks, plan_of
-
-Plan = dict[str, tuple[torch.dtype, tuple[int, ...]]]
-
-DTYPE_NAMES: dict[str, torch.dtype] = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float8_e4m3fn": torch.float8_e4m3fn,
-    "float8_e5m2": torch.float8_e5m2,
-}
-_SHORT = {
-    **{"f64": "float64", "fp64": "float64", "double": "float64"},
-    **{"f32": "float32", "fp32": "float32", "float": "float32", "single": "float32"},
-    **{"f16": "float16", "fp16": "float16", "half": "float16"},
-    **{"bf16": "bfloat16", "f8_e4m3": "float8_e4m3fn", "f8_e5m2": "float8_e5m2"},
-}
-_UNITS = {"": 1, "b": 1} | {
-    f"{prefix}{ending}": base**power
-    for power, prefix in enumerate("kmgt", start=1)
-    for ending, base in (("b", 1000), ("", 1000), ("ib", 1024))
-}
 
 
 def write_safetensors(
@@ -65,6 +44,7 @@ def write_safetensors(
     finite: Collection[str] = (),
     stage: Staging | None = None,
     tell: Callable[[str], None] | None = None,
+    ranks: Ranks = ALONE,
 ) -> list[Path]:
     """Write all tensors; return the files written, an index last.
 
@@ -81,31 +61,37 @@ def write_safetensors(
     Where it is one file, `tell` may hear its digest, which was computed beside the writing. The tensors that
     `finite` names are looked at while they are written.
 
+    Several `ranks` call this alike, with a `stage` that all have. Each makes and writes tensors of its own,
+    at the places that the headers say; their number changes no byte (`shards`).
+
     Raises what `check_output` raises; ResourceError where the disk is full or fails; UsageError where a
     value is beyond the range of its output dtype; CheckpointError where one of `finite` holds NaN
     or infinity.
     """
-    path = check_output(path, force=force, text=any_name, layout=layout)
+    path = Path(path)
+    ranks.first(check_output, path, force=force, text=any_name, layout=layout)
     plan = _output_plan(tensors, out_dtype)
-    texts = {"format": "pt", **_texts(metadata)}
+    texts = ranks.first(lambda: {"format": "pt", **_texts(metadata)})
     total = sum(nbytes(*planned) for planned in plan.values())
-    check_space(path.parent, total)
-    shards = _shards(plan, shard_size) if layout is None else _shards_by(plan, layout)
-    with _in(stage, path) as stage:
+    ranks.first(check_space, path.parent, total)
+    parts = shards.by_size(plan, shard_size) if layout is None else shards.by_layout(plan, layout)
+    whole = len(parts) == 1 and layout is None
+    names = shards.names(path, len(parts)) if layout is None else sorted(set(layout.values()))
+    files = {path: parts[0]} if whole else dict(zip(map(path.with_name, names), parts, strict=True))
+    with _in(stage, path, ranks) as stage:
         stage.replaces(lambda: _giving_way(earlier(path, layout), force))
-        if len(shards) == 1 and layout is None:
-            with stage.open(path) as file:
-                _write_file(file, path, shards[0], tensors, texts, finite, tell)
+        if ranks.size > 1:
+            _write_together(stage, files, tensors, texts, finite, ranks)
+        for final, shard in files.items() if ranks.size == 1 else ():
+            with stage.open(final) as file:
+                _write_file(file, path, shard, tensors, texts, finite, tell if whole else None)
+        if whole:
             return [path]
-        files = _shard_names(path, len(shards)) if layout is None else sorted(set(layout.values()))
-        for shard, name in zip(shards, files, strict=True):
-            with stage.open(path.with_name(name)) as file:
-                _write_file(file, path, shard, tensors, texts, finite)
-        weight_map = {name: file for shard, file in zip(shards, files, strict=True) for name in shard}
+        weight_map = {name: file.name for file, shard in files.items() for name in shard}
         index = {"metadata": {"total_size": total}, "weight_map": weight_map}
         with stage.open(index_of(path)) as file, disk(path):
             file.write((json.dumps(index, indent=2, sort_keys=True) + "\n").encode())
-    return [*(path.with_name(name) for name in files), index_of(path)]
+    return [*files, index_of(path)]
 
 
 def write_torch(
@@ -235,11 +221,13 @@ def _texts(metadata: Mapping[str, str] | None) -> dict[str, str]:
     }
 
 
-def _in(stage: Staging | None, path: Path) -> contextlib.AbstractContextManager[Staging]:
+def _in(
+    stage: Staging | None, path: Path, ranks: Ranks = ALONE
+) -> contextlib.AbstractContextManager[Staging]:
     """The stage that is there, where it is in the folder of `path`; else one of its own."""
     if stage is not None and os.path.realpath(stage.folder) == os.path.realpath(path.parent):
         return contextlib.nullcontext(stage)
-    return staged(path.parent)
+    return staged(path.parent, ranks)
 
 
 def _giving_way(there: list[Path], force: bool) -> list[Path]:
@@ -289,30 +277,39 @@ def _output_plan(tensors: Tensors, out_dtype: torch.dtype | None, *, as_torch: b
     return plan
 
 
-def _shards(plan: Plan, size: int | None) -> list[Plan]:
-    """The plan cut into pieces of at most `size` bytes, names in sorted order."""
-    shards: list[Plan] = [{}]
-    filled = 0
-    for name in sorted(plan):
-        here = nbytes(*plan[name])
-        if size is not None and shards[-1] and filled + here > size:
-            shards.append({})
-            filled = 0
-        shards[-1][name] = plan[name]
-        filled += here
-    return shards
+def _write_together(
+    stage: Staging,
+    files: Mapping[Path, Plan],
+    tensors: Tensors,
+    texts: Mapping[str, str],
+    finite: Collection[str],
+    ranks: Ranks,
+) -> None:
+    """Every file made by the first rank, as long as it will be, and then written by those that see it."""
+    total = sum(nbytes(*planned) for plan in files.values() for planned in plan.values())
 
+    def made() -> list[str]:
+        for final, plan in files.items():
+            header, _ = encode_header(plan, texts)
+            with stage.open(final) as file, disk(final):
+                file.write(header)
+                file.truncate(len(header) + sum(nbytes(*planned) for planned in plan.values()))
+        return [stage.staged(final).name for final in files]
 
-def _shards_by(plan: Plan, layout: Mapping[str, str]) -> list[Plan]:
-    """The plan as this layout divides it, by file names in sorted order."""
-    shards: dict[str, Plan] = {file: {} for file in sorted(set(layout.values()))}
-    for name in sorted(plan):
-        shards[layout[name]][name] = plan[name]
-    return list(shards.values())
+    there = [path.with_name(name) for path, name in zip(files, ranks.first(made), strict=True)]
+    mine = shards.shares([*files.values()], ranks.machines(all(path.is_file() for path in there)))[ranks.rank]
 
+    def written() -> int:
+        for path, (final, plan), own in zip(there, files.items(), mine, strict=True):
+            if own:
+                with again(path, final) as file:
+                    _write_file(file, final, plan, tensors, texts, finite, own=own)
+        return sum(
+            nbytes(*plan[name]) for plan, own in zip(files.values(), mine, strict=True) for name in own
+        )
 
-def _shard_names(path: Path, count: int) -> list[str]:
-    return [f"{path.stem}-{number:05d}-of-{count:05d}{SUFFIX}" for number in range(1, count + 1)]
+    if (found := sum(ranks.all(ranks.each(written)))) != total:
+        raise ResourceError(f"{stage.folder}: {found:,} bytes were written, expected {total:,}")
 
 
 def _write_file(
@@ -323,16 +320,24 @@ def _write_file(
     metadata: Mapping[str, str],
     finite: Collection[str],
     tell: Callable[[str], None] | None = None,
+    own: Collection[str] | None = None,
 ) -> None:
+    """All of it, in order; or the tensors that are one's `own`, each at its place in a file that is there."""
     header, order = encode_header(plan, metadata)
+    at = len(header)
     with hashing() as (add, total):
         written = WritingDigest(plan, add)
-        with disk(path):
-            file.write(header)
+        if own is None:
+            with disk(path):
+                file.write(header)
         for name in order:
-            # In a function of its own, so that one tensor is gone before the next is asked for.
-            also = None if tell is None else written.begin(name)
-            _write_tensor(file, path, tensors, name, *plan[name], also, look=name in finite)
+            if own is not None and name in own:
+                file.seek(at)
+            if own is None or name in own:
+                # In a function of its own, so that one tensor is gone before the next is asked for.
+                also = None if tell is None else written.begin(name)
+                _write_tensor(file, path, tensors, name, *plan[name], also, look=name in finite)
+            at += nbytes(*plan[name])
         whole = written.whole()
     if tell is not None and whole:
         tell(total.hexdigest())
@@ -387,23 +392,3 @@ def _converted(chunk: Tensor, dtype: torch.dtype, name: str) -> Tensor:
                 hint="Use --out-dtype bfloat16 or float32.",
             )
     return chunk.to(dtype)
-
-
-def parse_size(text: str) -> int:
-    """Bytes: "2GB" is 2·10⁹, "2GiB" is 2·2³⁰, "1.5 GB" and a bare number work. Raises UsageError."""
-    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([a-z]*)\s*", text.lower())
-    size = int(float(match[1]) * _UNITS[match[2]]) if match and match[2] in _UNITS else 0
-    if not 1 <= size < 2**63:
-        raise UsageError(
-            f"{text!r} is not a size", hint="Expected a number with a unit, such as 500MB, 2GB or 2GiB."
-        )
-    return size
-
-
-def parse_dtype(text: str) -> torch.dtype:
-    """A floating-point dtype for `out_dtype`: "float32", "bf16", "fp16", "half", … Raises UsageError."""
-    name = text.strip().lower().removeprefix("torch.")
-    name = _SHORT.get(name, name)
-    if name not in DTYPE_NAMES:
-        raise unknown("dtype", text, DTYPE_NAMES)
-    return DTYPE_NAMES[name]

@@ -15,11 +15,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ..errors import CheckpointError, Elsewhere, SpecError, UsageError
+from ..errors import CheckpointError, SpecError, UsageError
 from ..registry import operations
 from ..registry.options import is_number
 from ..registry.user_code import outermost
-from ..runtime import launchers
 from ..runtime.signals import ending, stoppable
 from ..runtime.text import line
 from . import builder, reports, run
@@ -95,24 +94,11 @@ def _show_version(value: bool) -> None:
 
 @app.callback()
 def _main(
-    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    if launchers.by_torchrun() and not _runs_together(context):
-        refusal = UsageError(
-            f"rebasin {context.invoked_subcommand} runs in one process: WORLD_SIZE is "
-            f"{os.environ.get('WORLD_SIZE', 'not set')}, and all would write the same files",
-            hint="Start it without torchrun: only rebasin align and eval run in several. "
-            "Each with files of its own: WORLD_SIZE=1",
-        )
-        raise refusal if launchers.is_first() else Elsewhere(str(refusal), refusal.exit_code)
-
-
-def _runs_together(context: typer.Context) -> bool:
-    word = context.invoked_subcommand or ""
-    return any(one.together or one.only_looks for one in operations.of(word))
+    """The options that are none of a command's."""
 
 
 def execute(arguments: Sequence[str], *, standalone: bool, shown: Sequence[str]) -> Any:

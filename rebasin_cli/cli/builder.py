@@ -61,11 +61,11 @@ def command(operation: Operation, *, options: bool = True) -> Callable[..., None
 
 def run(operation: Operation, given: dict[str, Any], command: str) -> None:
     """Run the operation with what was given, show what it finds; typer.Exit where the answer is no."""
-    from .perform import perform, show
+    from .perform import by_first, perform, show
     from .reports import warn
 
     if (own := PERFORMED_ALONE.get(operation.name)) is not None:
-        own(given)
+        by_first(operation, given, own)
         return
     asked = operation.made(given)
     done = perform(operation, asked, command)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ..errors import Elsewhere, RebasinError
 from ..registry.operations import Operation
-from ..registry.options import WRITES
+from ..registry.options import PLAIN, WRITES
 from ..registry.results import Result
-from ..runtime.launchers import is_first
+from ..runtime.launchers import by_torchrun, is_first
 from ..runtime.text import many
 from . import reports
 from .screen import put, result, screen
+
+if TYPE_CHECKING:  # which import torch
+    from ..runtime.ranks import Ranks
+    from ..session.listener import Listener
 
 
 def inspected(done: Any) -> None:
@@ -157,6 +161,7 @@ def spec_explained(done: Any) -> None:
         put(line)
 
 
+SCREEN = ("quiet", "verbose")  # what a process may tell as it likes
 # Results with a way of their own to be shown to a person, by their file and class; what stands beside JSON.
 OWN_WAYS: dict[str, Callable[..., None]] = {
     "inspect.InspectResult": inspected,
@@ -182,11 +187,12 @@ BESIDE_JSON: dict[str, Callable[..., None]] = dict.fromkeys(
 def perform(operation: Operation, asked: Any, command: str) -> Result | None:
     """What the operation finds; it tells on the terminal what it does. Reports name `command` as theirs.
 
-    Of several processes only the first has a result; those that do not work together look alike, and it
-    alone writes what they were asked to write.
+    Of several processes only the first has a result. They share the work of an operation that can be shared;
+    what only looks each does by itself, and the first alone writes what it was asked to write; all else the
+    first one does while the others wait.
     """
     quiet, verbose = getattr(asked, "quiet", False), getattr(asked, "verbose", False)
-    if operation.together:
+    if operation.together or (by_torchrun() and not operation.only_looks):
         return _together(operation, asked, command, quiet=quiet, verbose=verbose)
     if not (first := is_first()):
         written = {one.name: one.default for one in operation.options if one.role == WRITES}
@@ -196,21 +202,71 @@ def perform(operation: Operation, asked: Any, command: str) -> Result | None:
     return done if first else None
 
 
+def by_first(operation: Operation, given: Mapping[str, Any], step: Callable[..., None]) -> None:
+    """`step(given)` by the first of torchrun's processes, while the others wait."""
+    if not by_torchrun():
+        step(given)
+        return
+    from ..runtime.devices import from_environment
+
+    with from_environment() as ranks:
+        _check_asked(ranks, operation, given)
+        ranks.alone(step, given)
+
+
 def _together(operation: Operation, asked: Any, command: str, *, quiet: bool, verbose: bool) -> Result | None:
     from ..runtime import devices
     from ..runtime.devices import from_environment
 
-    with from_environment(devices.choose(asked.device)) as ranks:
+    device = devices.choose(asked.device) if operation.together and hasattr(asked, "device") else "cpu"
+    with from_environment(device) as ranks:
         first = ranks.rank == 0
+        _check_asked(ranks, operation, vars(asked))
         with screen(quiet or not first, verbose, command) as listener:
-            done: Result = operation.run(asked, listener, ranks)
-    if first:
-        return done
+            if operation.together:
+                done: Result = operation.run(asked, listener, ranks)
+                missed = _missed(done)
+            else:
+                listener.say(f"rebasin {operation.name} is not shared: the first of {ranks.size} does it")
+                done, missed = _by_first(operation, asked, listener, ranks)
+    if first or missed is None:
+        return done if first else None
+    raise Elsewhere(*missed)
+
+
+def _by_first(
+    operation: Operation, asked: Any, listener: Listener, ranks: Ranks
+) -> tuple[Any, tuple[str, int] | None]:
+    """What the first rank finds, None on others; and what of it all end with."""
+    found: list[Result] = []
+
+    def run() -> tuple[str, int] | None:
+        found.append(operation.run(asked, listener))
+        return _missed(found[0])
+
+    missed = ranks.alone(run)
+    return (found[0] if found else None), missed
+
+
+def _missed(done: Result) -> tuple[str, int] | None:
+    """What a result ends its command with, and the exit code; None where all is well."""
     try:
         done.end()
     except RebasinError as missed:
-        raise Elsewhere(missed.message, missed.exit_code) from missed
-    return None
+        return missed.message, missed.exit_code
+    return None if done.yes else ("the answer is no", 1)
+
+
+def _check_asked(ranks: Ranks, operation: Operation, values: Mapping[str, Any]) -> None:
+    """Raise UsageError where ranks were asked for other things; where their files are may differ."""
+    facts: dict[str, Any] = {}
+    for one in operation.options if ranks.size > 1 else ():
+        value = values[one.within].get(one.name) if one.within in values else values.get(one.parameter)
+        if one.brings == PLAIN or (one.type is bool and one.name not in SCREEN):
+            facts[one.flag or one.name] = repr(value)
+        elif one.many:
+            facts[f"the number of {one.flag or one.name}"] = len(value or ())
+    ranks.check_same(facts)
 
 
 def show(done: Result, asked: Any) -> None:

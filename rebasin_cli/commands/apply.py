@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.adapters import is_adapter
-from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..checkpoints.peft import CONFIG, config_of_moved
 from ..errors import SpecError, UsageError
 from ..registry.options import PLAIN, READS, argument, option
 from ..registry.results import UNSET, Result, Unset
+from ..runtime.ranks import ALONE, Ranks
 from ..session.asked import of_model, subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.models import open_models
@@ -30,8 +31,10 @@ from .verbs import needs, provenance
 from .verbs.folders import placed
 from .verbs.outputs import Output, check_outputs, default_path, output_of, write
 from .verbs.provenance import attested
+from .verbs.ranks import check_same
 
 PANEL = "Align and merge"
+TOGETHER = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,27 +69,29 @@ class ApplyResult(Result):
     inverted: bool
 
 
-def run(asked: Apply, listener: Listener = SILENT) -> ApplyResult:
+def run(asked: Apply, listener: Listener = SILENT, ranks: Ranks = ALONE) -> ApplyResult:
     """Permute a checkpoint by a saved permutation: EMA weights, or moments stored by parameter name.
 
     Elements beyond permutations act on the model as its norms are folded, which changes no function. Of an
     adapter the factors are moved, as its base's units say. Raises SpecError if the permutation was found with
-    another spec, CheckpointError if it does not fit.
+    another spec, CheckpointError if it does not fit. Several `ranks` call this alike, and each writes its
+    share; an adapter the first one moves.
     """
     perm, model, invert = asked.perm, asked.model, asked.invert
     if is_adapter(model):
-        return _of_adapter(asked, listener)
+        return ranks.alone(_of_adapter, asked, listener)
     if asked.base is not None:
         raise UsageError(f"--base is for adapters, and {model} is none", hint="Leave it out")
-    output = placed(output_of(asked, default_path(model, "permuted")), model)
-    session = Session("apply", [model], listener, subjects_of(asked), perm=perm, undo=invert)
-    check_outputs(output, session.reads, as_torch=True)
+    output = ranks.first(lambda: placed(output_of(asked, default_path(model, "permuted")), model))
+    session = Session("apply", [model], listener, subjects_of(asked), perm=perm, undo=invert, ranks=ranks)
+    ranks.first(lambda: check_outputs(output, session.reads, as_torch=True))
     needs.check(session, output)
+    check_same(session, {"PERM": lambda: open_checkpoint(perm).digest()})
     elements = _elements(session, invert)
-    meta = _meta(session, invert, session.models)
+    meta = ranks.first(_meta, session, invert, session.models)
     moved = turned(session.models[0], session.fitted, elements, session.folds)
-    written = write(output, moved, session.models[0], meta)
-    return _result(session, output, written, elements, invert)
+    written = write(output, moved, session.models[0], meta, ranks=ranks)
+    return ranks.last(_result, session, output, written, elements, invert)
 
 
 def _of_adapter(asked: Apply, listener: Listener) -> ApplyResult:

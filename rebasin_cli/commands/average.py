@@ -7,15 +7,16 @@ from pathlib import Path
 
 from ..registry.options import READS, again, argument
 from ..registry.results import Plan
+from ..runtime.ranks import ALONE, Ranks
 from ..session.asked import of, subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, Screen, Weights
 from ..session.subjects import Bounded, DataSet, Loading, Repair, Running, Samples, Scoring, Search
 from .merge import Merge, MergeResult, merged
 from .merging.average import AsTheyAre, Mean
-from .verbs.outputs import output_of
 
 PANEL = "Align and merge"
+TOGETHER = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ class Average(AsTheyAre, Loading, Bounded, Running, DataSet, Samples, Weights, S
     json: bool = Answer.json
 
 
-def run(asked: Average, listener: Listener = SILENT) -> MergeResult | Plan:
+def run(asked: Average, listener: Listener = SILENT, ranks: Ranks = ALONE) -> MergeResult | Plan:
     """Average models and write one; what `merge` writes by the method "none"."""
     subjects = replace(subjects_of(asked), search=of(asked, Search, method="none"))
-    return merged(asked.models, asked, output_of(asked), listener, subjects)
+    return merged(asked.models, asked, listener, subjects, ranks)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from ..registry.options import READS, argument
 from ..registry.results import Result
+from ..runtime.ranks import ALONE, Ranks
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights
@@ -20,8 +22,10 @@ from .verbs import needs, provenance, symmetries
 from .verbs.folders import placed
 from .verbs.outputs import check_outputs, default_path, output_of, write
 from .verbs.provenance import attested
+from .verbs.ranks import check_same
 
 PANEL = "Align and merge"
+TOGETHER = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,24 +70,31 @@ def as_written(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -
     }
 
 
-def run(asked: Canon, listener: Listener = SILENT) -> CanonResult:
+def run(asked: Canon, listener: Listener = SILENT, ranks: Ranks = ALONE) -> CanonResult:
     """Fold a model's norms and biases away and balance it; write it, and say what stayed and why.
 
     Nothing is written unless the network's outputs are what they were, in float64 and before the numbers are
     rounded to the file's types; `as_rounded` is how much they differ after that. Raises NotProven
-    otherwise, UsageError where no network is named, NetworkError where it cannot be traced.
+    otherwise, UsageError where no network is named, NetworkError where it cannot be traced. Several `ranks`
+    call this alike, and each writes its share.
     """
     model, subjects = asked.model, replace(subjects_of(asked), search=Search(groups="all"))
-    output = placed(output_of(asked, default_path(model, "canon")), model)
-    session = Session("canon", [model], listener, subjects)
-    check_outputs(output, session.reads, as_torch=True)
+    output = ranks.first(lambda: placed(output_of(asked, default_path(model, "canon")), model))
+    session = Session("canon", [model], listener, subjects, ranks=ranks)
+    ranks.first(lambda: check_outputs(output, session.reads, as_torch=True))
     needs.check(session, output)
     fitted, folds = session.fitted, session.folds
     form = canonical(session.models[0], fitted, folds)
-    change = symmetries.check_same_function(session, session.models[0], form.wide)
-    rounded = symmetries.outputs_differ(session, session.models[0], as_written(form.tensors, output.dtype))
-    meta = provenance.of_session(session, method="canon", like=session.models, results=True)
-    written = write(output, form.tensors, session.models[0], meta)
+    check_same(session, {"the spec": lambda: (fitted.spec.name, fitted.spec.digest)})
+    like = session.models[0]
+
+    def differ() -> tuple[float, float]:
+        change = symmetries.check_same_function(session, like, form.wide)
+        return change, symmetries.outputs_differ(session, like, as_written(form.tensors, output.dtype))
+
+    change, rounded = ranks.first(differ)
+    describe = partial(provenance.of_session, session, method="canon", like=session.models, results=True)
+    written = write(output, form.tensors, like, ranks.first(describe), ranks=ranks)
     done = {
         "written": written,
         "folded": {
@@ -97,4 +108,4 @@ def run(asked: Canon, listener: Listener = SILENT) -> CanonResult:
         "outputs_differ": change,
         "as_rounded": rounded,
     }
-    return CanonResult(**attested(session, output, done))
+    return CanonResult(**ranks.last(attested, session, output, done))

@@ -11,6 +11,7 @@ from ..averages.weights import parse
 from ..errors import UsageError
 from ..registry.options import READS, again, argument
 from ..registry.results import IN_JSON_ONLY, UNSET, Plan, Result, Unset
+from ..runtime.ranks import ALONE, Ranks
 from ..session.asked import of, subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights
@@ -41,6 +42,7 @@ from .verbs.outputs import Output, check_outputs, output_of
 from .verbs.provenance import attested
 
 PANEL = "Align and merge"
+TOGETHER = True
 
 Way = Callable[[Session, Output, Average], dict[str, Any]]
 
@@ -165,24 +167,32 @@ class MergeResult(Result):
     temperature: Mapping[str, Any] | Unset = UNSET
 
 
-def run(asked: Merge, listener: Listener = SILENT) -> MergeResult | Plan:
+def run(asked: Merge, listener: Listener = SILENT, ranks: Ranks = ALONE) -> MergeResult | Plan:
     """Merge models in the way that fits what was asked for, and write one model."""
-    return merged(asked.models, asked, output_of(asked), listener, subjects_of(asked))
+    return merged(asked.models, asked, listener, subjects_of(asked), ranks)
 
 
 def merged(
-    models: Sequence[Path], asked: Mean, output: Output, listener: Listener, subjects: Subjects
+    models: Sequence[Path], asked: Mean, listener: Listener, subjects: Subjects, ranks: Ranks
 ) -> MergeResult | Plan:
-    """One model of several. Of models as they are it is the same file whichever command makes it."""
+    """One model of several. Of models as they are it is the same file whichever command makes it.
+
+    Several `ranks` call this alike.
+    """
+    output: Output = ranks.first(output_of, asked)
     paths, mean = of(asked, Average, weights=parse(asked.weights)).in_order(models)
     if adapters.asked(paths):
-        return _of_adapters(paths, mean, output, listener, subjects)
+        if ranks.size > 1:
+            listener.say("adapters are small: the first process averages them, the others wait")
+        return ranks.alone(_of_adapters, paths, mean, output, listener, subjects)
     alone = mean.asks_for_no_spec(subjects) and not mean.curve  # then there is nothing to average
     mean.check(len(paths), fewest=1 if alone else 2)
     curved.check(mean, subjects.search, len(paths))
-    output = mean.placed(output, paths)
-    session = Session("merge", paths, listener, subjects, perm=mean.perm, curves=filter(None, [mean.curve]))
-    check_outputs(output, session.reads.and_files([mean.curve, *mean.sources()]), as_torch=True)
+    output = ranks.first(mean.placed, output, paths)
+    curves = filter(None, [mean.curve])
+    session = Session("merge", paths, listener, subjects, perm=mean.perm, curves=curves, ranks=ranks)
+    reads = session.reads.and_files([mean.curve, *mean.sources()])
+    ranks.first(lambda: check_outputs(output, reads, as_torch=True))
     search.check(session, output, or_none=True)
     way = _way(session, mean)
     if session.chosen_by != "loss" and way in (plain.merge, soups.merge):
@@ -190,7 +200,11 @@ def merged(
         raise UsageError(
             f"--choose {session.asked.data.choose}: {by}", hint="Leave it out, or align: --method auto"
         )
-    return _result(session, output, way(session, output, mean), mean.copy_from)
+    if way in (soups.merge, curved.merge):
+        done = session.by_first("soups and curves are not shared", lambda alone: way(alone, output, mean))
+    else:
+        done = way(session, output, mean)
+    return ranks.last(_result, session, output, done, mean.copy_from)
 
 
 def _of_adapters(

@@ -90,10 +90,17 @@ def from_environment(device: str = "cpu") -> Iterator[Ranks]:
 
     Raises UsageError where the environment is incomplete, Lost where a process does not come.
     """
-    if launchers.found() is None:
+    if launchers.found() is None or _together:
         yield ALONE
         return
     from .processes import joined  # torch.distributed only where it is needed
 
     with joined(own(device)) as ranks:
-        yield ranks
+        _together.append(ranks)  # who runs further commands within does so alone
+        try:
+            yield ranks
+        finally:
+            _together.pop()
+
+
+_together: list[Ranks] = []

@@ -9,8 +9,11 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import pickle
 import re
+import socket
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -44,6 +47,7 @@ class Together(Ranks):
     store: Any = None
     ending: Ending = field(default_factory=Ending)
     on_gpu: bool = False
+    waits: Iterator[int] = field(default_factory=itertools.count)
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device.type != "cpu" and not self.on_gpu:
@@ -70,6 +74,40 @@ class Together(Ranks):
 
     def last(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return self._first(step, args, kwargs, must_tell=False)
+
+    def alone(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        done = f"alone {next(self.waits)}"
+        if self.rank > 0:
+            error, result = pickle.loads(self._waited(done))
+            if error is not None:
+                raise Elsewhere(*error)
+            return cast(T, result)
+        try:
+            result = step(*args, **kwargs)
+            self.leave()
+        except BaseException as error:
+            self.leave()
+            with suppress(RuntimeError):
+                self.store.set(done, pickle.dumps((_account(error), None)))
+            raise
+        with suppress(RuntimeError):
+            self.store.set(done, pickle.dumps((None, result)))
+        return result
+
+    def _waited(self, key: str) -> bytes:
+        """What the first rank says in the store, however long that takes."""
+        try:
+            while not self.store.check([key]):
+                if (reason := _reason(self.store, self.rank)) is not None:
+                    raise reason
+                time.sleep(0.05)
+            return cast(bytes, self.store.get(key))
+        except RuntimeError as error:  # the store is gone, and the first rank with it
+            self.leave()
+            raise _lost(error) from error
+
+    def machines(self, sees: bool = True) -> list[str]:
+        return self.all(_machine() if sees else "")
 
     def _first(
         self, step: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any], *, must_tell: bool
@@ -144,6 +182,11 @@ class Together(Ranks):
         except RuntimeError as error:
             self.leave()
             raise _lost(error) from error
+
+
+def _machine() -> str:
+    """What ranks have alike whose memory is one: a name alone may be that of another machine, too."""
+    return f"{socket.gethostname()} {uuid.getnode():x}"
 
 
 def _lost(error: BaseException) -> Lost:

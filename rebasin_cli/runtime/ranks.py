@@ -51,6 +51,10 @@ class Ranks:
         """The first rank's, for all: what each rank computed alike, but rounds as its processor does."""
         return value
 
+    def machines(self, sees: bool = True) -> list[str]:
+        """The machine of every rank, in their order; "" of one that does not see what it should."""
+        return [""] if not sees else ["here"]
+
     def broadcast(self, tensor: torch.Tensor, *, source: int) -> torch.Tensor:
         """`tensor` of the rank `source`, on all; it may be overwritten."""
         return tensor
@@ -61,6 +65,10 @@ class Ranks:
 
     def last(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """As `first`, for the end: what succeeded stays so, even if another rank has died meanwhile."""
+        return step(*args, **kwargs)
+
+    def alone(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `last`, for what is not shared and may take days: the others wait as long as the first lives."""
         return step(*args, **kwargs)
 
     def each(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

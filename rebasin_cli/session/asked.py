@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ..checkpoints import torch_writing as provenance_beside
 from ..checkpoints.digests import files_below
 from ..checkpoints.locate import locate, read_index
-from ..checkpoints.writing import parse_size
+from ..checkpoints.units import parse_size
 from ..datasets.downloads import all_data
 from ..errors import CheckpointError, UsageError
 from ..matchers import registry

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-import torch
 from torch import nn
 
 from .. import networks
 from ..averages.names import agreed
-from ..checkpoints.checking import validate
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
-from ..checkpoints.tensors import LazyTensors
 from ..errors import CheckpointError, NoEnvelope, SpecError
 from ..networks.tied import check_equal
 from ..runtime.ranks import ALONE, Ranks
@@ -42,16 +38,27 @@ def named_alike(
     return agreeing(opened, say, networks.ties(network, opened[0].shapes) if network and differ else ())
 
 
+def know_digests(models: Sequence[Checkpoint], ranks: Ranks) -> None:
+    """Every model's digest, each from the rank that has it or reads it: they take turns with the models."""
+    if ranks.size == 1:
+        return
+
+    def read() -> dict[int, str]:
+        return {k: model.digest() for k, model in enumerate(models) if k % ranks.size == ranks.rank}
+
+    for found in ranks.all(ranks.each(read)):
+        for k in found.keys() & {*range(len(models))}:
+            models[k].know(found[k])
+
+
 def look_through(paths: Sequence[Path], opened: Sequence[Checkpoint], ranks: Ranks = ALONE) -> None:
     """Look at the values of models as they were opened. Raises CheckpointError for what is no number.
 
-    Several `ranks` look at a share each: that reads whole files, which may lie far away.
+    Several `ranks` take turns with the models: that reads whole files, which may lie far away.
     """
-    for path, model in zip(paths, opened, strict=True):
-        if ranks.size == 1:
+    for number, (path, model) in enumerate(zip(paths, opened, strict=True)):
+        if number % ranks.size == ranks.rank:
             model.look(name=str(path))
-        else:
-            validate(_share(model, ranks), name=str(path))
 
 
 def open_beside(first: Checkpoint, path: Path, loading: Loading, say: Callable[[str], None]) -> Checkpoint:
@@ -97,16 +104,6 @@ def open_models(paths: Sequence[Path], loading: Loading, say: Callable[[str], No
     for path in whole:
         say(f"{path}: holds one set of weights, which is taken: --key {loading.key} is for the others")
     return opened
-
-
-def _share(model: Checkpoint, ranks: Ranks) -> Mapping[str, torch.Tensor]:
-    """The tensors that are this rank's to look at."""
-    mine = ranks.share(list(model.shapes), [math.prod(shape) for shape in model.shapes.values()])
-    return LazyTensors(
-        {name: shape for name, shape in model.shapes.items() if name in mine},
-        {name: dtype for name, dtype in model.dtypes.items() if name in mine},
-        model.read,
-    )
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -35,12 +35,13 @@ from . import doubts, given, method_options, samples
 from .asked import inputs_of
 from .given import Given
 from .listener import SILENT, Listener
-from .models import check_one, look_through, named_alike, open_models
+from .models import check_one, know_digests, look_through, named_alike, open_models
 from .network import find_network, given_network, line_of, named_network, none_named
 from .samples import HeldOut, Splits
 from .specs import fit_spec, with_groups
 from .subjects import Search, Subjects
 
+T = TypeVar("T")
 AVERAGING = ("merge", "barrier", "compare", "curve", "plane", "repair")  # commands that mix models' tensors
 
 
@@ -82,6 +83,19 @@ class Session:
         for name in ("options",) if other.grouped == self.grouped else ("options", "symmetries"):
             other.__dict__.pop(name, None)
         return other
+
+    def by_first(self, why: str, step: Callable[[Session], T]) -> T:
+        """What ranks cannot share, done by the first one while the others wait; says `why`.
+
+        Its result, small and plain, on all.
+        """
+        if self.ranks.size == 1:
+            return step(self)
+        self.say(f"{why}: the first of {self.ranks.size} processes does the rest, the others wait")
+        alone = copy.copy(self)
+        alone.ranks = ALONE
+        alone.__dict__.pop("scores", None)  # which it would share
+        return self.ranks.alone(step, alone)
 
     def over(self, models: Sequence[Checkpoint], asked: Subjects) -> Session:
         """The same command on other tensors of these files: what was opened of theirs is opened anew."""
@@ -182,6 +196,7 @@ class Session:
     def looked(self) -> bool:
         """That the values of all files were looked at."""
         self.ranks.each(look_through, self.paths, self.opened, self.ranks)
+        know_digests(self.opened, self.ranks)
         return True
 
     @property

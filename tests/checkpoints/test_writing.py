@@ -23,9 +23,8 @@ from rebasin_cli.checkpoints.destination import check_output
 from rebasin_cli.checkpoints.disk import recover
 from rebasin_cli.checkpoints.safetensors_format import SafetensorsFile
 from rebasin_cli.checkpoints.tensors import CHUNK, LazyTensors
+from rebasin_cli.checkpoints.units import parse_dtype, parse_size
 from rebasin_cli.checkpoints.writing import (
-    parse_dtype,
-    parse_size,
     write_distributed,
     write_safetensors,
     write_text_atomic,

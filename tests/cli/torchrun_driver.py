@@ -97,6 +97,7 @@ told["figures"] = command("measured", *EVAL, "--json")
 command("missed", *EVAL, "--gate", "accuracy >= 0.9")
 command("others", *EVAL, "--limit", str(100 + RANK))
 command("batches", *EVAL, "--batch-size", str(50 + RANK))
+command("gates", *EVAL, "--gate", f"accuracy >= 0.{RANK}")
 command("against", *EVAL, *("--against", "b.safetensors") * RANK)
 command("losses", *EVAL, *("--loss", "torch.nn.functional:cross_entropy") * RANK)
 with open(f"rank{RANK}.json", "w") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +27,8 @@ from ...types import Permutations
 from ..verbs import endpoints, needs, plans, provenance, repairs, search, symmetries
 from ..verbs.outputs import Output, write, write_as_planned
 from ..verbs.proof import prove
+from ..verbs.ranks import check_same
+from ..verbs.repairs import RepairPlan
 from . import configs
 from .average import Average
 
@@ -40,10 +43,20 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     if not session.moved:
         endpoints.tell(session.named, session.say)
     repair = repairs.planned(session)
-    of_given = session.of_given
     if output.dry_run:
         return plans.of_search(session, output) | repairs.describe(session, repair)
-    repair = repairs.opened(session, repair)
+    if session.method == "auto" or repair.how not in ("none", "reset"):
+        why = "auto goes by the clock" if session.method == "auto" else f"--repair {repair.how} is not shared"
+        return session.by_first(why, lambda alone: _merge(alone, output, mean, aside, repair))
+    check_same(session, {"the spec": lambda: (session.fitted.spec.name, session.fitted.spec.digest)})
+    return _merge(session, output, mean, aside, repair)
+
+
+def _merge(
+    session: Session, output: Output, mean: Average, aside: Heads | None, repair: RepairPlan
+) -> dict[str, Any]:
+    """The same, once it is known what is done; of several ranks each has all models, and writes its share."""
+    repair, of_given = repairs.opened(session, repair), session.of_given
     inputs, proof = repairs.to_try(repair, session.asked.repair, search.inputs(session)), prove(session)
     wide = symmetries.Wide.of(session, able=bool(inputs))
     with search.resumable(session, output) as state:
@@ -67,16 +80,18 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         options |= {"weights": list(mean.weights or []), "interpolation": mean.interpolation}
         options |= of_given | how_it_went(found)
         options |= {"heads": aside.how} if aside else {}
-        meta = provenance.of_session(session, options=options, proof=proof.account, like=session.models)
+        describe = functools.partial(provenance.of_session, session, options=options, proof=proof.account)
+        meta = session.ranks.first(describe, like=session.models)
+        how: dict[str, Any] = {"say": session.say, "ranks": session.ranks}
         if aside is None:
             output = configs.fitted(output, session.models, session.models[0].shapes, session.say)
             added = done.repaired.added if done.repaired else ()
-            written = write(output, tensors, session.models[0], meta, added=added, say=session.say)
+            written = write(output, tensors, session.models[0], meta, added=added, **how)
         else:
             order = session.element(found).permutations
             whole = aside.put_back(tensors, session.fitted.spec, order, mean.numbers)
             output = configs.fitted(output, aside.models, whole.shapes, session.say, heads=aside.how)
-            written = write_as_planned(output, whole, meta, around=session.models[0], say=session.say)
+            written = write_as_planned(output, whole, meta, around=session.models[0], **how)
     return search.summary(session, found, proof, written=written) | {"models": len(session.paths)} | account
 
 

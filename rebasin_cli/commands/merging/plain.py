@@ -19,15 +19,17 @@ from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.configuration import beside
 from ...checkpoints.tensors import CHUNK, LazyTensors
 from ...errors import SpecError
+from ...runtime.ranks import Ranks
 from ...runtime.text import some
 from ...session.listener import Listener
-from ...session.models import naming, open_beside
+from ...session.models import know_digests, naming, open_beside
 from ...session.samples import data_reference
 from ...session.session import Session
 from ...spec import library
 from ..verbs import endpoints, needs, provenance, repairs, search
 from ..verbs.folders import tell_differences
 from ..verbs.outputs import Output, write_as_planned
+from ..verbs.ranks import check_same
 from . import configs
 from .average import Average
 
@@ -68,6 +70,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     mean.check_nothing_kept(output)
     paths, asked, listener = session.paths, session.asked, session.listener
     models = session.named
+    check_same(session, {}, models)
     copied = mean.copy_from
     source = None if copied is None else open_beside(models[0], copied, asked.loading, listener.say)
     with naming(paths):
@@ -94,7 +97,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     endpoints.tell(models, listener.say)
     tell_differences(paths, [*output.copies], listener.say)
     output = configs.fitted(output, models, tensors.shapes, listener.say, heads=mean.heads, source=source)
-    _digests([*models, *([source] if source is not None else [])])
+    _digests([*models, *([source] if source is not None else [])], session.ranks)
     options: dict[str, Any] = {"weights": list(mean.numbers or []), "interpolation": mean.interpolation}
     options |= {"schedule": mean.schedule} if mean.schedule else {}
     options |= {"ignore": list(mean.ignore)} if mean.ignore else {}
@@ -104,7 +107,8 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     meta = provenance.describe(
         "merge", models, None, method="none", seed=asked.network.seed, options=options, like=models
     )
-    written = write_as_planned(output, tensors, meta, around=models[0], looked=tensors, say=listener.say)
+    how: dict[str, Any] = {"looked": tensors, "say": listener.say, "ranks": session.ranks}
+    written = write_as_planned(output, tensors, meta, around=models[0], **how)
     return {"written": written} | _account(models, parts, mean)
 
 
@@ -190,12 +194,17 @@ def _tell(
         say(f"the models have different dtypes: those of {models[0].path} are written")
 
 
-def _digests(models: Sequence[Checkpoint]) -> None:
+def _digests(models: Sequence[Checkpoint], ranks: Ranks) -> None:
     """Read the models once for the digests that the output records, on as many threads as torch has.
 
-    The threads are daemons: Ctrl-C does not wait for the last gigabyte.
+    The threads are daemons: Ctrl-C does not wait for the last gigabyte. Several `ranks` take turns.
     """
-    waiting = list(dict.fromkeys(models))
+    ranks.each(_read_digests, list(dict.fromkeys(models[ranks.rank :: ranks.size])))
+    know_digests(models, ranks)
+
+
+def _read_digests(waiting: list[Checkpoint]) -> None:
+    count = min(len(waiting), torch.get_num_threads())
     failed: list[BaseException] = []
 
     def work() -> None:
@@ -207,9 +216,7 @@ def _digests(models: Sequence[Checkpoint]) -> None:
             except BaseException as error:  # raised again below, in the thread that can be told
                 failed.append(error)
 
-    threads = [
-        threading.Thread(target=work, daemon=True) for _ in range(min(len(models), torch.get_num_threads()))
-    ]
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:

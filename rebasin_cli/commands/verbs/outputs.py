@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ... import reports
-from ...checkpoints import destination, writing
+from ...checkpoints import destination, units, writing
 from ...checkpoints import torch_writing as provenance_beside
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.locate import TORCH_SUFFIXES
@@ -34,6 +34,7 @@ from ...reports.formats import json as json_format
 from ...reports.github import StepSummary
 from ...runtime import files
 from ...runtime.files import NOTHING, Destinations, Inputs, check_distinct
+from ...runtime.ranks import ALONE, Ranks
 from ...runtime.text import clean, some
 from ...session.listener import SILENT, Listener
 from ...symmetry import stored
@@ -77,8 +78,8 @@ def output_of(asked: Any, otherwise: Path | None = None) -> Output:
     return Output(
         path / METADATA if distributed else path,
         asked.force,
-        writing.parse_size(size) if size else None,
-        writing.parse_dtype(dtype) if dtype else None,
+        units.parse_size(size) if size else None,
+        units.parse_dtype(dtype) if dtype else None,
         getattr(asked, "resume", False),
         getattr(asked, "dry_run", False),
         folder=path if inside and (str(named).endswith("/") or path.is_dir()) else None,
@@ -218,11 +219,12 @@ def write(
     stage: Staging | None = None,
     tell: Callable[[str], None] | None = None,
     say: Callable[[str], None] = SILENT.say,
+    ranks: Ranks = ALONE,
 ) -> list[str]:
     """Write with the names, order and dtypes of the reference, `added` names last; the files written.
 
     `around` is whose envelope a torch file gets (the reference's). `tell` is as in `write_safetensors`,
-    `say` as in `write_as_planned`.
+    `say` and `ranks` as in `write_as_planned`.
     Raises CheckpointError for integers that the reference's dtype does not hold.
     """
     shapes = {**like.shapes} | {name: tuple(tensors[name].shape) for name in added}
@@ -233,7 +235,8 @@ def write(
         lambda name: _counted(name, tensors[name], dtypes[name]),
         lambda name, *part: _counted(name, rows(tensors, name, *part), dtypes[name]),
     )
-    return write_as_planned(output, named, metadata, around=around or like, stage=stage, tell=tell, say=say)
+    how: dict[str, Any] = {"stage": stage, "tell": tell, "say": say, "ranks": ranks}
+    return write_as_planned(output, named, metadata, around=around or like, **how)
 
 
 def _counted(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -260,21 +263,23 @@ def write_as_planned(
     stage: Staging | None = None,
     tell: Callable[[str], None] | None = None,
     say: Callable[[str], None] = SILENT.say,
+    ranks: Ranks = ALONE,
 ) -> list[str]:
     """Write with the names, order and dtypes that these tensors have; the files written.
 
     `say` hears in a line where a torch file cannot be as the one that it is written like.
 
     They appear together with what belongs beside them, or nothing does. Raises CheckpointError where a tensor
-    holds NaN or infinity, but for those that were `looked` at, or are copied as they are.
+    holds NaN or infinity, but for those that were `looked` at, or are copied as they are. Several `ranks`,
+    which have the same tensors, write safetensors together, and the first one all else.
     """
     copies = {output.path.with_name(name): content for name, content in output.copies.items()}
     with ExitStack() as whole:
-        _make(output, whole)
+        ranks.first(_make, output, whole)
         if copies and stage is None:
-            stage = whole.enter_context(staged(output.path.parent))
+            stage = whole.enter_context(staged(output.path.parent, ranks))
         for path, content in copies.items():
-            writing.write_text_atomic(path, content, force=output.force, stage=stage)
+            ranks.first(writing.write_text_atomic, path, content, force=output.force, stage=stage)
         layout = output.layout
         if layout is not None:  # tensors that it does not know go to its last file
             last = max(layout.values())
@@ -288,7 +293,7 @@ def write_as_planned(
             "tell": tell,
         }
         if output.distributed:
-            written = writing.write_distributed(output.path, tensors, **how)
+            written = ranks.first(writing.write_distributed, output.path, tensors, **how)
         elif output.path.suffix in TORCH_SUFFIXES:
             envelope, homeless = around.envelope_of(tensors)
             if homeless:
@@ -296,10 +301,10 @@ def write_as_planned(
                     f"{output.path} holds tensors under their names alone: what lies around them in "
                     f"{around.path} has no place for {some(homeless, SHOWN)}"
                 )
-            written = writing.write_torch(output.path, tensors, envelope, **how)
+            written = ranks.first(writing.write_torch, output.path, tensors, envelope, **how)
         else:
             written = writing.write_safetensors(
-                output.path, tensors, shard_size=output.shard_size, layout=layout, **how
+                output.path, tensors, shard_size=output.shard_size, layout=layout, ranks=ranks, **how
             )
     return [str(path) for path in (*written, *copies)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,12 +13,16 @@ from ...session.session import Session
 from ...version import version
 
 
-def check_same(session: Session, more: Mapping[str, Callable[[], Any]]) -> None:
+def check_same(
+    session: Session,
+    more: Mapping[str, Callable[[], Any]],
+    models: Sequence[Checkpoint] | None = None,
+) -> None:
     """Raise UsageError unless all ranks of a session were asked for the same of the same models.
 
     Where their files are may differ. Of every tensor a few values are looked at: enough to tell models apart,
     and soon read. `more` are facts of the command, small and plain, by what messages call them; one process
-    is not asked for any.
+    is not asked for any. `models` are those of the session, where these are not to be looked through.
     """
     if session.ranks.size == 1:
         return
@@ -31,7 +35,10 @@ def check_same(session: Session, more: Mapping[str, Callable[[], Any]]) -> None:
             "an option": [search.method, *options],
         }
         | {name: fact() for name, fact in more.items()}
-        | {f"model {k}": _sampled(model) for k, model in enumerate(session.models, start=1)}
+        | {
+            f"model {k}": _sampled(model)
+            for k, model in enumerate(session.models if models is None else models, start=1)
+        }
     )
 
 

@@ -1,0 +1,116 @@
+"""Commands in 2, 3 and 4 processes leave what one process leaves, byte for byte, and say the same."""
+
+import json
+import os
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests import processes
+
+from .conftest import fresh, rebasin
+
+DRIVER = Path(__file__).with_name("together_driver.py")
+PLAIN = ("--repair", "none")
+PAIR = ("a.safetensors", "b.safetensors")
+# Everything is written below out/, where one process has written it, too.
+WRITES = {
+    "one file": ["average", *PAIR, "-o", "out/mean.safetensors", *PLAIN],
+    "shards": ["average", "a/", "b/", "c/", "-o", "out/shards/", *PLAIN, "--weights", "0.5,0.3,0.2"],
+    "its own shards": ["average", "a/", "b/", "-o", "out/x.safetensors", "--out-shard-size", "9KB", *PLAIN],
+    "converted": ["average", "a.safetensors", "-o", "out/cut/", "--out-shard-size", "9KB", *PLAIN],
+    "rounded": ["average", "a/", "b/", "-o", "out/r.safetensors", "--out-dtype", "bfloat16", *PLAIN],
+    "torch": ["average", "a/", "b/", "-o", "out/mean.pt", *PLAIN],
+    "merged": ["merge", *PAIR, "--method", "none", "-o", "out/m.safetensors"],
+    "permuted": ["merge", *PAIR, "--perm", "p.perm.safetensors", "-o", "out/p.safetensors", *PLAIN],
+    "searched": ["merge", *PAIR, "--method", "wm", "-o", "out/s.safetensors", *PLAIN],
+    "applied": ["apply", "p.perm.safetensors", "b.safetensors", "-o", "out/applied.safetensors"],
+    "applied to shards": ["apply", "p.perm.safetensors", "b/", "-o", "out/applied/"],
+    "canonical": ["canon", "a.safetensors", "--net", "mlp", "--input", "1x64", "-o", "out/canon.safetensors"],
+    "a recipe": ["run", "recipe.yaml"],
+    "not shared": ["kin", *PAIR, "--json"],
+}
+
+
+def inputs(folder):
+    """Models a, b, c: a file of each, and the same in shards; the permutation of b to a."""
+    for k, name in enumerate("abc"):
+        path = folder / f"{name}.safetensors"
+        fresh(path, seed=k, width=24, depth=3)
+        done = rebasin("average", path, "-o", f"{folder}/{name}/", *PLAIN, "--out-shard-size", "6KB")
+        assert done.code == 0, done.err
+    pair = [folder / name for name in PAIR]
+    found = rebasin("align", *pair, "-o", folder / "p.safetensors")
+    assert found.code == 0, found.err
+    (folder / "recipe.yaml").write_text(
+        "steps:\n  - average:\n      models: [a.safetensors, b.safetensors]\n"
+        "      out: out/recipe.safetensors\n      repair: none\n"
+    )
+    (folder / "out").mkdir()
+
+
+def together(folder, size, lines, **environment):
+    """What every rank has told of these command lines, by name."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} | environment
+    named = json.dumps([[name, *line] for name, line in lines.items()])
+    log = folder.with_name(f"{folder.name}-log{size}")
+    ranks = [
+        processes.script(DRIVER, folder, named, log=f"{log}.{k}", RANK=str(k), **place) for k in range(size)
+    ]
+    try:
+        assert [rank.wait() for rank in ranks] == [0] * size, [rank.err for rank in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    return [json.loads((folder / f"rank{k}.json").read_text()) for k in range(size)]
+
+
+def content(folder):
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The folder of inputs, and what one process told and left: the folder `out`."""
+    folder = tmp_path_factory.mktemp("alone")
+    inputs(folder)
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        told = {name: rebasin(*line) for name, line in WRITES.items()}
+    finally:
+        os.chdir(before)
+    assert {name: found.code for name, found in told.items()} == dict.fromkeys(WRITES, 0), [
+        found.err for found in told.values() if found.code
+    ]
+    return folder, told
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_any_number_of_processes_writes_the_same_bytes(alone, tmp_path, size):
+    folder, expected = alone
+    work = tmp_path / "work"
+    work.mkdir()
+    for path in folder.iterdir():
+        if path.name not in ("out", ".rebasin"):
+            (work / path.name).symlink_to(path)
+    (work / "out").mkdir()
+    first, *others = together(work, size, WRITES)
+    for name, (code, out, err) in first.items():
+        assert code == 0, (name, err)
+        assert _words(out) == _words(expected[name].out), name
+        assert [other[name] for other in others] == [[0, "", ""]] * (size - 1), name
+    assert content(work / "out") == content(folder / "out")
+    assert not [name for name in os.listdir(work) if name.startswith(".rebasin-")]
+
+
+def _words(text):
+    """What was told, without numbers."""
+    return re.sub(r"[0-9.]+ ?s\b|[0-9.e-]+", "", text)
