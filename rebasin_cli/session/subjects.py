@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.writing import parse_size
+from ..checkpoints.units import parse_size
 from ..registry.options import DATA, MAY_READ, MAY_RUN, PLAIN, READS, TRUSTS, WRITES, gathered, option
 
 MOST = 2_147_483_647  # of what is counted
