@@ -20,6 +20,7 @@ from rebasin_cli.commands.recipes.cache import Cache
 from rebasin_cli.commands.recipes.documents import Documents, Named
 from rebasin_cli.commands.recipes.remembered import Left, Remembered
 from rebasin_cli.reports.formats import json as json_format
+from rebasin_cli.reports.github import StepSummary
 from rebasin_cli.runtime import watching
 from tests import processes
 
@@ -363,6 +364,29 @@ def test_a_recipe_that_cannot_be_read_leaves_nothing_of_a_run_with_other_values(
     change(tmp_path, None)
     outcome = run("run", recipe)
     assert outcome.code == 2 and not names("out") and names("out/not-passed") == PASSED
+
+
+def test_where_the_summary_cannot_be_written_the_other_documents_say_so(recipe, run, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StepSummary, "add", full)
+        outcome = run("run", recipe, *OPTIONS)
+    told = json.loads(outcome.out)
+    assert outcome.code == told["exit_code"] != 0 and "summary.md" not in names("out")
+    assert told == json.loads((tmp_path / "result.json").read_text())
+    assert set(ends("job.xml").values()) & {"failure", "error"}
+    assert run("run", recipe, *OPTIONS).code == 0
+
+
+def test_what_a_run_made_and_another_one_reads_stays_where_it_is(recipe, run, tmp_path):
+    assert run("run", recipe).code == 0
+    inputs = "inputs: {mean: out/mean.safetensors, b: b.safetensors}"
+    recipe.write_text(f"{inputs}\noutput_dir: out\nsteps: [{{verify: {{models: [b, mean]}}}}]\n")
+    (tmp_path / "b.safetensors").write_bytes(b"garbage")
+    assert run("run", recipe).code != 0
+    assert "mean.safetensors" in names("out") and "align.safetensors" in names("out/not-passed")
 
 
 def test_a_summary_that_others_add_to_stays(recipe, run, tmp_path):

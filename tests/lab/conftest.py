@@ -17,7 +17,7 @@ TINY = {
         "width": 4,
         "depth": 1,
         "trials": 2,
-        "epochs": 1,
+        "epochs": 4,
         "step": 1500,
         "passes": 1,
     },

@@ -233,17 +233,22 @@ class Documents:
     def _write(self) -> None:
         """The summary comes last: what is added stays. What was written before an error tells it, too."""
         told = self.error
+        self._retract()
         for write in (self._attest, self._junit, self._result, self._summary):
             write()
             if self.error is not told:
                 told = self.error
                 self._settle()
+                self._retract()
                 self._junit()
                 self._result()
+        self._keep()
+
+    def _retract(self) -> None:
+        """What has failed is not attested."""
         if self.error is not None and self.recipe is not None and self.recipe.attest is not None:
             self._written.pop(str(self.recipe.attest), None)
             self._try(self.recipe.attest, self._remembered.remove)
-        self._keep()
 
     def _settle(self) -> None:
         self._not_passed.settle(self.error, self.progress)
