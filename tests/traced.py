@@ -27,19 +27,24 @@ _TRACED = {}  # the network as well, so that nothing of it gives its place in me
 
 
 def export(network, args, kwargs, *, numbers=False):
-    classes = {type(module) for module in network.modules()}
-    if not all(map(_stays, classes)):
+    forwards = named(network)
+    if forwards is None:
         return tracing.export(network, args, kwargs, numbers=numbers)
     leaves, structure = pytree.tree_flatten((args, dict(kwargs)))
     inputs = [_kind(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    forwards = [(cls, cls.forward) for cls in sorted(classes, key=repr)]  # a test may have put in another one
-    key = repr((_described(network), forwards, inputs, structure, numbers))
+    key = repr((described(network), forwards, inputs, structure, numbers))
     if key in _TRACED:
         return _TRACED[key][-1]
     program = tracing.export(network, args, kwargs, numbers=numbers)
     if program.general:
         _TRACED[key] = network, forwards, program
     return program
+
+
+def named(network):
+    """(class, its forward) of all modules, since a test may put in another one; None where a class may go."""
+    classes = {type(module) for module in network.modules()}
+    return [(cls, cls.forward) for cls in sorted(classes, key=repr)] if all(map(_stays, classes)) else None
 
 
 def _stays(cls):
@@ -53,7 +58,7 @@ def _kind(tensor):
     return tuple(tensor.shape), tensor.dtype, tensor.device
 
 
-def _described(network):
+def described(network):
     """All attributes of all modules; for tensors their shapes and types, and which of them are one.
 
     Buffers that no state dict has and tensors in other attributes are constants of the graph: of these the
