@@ -17,7 +17,7 @@ from rebasin_cli.proof.drawing import draws
 from rebasin_cli.proof.runs import Runs
 from tests.traced import described, named
 
-_PROVEN = {}  # the network's forwards as well, so that none gives its place in memory to another one
+_PROVEN = {}  # what was given as well, so that nothing of it gives its place in memory to another one
 _looked = []  # networks whose own weights were looked at
 
 
@@ -45,12 +45,12 @@ def _prove(prove, network, fitted, inputs, **options):
     _looked.clear()
     proof = prove(network, fitted, inputs, **options)
     if not _looked:
-        _PROVEN[key] = forwards, proof
+        _PROVEN[key] = network, fitted, inputs, forwards, proof
     return proof
 
 
 def _value(leaf):
-    if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:
+    if not isinstance(leaf, torch.Tensor) or leaf.is_meta or leaf.layout is not torch.strided:
         return leaf
     raw = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return tuple(leaf.shape), leaf.dtype, leaf.device, hash(raw.numpy().tobytes())
