@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..checkpoints.checking import validate
 from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.tensors import Room, held
 from ..errors import DataError, NetworkError, NoSpecFits, UsageError
 from ..matchers.portfolio.candidates import candidates
 from ..measure import diagnosis
@@ -33,6 +35,7 @@ from ..session.outcomes import Answer, ReportFiles, Screen, Weights
 from ..session.session import Session
 from ..session.subjects import Bounded, DataSet, Loading, Network, Samples, Scoring, Subjects
 from ..spec.spec import FittedSpec
+from ..types import Tensors
 from .verbs import needs, outputs
 
 PANEL = "Measure"
@@ -113,7 +116,7 @@ def _found(session: Session, a: Path, b: Path) -> DoctorResult:
             raise
         return _by_tensors(session.models, session.asked, a, b)
     needs.check(session, searching=True)
-    models = session.models
+    models = _looked_at(session)
     network, no_network = _if_there(session.asked.network.net, lambda: session.network)
     data, no_data = None, ""
     if session.has_data:
@@ -157,6 +160,16 @@ def _found(session: Session, a: Path, b: Path) -> DoctorResult:
         tensors=list(found.tensors),
         unseen=unseen,
     )
+
+
+def _looked_at(session: Session) -> list[Tensors]:
+    """The models, their values checked; what is read for that is kept to compare, within the bound."""
+    most = needs.room(session)
+    room = Room() if most is None else Room(most)
+    found = [held(model, room=room) for model in session.named]
+    for path, model in zip(session.paths, found, strict=True):
+        validate(model, name=str(path))
+    return found
 
 
 def _gains_by_noise(session: Session, network: nn.Module, verdict: str, fitted: FittedSpec) -> bool:

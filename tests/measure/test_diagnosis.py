@@ -14,6 +14,7 @@ import rebasin_cli
 from rebasin_cli import nets, networks
 from rebasin_cli.datasets import open_data
 from rebasin_cli.learning.training import train
+from rebasin_cli.matchers import wm
 from rebasin_cli.measure.diagnosis import doctor, facts
 from rebasin_cli.measure.diagnosis import weights as activations
 from rebasin_cli.measure.diagnosis.facts import VERDICTS, judge
@@ -75,7 +76,7 @@ def test_two_seeds_are_to_be_aligned(a, digits):
     found, facts = look(a, trained(2), digits)
     assert found.verdict in ("align", "align-and-repair")
     assert abs(facts["cosine"].value) < 0.1 and facts["in_place"].value < 0.1
-    assert facts["aligned_cosine"].value > 0.3 and facts["over_chance"].value > 1.3
+    assert facts["aligned_cosine"].value > 0.3 and facts["over_chance"].value > 1.1
     assert facts["correlation"].value > 0.5
     assert facts["midpoint_naive"].value < 0.4 < 0.6 < facts["midpoint_aligned"].value
     assert facts["width"].value == 64 and not facts["width"].warns
@@ -132,7 +133,7 @@ def test_the_same_model_twice(a, digits):
 def test_random_initialisations_have_nothing_in_common(net, options):
     found = doctor(*(fresh(net, seed, classes=10, **options) for seed in (0, 1)))
     (fact,) = (fact for fact in found.facts if fact.name == "over_chance")
-    assert found.verdict == "nothing-in-common" and fact.value == pytest.approx(1, abs=0.1) and fact.warns
+    assert found.verdict == "nothing-in-common" and 0.75 < fact.value < 0.9 and fact.warns
 
 
 def test_some_steps_of_training_are_too_few(digits):
@@ -281,3 +282,13 @@ def test_a_first_convolution_of_grey_images_is_no_depthwise_one():
     )
     fitted = fitting.fit(spec, {"a": (8, 1, 3, 3), "b": (8, 1, 3, 3), "c": (2, 8)})
     assert facts._depthwise(fitted) == ["b"]
+
+
+def test_strangers_are_searched_once_and_copies_never(a, monkeypatch):
+    searches = []
+    match = wm.match
+    monkeypatch.setattr(wm, "match", lambda *given: searches.append(1) or match(*given))
+    for other, count in ((trained(2), 1), (dict(a), 0)):
+        searches.clear()
+        doctor(a, other)
+        assert len(searches) == count

@@ -60,10 +60,10 @@ def doctor(
 ) -> Diagnosis:
     """Look at two models and say what merging them would need. Advice: nothing is written or merged.
 
-    Every tensor is read once. A quick weight matching, none of equal models, and of strangers another one
-    with the values of one shuffled; where `network` and `data` are given, one pass of four networks over
-    `limit` samples. What the network does not show is named in `unseen`. `begin_alike` are tensors that two
-    fresh networks have equal, which tell nothing. Raises SpecError, CheckpointError, DataError.
+    Every tensor is read once. A quick weight matching, none of equal models; where `network` and `data` are
+    given, one pass of four networks over `limit` samples. What the network does not show is named in
+    `unseen`. `begin_alike` are tensors that two fresh networks have equal, which tell nothing. Raises
+    SpecError, CheckpointError, DataError.
     """
     fitted = resolve_spec(spec, [a, b])
     a, b = held(a), held(b)  # read once, also where networks are run
