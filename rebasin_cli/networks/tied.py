@@ -11,8 +11,10 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import CheckpointError
 from ..spec.spec import FittedSpec
+from ..types import Tensors
 
 
 def tied(network: nn.Module) -> dict[str, tuple[str, ...]]:
@@ -49,6 +51,18 @@ def state_of(network: nn.Module, there: Mapping[str, torch.Tensor]) -> dict[str,
         else:
             found[name] = there[next((other for other in group if other in there), name)].to(own)
     return found
+
+
+def under_all_names(network: nn.Module, model: Tensors) -> Tensors:
+    """The same tensors, lazily, with one for each name that the network has and the model lacks of a tied one."""
+    if not (missing := absent(network, model)):
+        return model
+    of, plan = {**{name: name for name in model}, **missing}, plan_of(model)
+    return LazyTensors(
+        {name: plan[other][1] for name, other in of.items()},
+        {name: plan[other][0] for name, other in of.items()},
+        lambda name: model[of[name]],
+    )
 
 
 def completed(network: nn.Module, fitted: FittedSpec) -> FittedSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 FOUND = "found from the tensors"
 REASONS = 8  # that an error names
+_PLACE = re.compile(r"\.[0-9]+$")  # of a list, in a name of a configuration
 
 
 def fit_spec(
@@ -128,10 +130,12 @@ def _left_open(fitted: FittedSpec) -> list[str]:
     """What a spec holds still since nothing tells it, and who would, a sentence each."""
     told = []
     if fitted.untold:
-        names = " or ".join(name.removeprefix(CONFIG) for name in fitted.untold)
+        keys = (_PLACE.sub("", name.removeprefix(CONFIG)) for name in fitted.untold)
+        names = " or ".join(dict.fromkeys(keys))
+        grouped = " and groups of norms" * ("group" in names)
         told.append(
-            f"heads stay, since nothing tells their number: a {configuration.CONFIG} beside the weights "
-            f"that fits them would ({names}), or `sizes:` in a spec that includes {fitted.spec.name}"
+            f"heads{grouped} stay, since nothing tells their number: a {configuration.CONFIG} beside the "
+            f"weights that fits them would ({names}), or `sizes:` in a spec that includes {fitted.spec.name}"
         )
     if fitted.beside:
         more = " or ".join(f"--spec {name}" for name in fitted.beside)

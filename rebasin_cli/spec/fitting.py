@@ -15,7 +15,7 @@ from ..groups.group import PERMUTATION, find, names
 from ..types import Shapes
 from .lists import gathered, shapes_of, stacks_of
 from .naming import fill, pattern_of, slots_of, stem_of
-from .notation import Axis, Fixed, Product, Rest, Word, length_of, parts_of, rewrite, words_of
+from .notation import Axis, Fixed, Product, Rest, Sum, Word, length_of, parts_of, rewrite, words_of
 from .sizes import held, said, sizes_of, still
 from .spec import Block, Entry, FittedSpec, Spec
 from .within import find_blocks
@@ -187,7 +187,9 @@ def _filled(axis: Axis, captured: Mapping[str, str], found: dict[str, set[tuple[
             return leaf
         return fill(leaf.name, captured, found, each=leaf.each, side=leaf.side)
 
-    return rewrite(axis, filled)
+    if (whole := rewrite(axis, filled)) == Sum(()):
+        raise SpecError(f'"{axis}": no such values were found, so no segment is left')
+    return whole
 
 
 def _expand_rest(axes: tuple[Axis, ...], rank: int) -> tuple[Axis, ...] | None:

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from ..errors import SpecError
-from .notation import ENDS, SLOT, Axis, Word, parse_axis
+from .notation import ALL, ENDS, SLOT, Axis, Word, parse_axis, summed
 
 MOST = 16  # slots of one name
 LONGEST = 10_000  # characters of a name that slots are looked for in
+BEFORE = "<"  # what `{<i}` has in the place of an offset
 TRIES = 10_000  # for a slot that stands twice, where others may take more or less
 
 _SLOT = re.compile(r"\{([A-Za-z]\w*|_)(?::([\w|]+))?\}", re.ASCII)  # `_` is what an empty slot is called
@@ -137,16 +138,26 @@ class _Reading:
 
 @dataclass(frozen=True)
 class Slot:
-    """`{name}` with an offset ("-1", "+1", "-0" or "") and the axis to use where nothing is found."""
+    """`{name}` with an offset ("-1", "+1", "-0" or "") and the axis to use where nothing is found.
+
+    `{<name}` has the offset "<".
+    """
 
     name: str
     offset: str = ""
     fallback: str | None = None
 
+    @property
+    def several(self) -> bool:
+        """Whether it stands for a segment of each of several values."""
+        return self.offset == BEFORE or self.name == ALL
+
 
 @cache
 def slots_of(word: str) -> tuple[Slot, ...]:
-    return tuple(Slot(m["name"], m["offset"] or "", m["fallback"]) for m in SLOT.finditer(word))
+    return tuple(
+        Slot(m["name"], m["before"] or m["offset"] or "", m["fallback"]) for m in SLOT.finditer(word)
+    )
 
 
 def stem_of(word: str) -> str:
@@ -175,11 +186,13 @@ def fill(
     """The axis that a word with slots stands for, in a family member whose name bound `captured`.
 
     `found[stem]` holds the values bound by plain uses of the word (`h{i}`) in the whole spec; offsets
-    move among them with the other slots held still, ends that stand further right open. `each` and `side` are
-    the word's own. Raises SpecError where nothing is found and there is no fallback.
+    move among them with the other slots held still, ends that stand further right open. A slot of several
+    values makes a segment of each, and none where nothing is found. `each` and `side` are the word's own.
+    Raises SpecError where another slot finds nothing and there is no fallback.
     """
     slots = slots_of(word)
     values = [captured.get(slot.name) for slot in slots]
+    segments: list[str] | None = None
     for k, slot in enumerate(slots):
         if slot.name in captured and not slot.offset:
             continue
@@ -188,14 +201,24 @@ def fill(
             for other in found.get(stem_of(word), ())
             if all(v in (o, None) for j, (o, v) in enumerate(zip(other, values, strict=True)) if j != k)
         }
-        value = _neighbour(slot, captured.get(slot.name), sorted(row, key=natural))
+        here, near = captured.get(slot.name), sorted(row, key=natural)
+        if slot.several:
+            segments = [v for v in near if here is None or natural(v) < natural(here)]
+            values[k] = None
+            if segments or slot.fallback is None:
+                continue
+        value = None if slot.several else _neighbour(slot, here, near)
         if value is None and slot.fallback is not None:
             return parse_axis(slot.fallback)
         if value is None:
             raise SpecError(f'"{word}": no such value was found; a fallback would be written {{…|.}}')
         values[k] = value
-    filled = iter(value or "" for value in values)  # a slot without one has returned or raised
-    return Word(SLOT.sub(lambda _: next(filled), word), each, side)
+
+    def with_value(segment: str) -> Word:
+        filled = iter(segment if value is None else value for value in values)
+        return Word(SLOT.sub(lambda _: next(filled), word), each, side)
+
+    return summed(map(with_value, [""] if segments is None else segments))
 
 
 def _neighbour(slot: Slot, here: str | None, row: list[str]) -> str | None:

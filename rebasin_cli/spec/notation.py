@@ -10,14 +10,15 @@
 
 A word in a family may hold slots: `{i}`, `{i-1}` (the previous found value), `{i-0}` (the last found
 value that is not after i), `{i+1}`, `{first}`, `{last}`, each with an optional fallback: `h{i-1|.}` is
-`.` where there is no previous value. `slots` finds and fills them.
+`.` where there is no previous value. `h{<i}` and `h{all}` are a segment for every found value, those before
+`i` or all of them: what was concatenated so far. `naming` finds and fills them.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -79,14 +80,17 @@ Token = tuple[str, str]  # its kind and its text
 LONGEST, DEEPEST = 2_000, 100  # characters and parentheses of one tensor's axes
 DIGITS = 18  # of a size; one more may be beyond int64
 
-ENDS = ("first", "last")  # slots that no tensor name binds
+ALL = "all"
+ENDS = ("first", "last", ALL)  # slots that no tensor name binds
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<rest>\.\.\.)|(?P<punctuation>[()+])|(?P<number>\d+)(?![\w{])|(?P<fixed>[._])(?![\w.])"
     r"|(?P<word>(?:[A-Za-z]|\{[^{}]*\})(?:[\w.-]|\{[^{}]*\})*(?:~?\*(?![\w{])|~(?![\w{]))?)"
     r"|(?P<order>\|(?:[A-Za-z]|\{[^{}]*\})(?:[\w.-]|\{[^{}]*\})*(?:\*(?![\w{]))?\|))"
 )
-SLOT = re.compile(r"\{(?P<name>[A-Za-z]\w*)(?P<offset>[+-][1-9][0-9]{0,8}|-0)?(?:\|(?P<fallback>[^{}]+))?\}")
+SLOT = re.compile(
+    r"\{(?P<before><)?(?P<name>[A-Za-z]\w*)(?P<offset>[+-][1-9][0-9]{0,8}|-0)?(?:\|(?P<fallback>[^{}]+))?\}"
+)
 
 
 @lru_cache(1 << 16)  # long specs say the same of many tensors
@@ -179,10 +183,13 @@ def _leaf(kind: str, value: str, text: str) -> Axis:
         return Fixed(int(value))
     for slot in re.findall(r"\{[^{}]*\}", value):
         found = SLOT.fullmatch(slot)
-        if found is None or (found["offset"] and found["name"] in ENDS):
+        moved = found is not None and (found["before"], found["offset"], found["name"] in ENDS)
+        if not moved or sum(map(bool, moved)) > 1:
             raise SpecError(f'"{text}": cannot read the slot "{slot}"')
         if found["fallback"] is not None and parse_axis(found["fallback"]) == Rest():
             raise SpecError(f'"{text}": "..." cannot be a fallback')
+    if sum(found["before"] is not None or found["name"] == ALL for found in SLOT.finditer(value)) > 1:
+        raise SpecError(f'"{text}": "{value}" has two slots of several values; one stands for all segments')
     side = "|" if kind == "order" else "~" if "~" in value else ""
     value = value.strip("|") if kind == "order" else value
     return Word(value.rstrip("*~"), value.endswith("*"), side)
@@ -261,5 +268,11 @@ def rewrite(axis: Axis, leaf: Callable[[Axis], Axis]) -> Axis:
         return Product(tuple(rewrite(factor, leaf) for factor in axis.factors))
     if isinstance(axis, Sum):
         terms = (rewrite(term, leaf) for term in axis.terms)
-        return Sum(tuple(t for term in terms for t in (term.terms if isinstance(term, Sum) else (term,))))
+        return summed(t for term in terms for t in (term.terms if isinstance(term, Sum) else (term,)))
     return leaf(axis)
+
+
+def summed(terms: Iterable[Axis]) -> Axis:
+    """Segments one behind the other; one alone is itself, and none is a sum of none."""
+    found = tuple(terms)
+    return found[0] if len(found) == 1 else Sum(found)

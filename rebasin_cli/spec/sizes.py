@@ -74,9 +74,14 @@ def sizes_of(
 
 
 def setting(settings: Mapping[str, Any], name: str) -> int | None:
-    """The number above 0 that a configuration has under `config.text_config.num_attention_heads`."""
+    """The number above 0 that a configuration has under `config.text_config.num_attention_heads`.
+
+    In a list it is one of its places, from 0: `config.num_heads.2`.
+    """
     found: Any = settings
     for key in name.removeprefix(CONFIG).split("."):
+        if isinstance(found, list):
+            found = dict(zip(map(str, range(len(found))), found, strict=True))
         found = found.get(key) if isinstance(found, Mapping) else None
     return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else None
 

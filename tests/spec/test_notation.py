@@ -74,6 +74,9 @@ def test_axes_print_as_what_they_were_read_from(text):
         ("h{i*2}", 'cannot read the slot "{i*2}"'),
         ("h{i+0}", 'cannot read the slot "{i+0}"'),
         ("h{last-1}", 'cannot read the slot "{last-1}"'),
+        ("h{<last}", 'cannot read the slot "{<last}"'),
+        ("h{<i-1}", 'cannot read the slot "{<i-1}"'),
+        ("h{all}.{<i}", "has two slots of several values"),
         ("h{i-1|a b}", "expected one axis, found 2"),
         ("h{i-1|...}", '"..." cannot be a fallback'),
         ("h{i-1|(a}", "never closed"),
@@ -168,6 +171,21 @@ def test_a_fallback_stands_where_too_few_values_are_found():
     assert fill("h{i+2|.}", {"i": "6"}, FOUND) == Fixed()
 
 
+@pytest.mark.parametrize(
+    "word, i, axis",
+    [
+        ("h{<i}", "6", Sum((Word("h0"), Word("h3")))),
+        ("h{<i}", "3", Word("h0")),
+        ("h{<i}", "0", Sum(())),
+        ("h{<i|.}", "0", Fixed()),
+        ("h{all}", "3", Sum((Word("h0"), Word("h3"), Word("h6"), Word("h10")))),
+        ("g{all}", "3", Sum(())),
+    ],
+)
+def test_a_slot_of_several_values_is_a_segment_of_each(word, i, axis):
+    assert fill(word, {"i": i}, FOUND) == axis
+
+
 def test_a_fallback_is_any_axis():
     assert fill("h{i-1|(c 49)}", {"i": "0"}, FOUND) == Product((Word("c"), Fixed(49)))
     assert fill("h{i+1|a + b}", {"i": "10"}, FOUND) == Sum((A, B))
@@ -179,6 +197,13 @@ def test_nothing_found_and_no_fallback_is_an_error_that_names_the_remedy():
 
 
 NESTED = {"u{}.{}": {("1", "0"), ("1", "1"), ("2", "0"), ("2", "5"), ("3", "0")}}
+
+
+def test_segments_are_those_of_the_slots_beside():
+    assert fill("u{s}.{<b}", {"s": "2", "b": "5"}, NESTED) == Word("u2.0")
+    assert fill("u{s}.{all}", {"s": "2"}, NESTED) == Sum((Word("u2.0"), Word("u2.5")))
+    assert fill("u{last}.{all}", {}, NESTED) == Word("u3.0")
+    assert fill("u{s-1}.{all}", {"s": "2"}, NESTED) == Sum((Word("u1.0"), Word("u1.1")))
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ WHISPER |= {"decoder_start_token_id": 3}
 class Case:
     """A network of a package: its class or name there, how it is made, and what is known of its spec.
 
-    `less`: why the spec says less than inference finds.
+    `less`: why the spec says less than inference finds; `more`: why more.
     """
 
     spec: str
@@ -57,6 +57,7 @@ class Case:
     settings: Mapping[str, Any] = field(default_factory=dict)
     less: str = ""
     side: int = 32
+    more: str = ""
 
 
 def hub(spec: str, name: str, settings: Mapping[str, Any], less: str = "") -> Case:
@@ -168,6 +169,14 @@ CASES |= {
         ),
         ("torchvision", "resnext", "resnext50_32x4d", 64, {}),
         (
+            "torchvision",
+            "densenet",
+            "DenseNet",
+            64,
+            {"growth_rate": 5, "block_config": (3, 1, 2, 4), "num_init_features": 6, "num_classes": 3},
+        ),
+        ("timm", "densenet", "densenet121", 64, {"growth_rate": 6, "block_config": (2, 4, 12, 3)}),
+        (
             "timm",
             "timm_vit",
             "vit_tiny_patch16_224",
@@ -220,6 +229,17 @@ CASES |= {
     )
     for name in ("ConvNextForImageClassification", "ConvNextV2ForImageClassification")
 }
+UNET = {"block_out_channels": (64, 128, 256, 256), "cross_attention_dim": 24, "sample_size": 8}
+CUTS = "where norms of groups cut a skip at other places, inference holds all blocks of it to one order"
+CASES |= {
+    f"unet {version}": Case(
+        "unet", "diffusers", "UNet2DConditionModel", {**UNET, **settings}, side=8, more=CUTS
+    )
+    for version, settings in {
+        "1": {"attention_head_dim": 8},
+        "2": {"attention_head_dim": [2, 4, 8, 8], "use_linear_projection": True, "in_channels": 9},
+    }.items()
+}
 INSIDE = ("encoder_last_hidden_state", "past_key_values")  # of an output: records on its way
 # One of each kind; the others over again, or large.
 SHORT = (
@@ -231,6 +251,7 @@ SHORT = (
     "vit",
     "timm convnext_tiny",
     "timm mobilenetv2_050",
+    "torchvision DenseNet",
 )
 each_case = pytest.mark.parametrize(
     "key", [pytest.param(key, marks=() if key in SHORT else pytest.mark.sweep) for key in CASES]
@@ -279,6 +300,9 @@ def built(case: Case, folder: Path) -> tuple[torch.nn.Module, dict[str, torch.Te
         network.save_pretrained(folder)
         file = open_checkpoint(folder)
         return network, {n: file[n] for n in file}, configuration.beside(folder) or {}
+    if case.package == "diffusers":
+        network = drawn(getattr(module, case.name)(**case.settings))
+        return network, dict(network.state_dict()), dict(network.config)
     if case.package == "timm":
         network = module.create_model(case.name, pretrained=False, **case.settings)
     elif case.settings and case.name[0].isupper():
@@ -294,7 +318,16 @@ def batch_of(network: torch.nn.Module, case: Case) -> Any:
         from rebasin_cli.networks import hub
 
         return hub.batches.of_transformers(network, network.config)(torch.Generator().manual_seed(3))
-    return torch.rand(2, 3, case.side, case.side, generator=torch.Generator().manual_seed(3))
+    rng = torch.Generator().manual_seed(3)
+    if case.package == "diffusers":
+        size = (2, case.settings.get("in_channels", 4), case.side, case.side)
+        words = torch.rand(2, 5, case.settings["cross_attention_dim"], generator=rng)
+        return {
+            "sample": torch.rand(size, generator=rng),
+            "timestep": torch.tensor([3, 500]),
+            "encoder_hidden_states": words,
+        }
+    return torch.rand(2, 3, case.side, case.side, generator=rng)
 
 
 def answers(
@@ -373,6 +406,8 @@ def test_the_spec_is_found_has_the_freedom_that_inference_finds_and_keeps_the_fu
     direct = infer(network, args, kwargs, prove=False).fitted
     if case.less or fitted.untold:
         assert fitted.log10_symmetries() < direct.log10_symmetries()
+    elif case.more:
+        assert fitted.log10_symmetries() > direct.log10_symmetries()
     else:
         assert freedom(fitted) == freedom(direct)
 
@@ -390,3 +425,54 @@ def test_without_a_configuration_it_holds_what_no_shape_tells_or_asks_which_read
     whole, alone = library.find(shapes, settings), library.find(shapes)
     assert alone.log10_symmetries() <= whole.log10_symmetries()
     check_function(case, network, tensors, alone, tmp_path)
+
+
+SD = {"block_out_channels": (320, 640, 1280, 1280), "attention_head_dim": 8, "cross_attention_dim": 768}
+
+
+def unet_shapes(**settings: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
+    """Shapes and configuration of a UNet by diffusers' own class, without any values."""
+    kind = package("diffusers").UNet2DConditionModel
+    with torch.device("meta"):
+        network = kind(**{**SD, **settings})
+    return {n: tuple(t.shape) for n, t in network.state_dict().items()}, dict(network.config)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"attention_head_dim": [5, 10, 20, 20], "use_linear_projection": True}], ids="12"
+)
+def test_the_unet_of_stable_diffusion_has_its_spec_as_large_as_it_is(settings):
+    shapes, config = unet_shapes(**settings)
+    assert sum(map(torch.Size.numel, map(torch.Size, shapes.values()))) > 850e6
+    fitted = library.find(shapes, config)
+    assert fitted.spec.name == "unet" and fitted.untold == ()
+    assert fitted.log10_symmetries() > 300_000
+    alone = library.find(shapes)  # without the numbers of groups and heads
+    assert "config.norm_num_groups" in alone.untold and alone.words["up0.2"] == 1280
+    assert not any(word.startswith(("skip", "inner", "dim")) for word in alone.words)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"norm_num_groups": 16},
+        {"norm_num_groups": 64},
+        {"block_out_channels": (64, 128, 256, 512)},
+        {"block_out_channels": (64, 128, 128, 128)},
+        {"block_out_channels": (64, 64, 64, 64)},
+        {"layers_per_block": 3},
+        {"resnet_time_scale_shift": "scale_shift"},
+    ],
+)
+def test_a_unet_of_another_shape_is_not_read_by_it(settings):
+    shapes, config = unet_shapes(**settings)
+    with pytest.raises(NoSpecFits):
+        library.find(shapes, config)
+
+
+@pytest.mark.parametrize("name, words", [("densenet121", 120), ("densenet161", 160), ("densenet201", 200)])
+def test_a_densenet_has_a_word_for_every_layer_as_large_as_it_is(name, words):
+    with torch.device("meta"):
+        network = package("torchvision").models.get_model(name, weights=None)
+    fitted = library.find({n: tuple(t.shape) for n, t in network.state_dict().items()})
+    assert fitted.spec.name == "densenet" and len(fitted.words) == words

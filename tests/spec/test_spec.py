@@ -460,6 +460,16 @@ def test_a_family_serves_every_depth_by_found_values():
     assert spec.tensors["head"] == (Fixed(7), Word("h10"))
 
 
+def test_a_family_reads_what_was_concatenated_before_it():
+    text = "tensors:\n  l.{i}.w: 'h{i} 2 + h{<i}'\n  head: '. (h{all} 3)'\n"
+    spec = fitted(text, l__0__w=(3, 2), l__3__w=(4, 5), l__10__w=(5, 9), head=(7, 36))
+    assert spec.tensors["l.0.w"] == (Word("h0"), Fixed(2))
+    assert spec.tensors["l.10.w"] == (Word("h10"), Sum((Fixed(2), Word("h0"), Word("h3"))))
+    assert spec.tensors["head"][1] == Product((Sum((Word("h0"), Word("h3"), Word("h10"))), Fixed(3)))
+    (problem,) = problems(lambda: fitted("tensors:\n  l.{i}: 'h{i} h{<i}'\n", l__0=(3, 2)))
+    assert problem == 'l.0  "h{<i}": no such values were found, so no segment is left'
+
+
 def test_captures_nest():
     text = "tensors:\n  s{s}.{b}.in: 'u{s}.{b} u{s}.{b-1|c{0}}'\n"
     with pytest.raises(SpecError):

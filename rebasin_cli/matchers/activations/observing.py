@@ -11,6 +11,7 @@ from torch import nn
 from ... import networks
 from ...datasets.batches import checked, part_of, size_of
 from ...errors import CheckpointError
+from ...networks import tied
 from ...networks.layout import laid
 from ...networks.returned import Kept
 from ...networks.running import arguments_of, fed
@@ -47,7 +48,7 @@ def observed(
     network = networks.on(problem.given_network, device)
     known: dict[str, Sites] = {}
     sums: dict[Key, Any] = {}
-    models, seen = tuple(problem.models), 0
+    models, seen = tuple(tied.under_all_names(network, model) for model in problem.models), 0
     for size, (args, kwargs) in _batches(problem.given_data, network, device, options.limit, counts, output):
         with beside(device) as threads:
             shape = shape_of((args, kwargs))

@@ -83,5 +83,8 @@ def _given(
             yield node, value
             continue
         if name not in model and name not in program.constants:
-            raise NetworkError(f"the network needs {name}, which no checkpoint has")
+            raise NetworkError(
+                f"the network needs {name}, which no checkpoint has",
+                hint="Give a network whose tensors are those of the files: --net file.py:factory",
+            )
         yield node, value.to(device=device, dtype=node.meta["val"].dtype)
