@@ -54,7 +54,7 @@ def state_of(network: nn.Module, there: Mapping[str, torch.Tensor]) -> dict[str,
 
 
 def under_all_names(network: nn.Module, model: Tensors) -> Tensors:
-    """The same tensors, lazily, with one for each name that the network has and the model lacks of a tied one."""
+    """The same tensors, read when asked for, and of a tied one all names that the network has."""
     if not (missing := absent(network, model)):
         return model
     of, plan = {**{name: name for name in model}, **missing}, plan_of(model)

@@ -130,7 +130,8 @@ def _left_open(fitted: FittedSpec) -> list[str]:
     """What a spec holds still since nothing tells it, and who would, a sentence each."""
     told = []
     if fitted.untold:
-        keys = (_PLACE.sub("", name.removeprefix(CONFIG)) for name in fitted.untold)
+        asked = (name for name in fitted.untold if name.startswith(CONFIG))
+        keys = (_PLACE.sub("", name.removeprefix(CONFIG)) for name in asked)
         names = " or ".join(dict.fromkeys(keys))
         grouped = " and groups of norms" * ("group" in names)
         told.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
@@ -394,3 +395,25 @@ def test_inputs_by_keyword_and_several_of_them_are_understood():
         data = [(given, torch.zeros(16)) for given in inputs]
         found = am.match(Problem(fitted, (model, hidden), network=network, data=data))
         assert equal(found.permutations[0], permutation.invert(perm))
+
+
+@pytest.mark.parametrize("name", ["a.weight", "b.weight"])
+def test_a_file_with_either_name_of_a_tied_tensor_is_seen_as_one_with_both(name):
+    def function(s, x):
+        return s.out(torch.relu(s.hidden(torch.relu(s.a(x)))) + s.b(x))
+
+    def model(seed):
+        torch.manual_seed(seed)
+        first = nn.Linear(5, 6, bias=False)
+        net = Net(function, a=first, b=first, hidden=nn.Linear(6, 6), out=nn.Linear(6, 2))
+        return net, {n: t.clone() for n, t in net.state_dict().items()}
+
+    (net, one), (_, other) = model(0), model(1)
+    both, data = infer(net, (torch.randn(3, 5),)).fitted, batches(5)
+    plain = replace(both, tensors={n: a for n, a in both.tensors.items() if n != name})
+    without = [{n: t for n, t in state.items() if n != name} for state in (one, other)]
+    whole = am.match(Problem(both, (one, other), network=net, data=data))
+    found = am.match(Problem(plain, tuple(without), network=net, data=data))
+    assert found.permutations[0].keys() == both.words.keys() != set()
+    for word, order in whole.permutations[0].items():
+        assert torch.equal(found.permutations[0][word], order)
