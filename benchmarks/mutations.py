@@ -329,11 +329,11 @@ def _turn(axes, moving, fitted, name, rng) -> list[str] | None:
     return [*axes[:k], str(turned), *axes[k + 1 :]]
 
 
-def is_wrong(case: Case, mutant: FittedSpec, seed: int) -> bool:
+def is_wrong(case: Case, mutant: FittedSpec, seed: int, draws: int = DRAWS) -> bool:
     """Whether any weights at all tell the permuted network from the other, without the proof's means."""
     state = {key: tensor.clone() for key, tensor in case.network.state_dict().items()}
     try:
-        gains = enumerate(GAINS * DRAWS)
+        gains = enumerate(GAINS * draws)
         return any(_differs(case, mutant, state, gain, seed + k, some=k >= len(GAINS)) for k, gain in gains)
     finally:
         case.network.float().load_state_dict(state)
