@@ -34,6 +34,7 @@ from torch.nn import functional as F
 
 from rebasin_cli import nets
 from rebasin_cli.errors import NetworkError, NotProven, RebasinError
+from rebasin_cli.graph.float64 import in_float64
 from rebasin_cli.inference import infer
 from rebasin_cli.networks.returned import Kept
 from rebasin_cli.networks.running import evaluating, forward
@@ -336,7 +337,7 @@ def is_wrong(case: Case, mutant: FittedSpec, seed: int, draws: int = DRAWS) -> b
         gains = enumerate(GAINS * draws)
         return any(_differs(case, mutant, state, gain, seed + k, some=k >= len(GAINS)) for k, gain in gains)
     finally:
-        case.network.float().load_state_dict(state)
+        _load(case.network.float(), state)
 
 
 def _differs(case: Case, mutant: FittedSpec, state: dict, gain: float, seed: int, some: bool) -> bool:
@@ -388,9 +389,16 @@ def _other(inputs: Any, rng: torch.Generator) -> Any:
 
 def _answers(case: Case, tensors: dict[str, torch.Tensor], inputs: Any) -> list[torch.Tensor]:
     network = case.network.double().train()  # and to evaluation again: caches go
-    network.load_state_dict(tensors)
-    with evaluating(network), torch.no_grad():
+    _load(network, tensors)
+    with evaluating(network), torch.no_grad(), in_float64():
         return list(Kept(not_kept=case.not_kept).of(forward(network, inputs)).tensors)
+
+
+def _load(network: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
+    """As they are: some networks read older files by hooks of their own, which ask for more than tensors."""
+    with torch.no_grad():
+        for name, own in network.state_dict().items():
+            own.copy_(tensors[name])
 
 
 def accepts(case: Case, fitted: FittedSpec, seed: int) -> bool:
