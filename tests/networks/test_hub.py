@@ -21,6 +21,7 @@ GOOD = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
         json.dumps(GOOD | {"architectures": 5}),
         json.dumps(GOOD | {"architectures": []}),
         json.dumps(GOOD | {"architectures": [None]}),
+        *(json.dumps(GOOD | {"model_type": kind}) for kind in (["llama"], {"a": 1}, 7, None)),
         json.dumps(GOOD | {"text_config": {"num_hidden_layers": 10**9}}),
         json.dumps(GOOD | {"num_labels": 10**12}),
         json.dumps(GOOD | {"more": "x" * configurations.MOST}),

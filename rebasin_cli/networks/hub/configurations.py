@@ -82,10 +82,10 @@ def read(place: Path) -> Configuration:
     except (OSError, ValueError, RecursionError) as cause:
         raise NetworkError(f"{file} is no configuration that can be read: {cause}") from None
     values = dict(found) if isinstance(found, dict) else {}
-    many = values.get("architectures")
+    many, kind = values.get("architectures"), values.get("model_type")
     names = {
         "diffusers": values.get("_class_name"),
-        "transformers": many[0] if isinstance(many, list) and many and "model_type" in values else None,
+        "transformers": many[0] if isinstance(many, list) and many and isinstance(kind, str) else None,
         "timm": values.get("architecture"),
     }
     for package, named in names.items():
