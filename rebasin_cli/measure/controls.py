@@ -16,7 +16,7 @@ from ..datasets.batches import checked, part_of, size_of
 from ..learning.loop import Learner, Made, learn
 from ..networks.layout import Wrapper
 from ..networks.recording import Recording
-from ..networks.running import call, fed, select
+from ..networks.running import apart, call, fed, select
 from ..networks.state import duplicate
 from ..networks.tied import state_of
 from ..repair import plan_refit
@@ -52,7 +52,9 @@ class Ensemble(Wrapper):
         known = [each for each in answers if each is not None]
         if not known or len(known) < len(answers):
             known = [
-                select(functional_call(self.network, state, args, kwargs), self.output)
+                select(
+                    functional_call(self.network, state, *apart(self.network, (args, kwargs))), self.output
+                )
                 for state in self.states
             ]
         middle: Tensor = reduce(torch.add, known) / len(known)

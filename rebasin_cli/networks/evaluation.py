@@ -25,7 +25,7 @@ from .classes import IGNORED, fit_classes, logits_of, wide
 from .folding import folded
 from .layout import in_parts
 from .running import evaluating, fed
-from .scoring import Loss, Metric, metrics_of
+from .scoring import Loss, Metric, check_distinct, metrics_of
 
 log = logging.getLogger("rebasin")
 BINS = 15
@@ -177,23 +177,25 @@ def evaluate(
     for other in others:
         found.join(other)
     sums, total = found.sums, sum(found.sizes.values())
-    figures: dict[Quantity, float] = {}
+    figures: list[tuple[Quantity, float]] = []
     for m in metrics:
         if m.whole is not None:
-            figures |= m.end()
+            figures += m.end().items()
         elif m.quantity.key in sums:
-            figures[m.quantity] = sums[m.quantity.key].mean
+            figures.append((m.quantity, sums[m.quantity.key].mean))
+    quantities = [quantity for quantity, _ in figures]
+    check_distinct(quantities)
     numbers = [found.numbers[number] for number in sorted(found.numbers)]
     calibration = {} if lost.own else _calibration(found.filled)
     return Scores(
         sums["loss"].mean,
-        {quantity.key: value for quantity, value in figures.items()},
+        {quantity.key: value for quantity, value in figures},
         total,
         calibration.pop("ece", math.nan),
         tuple(map(tuple, calibration.values())),
         {key: its.each for key, its in sums.items()} if each else None,
         tuple(found.sizes[number] for number in sorted(found.sizes)) if each else (),
-        (lost.quantity, *figures),
+        (lost.quantity, *quantities),
         tuple((right[0], right[1]) for right in found.counted.T.tolist()),
         frozenset(key for key, its in sums.items() if its.batched),
         torch.cat(numbers) if numbers and sum(map(len, numbers)) == total else None,
@@ -217,7 +219,8 @@ def _part(
     part = _Part({"loss": _Sum()}, torch.zeros(3, bins, dtype=torch.float64))
     with ExitStack() as stack:
         stack.enter_context(evaluating(network))
-        stack.enter_context(torch.inference_mode())
+        stack.enter_context(torch.inference_mode(False))  # there no tensor says whether it was written to
+        stack.enter_context(torch.no_grad())
         for number, (inputs, targets) in enumerate(checked(batches)):
             if number % ranks.size != ranks.rank:
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,14 +51,61 @@ def forward(network: Callable[..., Any], inputs: Any) -> Any:
 
     DataError where the batch is one sample, of which norms that measure it have no variance.
     """
-    args, kwargs = arguments_of(inputs)
     try:
-        with user_code(lambda: f"the network fails on inputs {describe(inputs)}"):
-            return network(*args, **kwargs)
+        with _unwritten(network, inputs) as given:
+            args, kwargs = arguments_of(given)
+            with user_code(lambda: f"the network fails on inputs {describe(inputs)}"):
+                return network(*args, **kwargs)
     except NetworkError as error:
         if any(said in error.message for said in ALONE):
             raise needs_two(describe(inputs)) from error
         raise
+
+
+_writers: weakref.WeakKeyDictionary[Callable[..., Any], bool] = weakref.WeakKeyDictionary()
+
+
+def writes(network: Callable[..., Any]) -> bool | None:
+    """Whether a network writes into its inputs; None where it was not run yet."""
+    return _writers.get(network)
+
+
+def apart(network: Callable[..., Any], inputs: Any) -> Any:
+    """The inputs, or copies for a network that may write into them: others read them after it."""
+    return inputs if writes(network) is False else map_tensors(Tensor.clone, inputs)
+
+
+def versions(tensors: Iterable[Tensor]) -> list[int | None]:
+    """How often each was written to; None of one that does not say."""
+    return [None if tensor.is_inference() else tensor._version for tensor in tensors]
+
+
+@contextmanager
+def _unwritten(network: Callable[..., Any], inputs: Any) -> Iterator[Any]:
+    """`apart`; the first run tells whether it has to be. Raises NetworkError for what writes only later."""
+    known = writes(network)
+    if known:
+        yield apart(network, inputs)
+        return
+    own = [*tensors_in(inputs)]
+    before, copies = versions(own), [] if known is False else [tensor.detach().clone() for tensor in own]
+    try:
+        yield inputs
+    finally:
+        wrote = versions(own) != before
+        for tensor, copy, version in zip(own, copies, before):  # noqa: B905 (none where it is known)
+            changed = not torch.equal(tensor, copy) if version is None else tensor._version != version
+            if changed:
+                wrote = True
+                with torch.no_grad():
+                    tensor.copy_(copy)
+        if known is None:
+            _writers[network] = wrote
+    if wrote and known is False:
+        raise NetworkError(
+            f"the network writes into its inputs {describe(inputs)}, and did not at first",
+            hint="Whoever reads them after it sees other values: let it write into a copy, x = x.clone()",
+        )
 
 
 def needs_two(found: str) -> DataError:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,13 +20,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..datasets.batches import describe, part_of
+from ..datasets.batches import describe, part_of, tensors_in
 from ..errors import NetworkError, UsageError
 from ..registry import user_code
 from ..runtime.text import many
 from ..types import ACCURACY, CROSS_ENTROPY, TAKEN, Quantity
 from .classes import IGNORED, accuracies, any_counts, cross_entropies, logits_of, summed, turned
 from .returned import leaves_of
+from .running import versions
 
 OBJECT = ("update", "compute", "reset")
 OWN = Quantity("the network's own loss", larger_is_better=False)
@@ -114,7 +117,7 @@ class Loss:
     def _asked(self, outputs: Any, targets: Any, number: int) -> Any:
         if self.function is None:
             return own_loss(outputs, number)
-        with user_code(f"{self.quantity.name} fails on batch {number}"):
+        with _reading(self.quantity.name, number, outputs, targets):
             return self.function(outputs, targets)
 
 
@@ -174,12 +177,12 @@ class Metric:
         """Of every sample, float64 (N,), or their mean, float64 (); None of an object, which keeps them."""
         name = self.quantity.name
         if self.whole is not None:
-            with user_code(f"{name} fails in update on batch {number}"):
+            with _reading(f"{name}, in update,", number, outputs, targets):
                 self.whole.update(outputs, targets)
             return None
         if self.function is None:
             return accuracies(outputs, targets)
-        with user_code(f"{name} fails on batch {number}"):
+        with _reading(name, number, outputs, targets):
             value = self.function(outputs, targets)
         return _number(value, self.quantity, count, number)
 
@@ -211,10 +214,18 @@ def metrics_of(given: Any) -> tuple[Metric, ...]:
     """One metric or several, by different names; accuracy, where it means something, where none is given."""
     several = given if isinstance(given, Sequence) else () if given is None else (given,)
     found = tuple(map(Metric.of, several)) or (Metric.of(None),)
-    keys = [metric.quantity.key for metric in found]
-    if doubled := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
-        raise UsageError(f"two metrics are called {doubled[0]}", hint="Give one another `name`")
+    check_distinct(metric.quantity for metric in found)
     return found
+
+
+def check_distinct(metrics: Iterable[Quantity]) -> None:
+    """Raise UsageError where reports would have one name for two of them."""
+    keys = Counter(metric.key for metric in metrics)
+    if doubled := [key for key, count in keys.items() if count > 1]:
+        raise UsageError(
+            f"two metrics are called {doubled[0]}",
+            hint="Give one another `name`, or what compute gives other keys: only letters and digits count",
+        )
 
 
 def made(given: Any) -> Any:
@@ -323,8 +334,25 @@ def _number(value: Any, quantity: Quantity, count: int, number: int) -> Tensor:
 
 def finite(outputs: Any) -> bool:
     """Whether all numbers that a network returned are."""
-    tensors = (leaf.tensor for leaf in leaves_of(outputs))
-    return all(bool(t.isfinite().all()) for t in tensors if t is not None and t.is_floating_point())
+    return all(bool(t.isfinite().all()) for t in _tensors_of(outputs) if t.is_floating_point())
+
+
+def _tensors_of(outputs: Any) -> list[Tensor]:
+    return [leaf.tensor for leaf in leaves_of(outputs) if leaf.tensor is not None]
+
+
+@contextmanager
+def _reading(name: str, number: int, outputs: Any, targets: Any) -> Iterator[None]:
+    """While a user's function reads these. Raises NetworkError where it fails, or writes into them."""
+    own = {"outputs": _tensors_of(outputs), "targets": [*tensors_in(targets)]}
+    before = {what: versions(tensors) for what, tensors in own.items()}
+    with user_code(f"{name} fails on batch {number}"):
+        yield
+    if wrote := [what for what, tensors in own.items() if versions(tensors) != before[what]]:
+        raise NetworkError(
+            f"{name} writes into the {' and '.join(wrote)} of batch {number}, which others read after it",
+            hint=f"Let it write into a copy: {wrote[0]} = {wrote[0]}.clone()",
+        )
 
 
 def own_loss(outputs: Any, number: int) -> Tensor:

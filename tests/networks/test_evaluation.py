@@ -383,6 +383,74 @@ def test_several_metrics_and_one_of_several_figures_are_all_reported():
         evaluate(Fixed(), IN_SEVENS, metric=[right, right])
 
 
+@pytest.mark.parametrize(
+    ("objects", "figures"), [(1, {"a b": 0.25, "a  b ": 0.5}), (2, {"f1": 0.25})], ids=["one object", "two"]
+)
+def test_two_figures_that_reports_have_one_name_for_are_refused(objects, figures):
+    class Several(MeanOfLargest):
+        def __init__(self, name):
+            super().__init__()
+            self.name = name
+
+        def compute(self):
+            return figures
+
+    with pytest.raises(UsageError, match=f"two metrics are called {[*figures][0].replace(' ', '_')}"):
+        evaluate(Fixed(), IN_SEVENS, metric=[Several(f"m{k}") for k in range(objects)])
+
+
+def into_outputs(outputs, targets):
+    return outputs.neg_()[:, 0]
+
+
+def into_targets(outputs, targets):
+    return outputs[:, 0] + targets.add_(1)
+
+
+class Updating(MeanOfLargest):
+    def update(self, outputs, targets):
+        into_outputs(outputs, targets)
+
+
+@pytest.mark.parametrize("what", ["outputs", "targets"])
+@pytest.mark.parametrize("asked", ["loss", "metric"])
+def test_a_loss_or_metric_that_writes_into_what_others_read_is_refused(asked, what):
+    batches = [(ROWS.clone(), TARGETS.clone())]
+    with pytest.raises(NetworkError, match=f"into_{what} writes into the {what} of batch 0"):
+        evaluate(nn.Identity(), batches, **{asked: globals()[f"into_{what}"]})
+
+
+def test_an_object_that_writes_into_outputs_is_refused_whatever_the_caller_keeps_of_tensors():
+    with torch.inference_mode(), pytest.raises(NetworkError, match="in update, writes into the outputs"):
+        evaluate(nn.Linear(ROWS.shape[1], 5), [(ROWS.clone(), TARGETS)], metric=Updating)
+
+
+class Shifting(nn.Module):
+    """Writes into its inputs."""
+
+    def forward(self, rows):
+        return rows.sub_(0.5).square()
+
+
+def test_a_network_that_writes_into_its_inputs_is_measured_on_the_inputs_as_they_are():
+    batches = [(ROWS[k : k + 10].clone(), TARGETS[k : k + 10]) for k in (0, 10)]
+    expected = nn.functional.cross_entropy((ROWS[:20] - 0.5).square(), TARGETS[:20]).item()
+    network = Shifting()
+    for _ in range(2):  # the first run tells
+        assert evaluate(network, batches).loss == pytest.approx(expected, rel=1e-6)
+        assert torch.equal(torch.cat([rows for rows, _ in batches]), ROWS[:20])
+
+
+def test_a_network_that_writes_into_its_inputs_later_on_is_refused():
+    class Later(nn.Module):
+        def forward(self, rows):
+            return rows.mul_(2) if rows.max() > 100 else rows * 2
+
+    batches = [(ROWS[:10].clone(), TARGETS[:10]), (ROWS[:10] + 200, TARGETS[:10])]
+    with pytest.raises(NetworkError, match="writes into its inputs .*, and did not at first"):
+        evaluate(Later(), batches)
+
+
 def test_the_loss_sees_all_that_the_network_returned_and_targets_as_they_are():
     class Two(nn.Module):
         def forward(self, rows):

@@ -16,7 +16,7 @@ from ... import networks
 from ...datasets.batches import First, map_tensors, tensors_in, to_device
 from ...errors import NetworkError
 from ...networks.classes import logits_of
-from ...networks.running import arguments_of, fed, forward, pick, returned
+from ...networks.running import apart, arguments_of, fed, forward, pick, returned
 from ...networks.scoring import Loss
 from .. import Problem
 from ..straight_through.mixture import prepared
@@ -44,7 +44,7 @@ class Midpoint:
     def loss(self, tensors: Mapping[str, Tensor], batch: tuple[Any, Any]) -> Tensor:
         """The mean loss of a batch at a point, a tensor."""
         inputs, targets = batch
-        outputs = functional_call(self.network, dict(tensors), *arguments_of(inputs))
+        outputs = functional_call(self.network, dict(tensors), *arguments_of(apart(self.network, inputs)))
         return self.scored(pick(outputs, self.problem.output), targets, checked=True)
 
     def batch(self, inputs: Any, targets: Any, number: int) -> tuple[Any, Any]:
