@@ -37,6 +37,9 @@ from rebasin_cli.checkpoints.tensors import overlaid
 from rebasin_cli.datasets import open_data
 from rebasin_cli.learning.training import train as trained_by_rebasin
 from rebasin_cli.measure.kin import columns, effect, kin, orders, sampled
+from rebasin_cli.measure.kin.draws import by_draws
+from rebasin_cli.measure.kin.parts import parts_of
+from rebasin_cli.measure.kin.variance import closed_variance
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.library import resolve_words
 from rebasin_cli.spec.parsing import parse
@@ -178,9 +181,9 @@ def _closed(lines: dict[str, str], shapes: dict[str, tuple[int, ...]], more: str
         for k in range(2)
     )
     found = sampled.sample(a, b, fitted)
-    parts, _ = orders._parts(found, [*orders.atoms(found.fitted)], {}, fitted.within)
-    variance = orders.closed_variance(parts, fitted.within)
-    drawn = orders.by_draws(parts, fitted.words, fitted.within, 40_000, 0)
+    parts, _ = parts_of(found, [*orders.atoms(found.fitted)], {}, found.fitted.within)
+    variance = closed_variance(parts, fitted.within)
+    drawn = by_draws(parts, fitted.words, fitted.within, 40_000, 0)
     return {"closed": variance, "drawn": float(drawn.var())}
 
 

@@ -16,11 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...runtime.seeds import generator
 from ...spec.atoms import Atom, atoms
 from ...spec.spec import Block
-from ...symmetry import permutation
-from ...types import Permutations
+from .draws import by_draws
 from .parts import FLAT, Part, inner, merged, parts_of
 from .sampled import Sample
 from .variance import closed_variance
@@ -86,7 +84,7 @@ def in_place(found: Sample, *, draws: int = 999, seed: int = 0) -> InPlace:
     cosines = tuple(sum(inner(p.x, p.y) for p in parts if p.tensor == name) for name in names)
     joined = merged(parts)
     drawn = by_draws(joined, words, within, draws, seed)
-    statistic = by_order(joined, permutation.identity(words))
+    statistic = sum(inner(part.x, part.y) for part in joined)
     variance = closed_variance(joined, within)
     mean, deviation = (0.0, math.sqrt(variance)) if variance is not None else _moments(drawn)
     # Orders that exchange equal units reach the same number but for the last bits
@@ -161,37 +159,6 @@ def _sortedness(key: Tensor, block: Block | None) -> float:
     ranks = rows.argsort(dim=1, stable=True).argsort(dim=1).double()
     place = torch.arange(n).double()
     return float((1 - 6 * (ranks - place).square().sum(1) / (n * (n * n - 1))).mean())
-
-
-def by_order(parts: Sequence[Part], permutations: Permutations) -> float:
-    """The statistic with B's units in this order."""
-    total = 0.0
-    for part in parts:
-        if (entries := part.entries) is not None:
-            total += entries.inner(part.x, [permutations[word] for word in part.words])
-            continue
-        y = part.y
-        for dim, word in enumerate(part.words, start=1):
-            y = y.index_select(dim, permutations[word])
-        total += inner(part.x, y)
-    return total
-
-
-def by_draws(
-    parts: Sequence[Part], words: Mapping[str, int], within: Mapping[str, Block], draws: int, seed: int
-) -> Tensor:
-    """The statistic of so many orders, drawn evenly from the group: (draws,), float64."""
-    rng = generator(seed, "kin, orders by chance")
-    # Of one word the products of all pairs of units tell every order
-    tables = {p.words[0]: torch.einsum("ci,cj->ij", p.x, p.y) for p in parts if len(p.words) == 1}
-    others = [part for part in parts if len(part.words) > 1]
-    places = {word: torch.arange(len(table)) for word, table in tables.items()}
-    found = torch.empty(draws, dtype=torch.float64)
-    for k in range(draws):
-        perms = permutation.random(words, rng, within=within)
-        own = sum(float(table[places[word], perms[word]].sum()) for word, table in tables.items())
-        found[k] = own + by_order(others, perms)
-    return found
 
 
 def _moments(drawn: Tensor) -> tuple[float, float]:

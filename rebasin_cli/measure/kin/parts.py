@@ -17,6 +17,7 @@ from ...spec.spec import Block
 from .sampled import Sample
 
 FLAT = 1e-5  # deviations below this, of a tensor's own size, are rounding
+FULL = 2  # times as many values as are not 0: so many zeros are looked at among them
 
 
 @dataclass(frozen=True)
@@ -33,32 +34,27 @@ class Part:
     spread: Tensor | None = None  # y not centred, where a view is mostly zeros that are no tensor's
 
     @cached_property
-    def entries(self) -> _Entries | None:
-        return None if self.spread is None else _Entries.of(self.spread)
+    def entries(self) -> tuple[Tensor, dict[int, Tensor], tuple[int, ...]]:
+        """Of y, not centred: all values that are not 0, their places along axes, and axes that are full.
 
-
-@dataclass(frozen=True)
-class _Entries:
-    """The entries of a spread view that are not 0: `values` at `places` of each axis.
-
-    Against what is centred, its inner product is that of the view centred, in whatever order.
-    """
-
-    values: Tensor
-    places: tuple[Tensor, ...]
-
-    @classmethod
-    def of(cls, view: Tensor) -> _Entries:
-        places = view.nonzero(as_tuple=True)
-        return cls(view[places], places)
-
-    def inner(self, x: Tensor, perms: Sequence[Tensor]) -> float:
-        """⟨x, these in the order `perms` of all axes but the first⟩: each entry where it goes."""
-        first, *others = self.places
-        at = first
-        for place, perm in zip(others, perms, strict=True):
-            at = at * len(perm) + perm.argsort()[place]
-        return float(torch.dot(x.flatten()[at], self.values))
+        The values (entries, …) have the full axes last, and the places are those along each of the others.
+        Against what is centred, their inner product is that of y centred, in whatever order.
+        """
+        view = self.y if self.spread is None else self.spread
+        there = view != 0
+        most = FULL * int(there.sum())
+        full: list[int] = []
+        for dim in range(view.ndim):
+            some = there.any(dim, keepdim=True).expand_as(there)
+            if int(some.sum()) <= most:
+                full.append(dim)
+                there = some
+        others = [dim for dim in range(view.ndim) if dim not in full]
+        view, there = (each.permute(*others, *full) for each in (view, there))
+        for _ in full:
+            there = there.select(-1, 0)
+        places = there.nonzero(as_tuple=True)
+        return view[places], dict(zip(others, places, strict=True)), tuple(full)
 
 
 def parts_of(

@@ -225,20 +225,25 @@ def _values(fitted: FittedSpec, names: Collection[str], extent: Extent) -> int:
     return sum(math.prod(sizes[axis] for axis in fitted.tensors[name]) for name in names)
 
 
-def spread(length: int, most: int) -> Tensor:
-    """At most so many positions of an axis, from the first to the last: of equal lengths the same ones."""
+def spread(length: int, most: int, *, together: bool = False) -> Tensor:
+    """At most so many positions of an axis, from the first to the last: of equal lengths the same ones.
+
+    Those that stand `together` are in the middle, side by side: what lies so in a file is read at once.
+    """
     if length <= most:
         return torch.arange(length)
+    if together:
+        return torch.arange(most) + (length - most) // 2
     return torch.arange(most) * (length - 1) // max(1, most - 1)
 
 
-def index_of(axis: Axis, fitted: FittedSpec, extent: Extent) -> Tensor:
-    """The positions along an axis that are taken, ascending."""
+def index_of(axis: Axis, fitted: FittedSpec, extent: Extent, *, inner: bool = False) -> Tensor:
+    """The positions along an axis that are taken, ascending; `inner`: within what stands before it."""
     if isinstance(axis, Word):
-        return spread(fitted.sizes[axis.name], extent.units)
+        return spread(fitted.sizes[axis.name], extent.units, together=axis.each)
     if isinstance(axis, Fixed):
         size = axis.size or 1
-        some = spread(size, extent.others)
+        some = spread(size, extent.others, together=inner)
         return torch.cat([some, extent.kept[size]]).unique() if size in extent.kept else some
     if isinstance(axis, Sum):
         parts, offset = [], 0
@@ -247,9 +252,9 @@ def index_of(axis: Axis, fitted: FittedSpec, extent: Extent) -> Tensor:
             offset += fitted_length(term, fitted.sizes)
         return torch.cat(parts)
     found = torch.zeros(1, dtype=torch.int64)
-    for factor in factors_of(axis):
-        inner = index_of(factor, fitted, extent)
-        found = (found[:, None] * fitted_length(factor, fitted.sizes) + inner).flatten()
+    for k, factor in enumerate(factors_of(axis)):
+        own = index_of(factor, fitted, extent, inner=k > 0)
+        found = (found[:, None] * fitted_length(factor, fitted.sizes) + own).flatten()
     return found
 
 

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import kstest
 
 from rebasin_cli.measure.kin import orders, sampled
-from rebasin_cli.measure.kin.parts import merged, parts_of
+from rebasin_cli.measure.kin.parts import parts_of
 from rebasin_cli.measure.kin.variance import closed_variance
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
@@ -77,21 +77,6 @@ def test_the_variance_in_closed_form_is_that_of_many_draws(case):
     drawn = torch.tensor(drawn, dtype=torch.float64)
     assert variance == pytest.approx(float(drawn.var()), rel=0.1)
     assert abs(float(drawn.mean())) < 5 * math.sqrt(variance / DRAWS)
-
-
-def test_a_view_that_is_mostly_zeros_is_summed_by_its_entries():
-    """Several starred words on one axis: as the whole view, in any order, though B's means are large."""
-    lines, shapes = {"w": "s (k e* d*)", "v": "(k d*) s"}, {"w": (6, 24), "v": (12, 6)}
-    fitted = fitted_of(lines, shapes, "sizes: {k: 4, e: 2}\n")
-    found = sampled.sample(*(model(shapes, seed, common=9) for seed in range(2)), fitted)
-    parts, _ = parts_of(found, [*orders.atoms(found.fitted)], {}, found.fitted.within)
-    parts = merged(parts)
-    assert [part.spread is not None for part in parts].count(True) == 1
-    rng = torch.Generator().manual_seed(1)
-    for _ in range(5):
-        perms = permutation.random(fitted.words, rng, within=fitted.within)
-        whole = orders.by_order([replace(part, spread=None) for part in parts], perms)
-        assert orders.by_order(parts, perms) == pytest.approx(whole, abs=1e-5)
 
 
 def _put_back(tensors, parts, found):
@@ -223,7 +208,7 @@ def test_positions_along_sums_and_products_are_those_of_their_parts():
     found = fit(parse(f"schema: 1\ntensors:\n{lines}", name="parts"), shapes)
     some = sampled.Extent(2, 2)
     joined, product = (sampled.index_of(axis, found, some).tolist() for axis in found.tensors["w"])
-    assert joined == [0, 4, 5, 7] and product == [0, 2, 9, 11]
+    assert joined == [0, 4, 5, 7] and product == [0, 1, 9, 10]
     eight = torch.arange(6.0).reshape(2, 3).to(torch.float8_e4m3fn)
     part, read = sampled._read({"w": eight}, "w", [torch.tensor([0, 1]), torch.tensor([0, 2])])
     assert part.tolist() == [[0, 2], [3, 5]] and read == 6
