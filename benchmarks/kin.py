@@ -203,7 +203,7 @@ def trained(work: Path, asked: Any) -> Rows:
     for recipe in asked.recipes:
         its, models = RECIPES[recipe], strangers(work, recipe)
         fitted = resolve_words(None, models[:1])
-        still = columns.still([images(its["data"])], models[0], fitted)
+        still = columns.still(columns.read([images(its["data"])]), models[0], fitted)
         for i, j in list(itertools.combinations(range(K), 2))[: asked.pairs]:
             yield f"{recipe}: {i} {j}", partial(_pair, models[i], models[j], fitted, still, 100 * i + j)
 
@@ -220,7 +220,7 @@ def _part(one: Path, other: Path, count: int) -> dict[str, Any]:
     data = open_data("mnist", "train", limit=None, normalize="unit")
     x = torch.cat([inputs.flatten(1) for inputs, _ in data])[:count]
     fitted = resolve_words(None, [a])
-    (still,) = columns.still([(x, None)], a, fitted)
+    (still,) = columns.still(columns.read([(x, None)]), a, fitted)
     ours, theirs = (overlaid(m, columns.without(m, [still])) for m in (a, b))
     moved = permutation.permuted(b, fitted, effect.matched(ours, theirs, fitted))
     blocks = [columns._rows(model[still.tensor], still) for model in (a, moved)]

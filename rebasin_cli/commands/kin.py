@@ -72,7 +72,8 @@ class KinResult(Result):
     """The `verdict`, "derived in place", "derived relabelled", "no evidence" or "undecided", and `why`.
 
     `in_place` and `relabelled` are the two tests: "p", "z" (in standard deviations), "draws", the "tensors"
-    compared, and "why" where there is no exact test; None where there was none. `effect` has ρ ("rho", −1–1),
+    compared, and "why" where there is no exact test; None where there was none. Of the second one also how
+    many "columns" were compared, and how many "samples" of the data were read. `effect` has ρ ("rho", −1–1),
     what it is like ("as"), ρ of the references and its "rank" among them (0–1), and ρ of copies whose units
     were "rotated". `left_out` says of each
     tensor that was not compared why, `read` is how many bytes of A and B were compared. `notes` are
@@ -214,6 +215,7 @@ def _columns(found: Relabelled | None) -> dict[str, Any] | None:
     if found is None:
         return None
     figures = {"p": found.p, "z": found.z, "draws": found.draws, "columns": found.columns}
+    figures["samples"] = found.samples
     return {**figures, "tensors": list(found.tensors), "why": found.why}
 
 

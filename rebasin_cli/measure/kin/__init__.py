@@ -136,6 +136,9 @@ def kin(
     if math.isnan(rho):
         none = "no tensor of it can be matched" if place.tensors else "no tensor is left to compare"
         notes.append(f"ρ is not measured: {none}.")
+    if again is not None and again.quiet:
+        quiet = f"the last {columns.QUIET:,} of which moved no further column"
+        notes.append(f"{again.samples:,} samples were read, {quiet}.")
     if place.held:
         some = [f"{word}: {reason}" for word, reason in place.held.items()]
         are = "word is" if len(some) == 1 else "words are"
@@ -277,14 +280,19 @@ def _relabelled(
     draws: int,
     seed: int,
 ) -> Relabelled:
-    still = columns.still(data, a, sampled.plain_of(fitted))
+    inputs = columns.read(data)
+    still = columns.still(inputs, a, sampled.plain_of(fitted))
     whole = _whole(a, b, fitted, found, still)
     there = columns.within(still, {} if whole is None else whole.indices)
+    count = sum(len(its.positions) for its in there)
     if still and not there:
-        return Relabelled(why="what reads the data is too large to be matched, or is in one of both alone")
-    still, count = there, sum(len(its.positions) for its in there)
-    if whole is None or count < columns.LEAST:
-        return Relabelled(columns=count, why=columns.too_few(still, count))
-    one, other = (overlaid(model, columns.without(model, still)) for model in (whole.a, whole.b))
-    perms = effect.matched(one, other, whole.fitted, seed=seed)
-    return columns.relabelled(whole.a, permuted(whole.b, whole.fitted, perms), still, draws=draws, seed=seed)
+        why = "what reads the data is too large to be matched, or is in one of both alone"
+        again = Relabelled(why=why)
+    elif whole is None or count < columns.LEAST:
+        again = Relabelled(columns=count, why=columns.too_few(there, count))
+    else:
+        one, other = (overlaid(model, columns.without(model, there)) for model in (whole.a, whole.b))
+        perms = effect.matched(one, other, whole.fitted, seed=seed)
+        moved = permuted(whole.b, whole.fitted, perms)
+        again = columns.relabelled(whole.a, moved, there, draws=draws, seed=seed)
+    return replace(again, samples=inputs.samples, quiet=inputs.quiet)

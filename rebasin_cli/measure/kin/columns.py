@@ -28,6 +28,7 @@ MOVED = 5.0  # standard deviations: columns whose neighbours are more alike were
 ORDERS = 199  # of columns, by which that is seen
 MIXED = 99  # mixtures of values, by which common directions are seen
 SOME = 256  # columns that are looked at for them
+QUIET = 500_000  # samples in which no further value changed, after which no more are read
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Relabelled:
     """What the test found: `statistic` Σ of cosines of the columns of each tensor, once units are matched.
 
     `z` and `p` are as of `InPlace`, over orders of the columns among themselves. Where there is no exact test
-    `why` says it, and all figures are NaN. `columns` are those that were compared.
+    `why` says it, and all figures are NaN. `columns` are those that were compared. `samples` of the data were
+    read: all, but where these left too few columns, or, `quiet`, had changed nothing any more for long.
     """
 
     statistic: float = math.nan
@@ -58,38 +60,77 @@ class Relabelled:
     columns: int = 0
     tensors: tuple[str, ...] = ()
     why: str = ""
+    samples: int = 0
+    quiet: bool = False
 
 
-def still(data: Iterable[tuple[Any, Any]], model: Tensors, fitted: FittedSpec) -> list[Still]:
-    """What the inputs never move, tensor by tensor: of those with a column a value of a sample, or a token.
+@dataclass(frozen=True)
+class Inputs:
+    """What is known of inputs: `low` and `high` of every value (n,), or the `tokens` that were there.
 
-    The first axis of a matrix has what it writes: of as many values as the inputs have these may be of
-    something else, and training moves them. Tokens that are targets are moved as well. Nothing where tables
-    of several lengths may be those of the tokens. Reads all batches once. Raises DataError for inputs that
-    are no one tensor.
+    Of `samples` that were read; `quiet` where reading ended since nothing had changed for `QUIET` of them.
     """
-    low: Tensor | None = None
-    high: Tensor | None = None
-    seen: set[int] = set()
-    tokens = False
+
+    low: Tensor
+    high: Tensor
+    tokens: frozenset[int]
+    samples: int
+    quiet: bool = False
+
+    @property
+    def still(self) -> Tensor:
+        """The positions of values that are the same in all samples."""
+        return (self.low == self.high).nonzero().flatten()
+
+
+def read(data: Iterable[tuple[Any, Any]]) -> Inputs:
+    """What the inputs of all batches are, which are read once.
+
+    Reading ends before where fewer than `LEAST` values are left that never change, and where nothing changed
+    any more for `QUIET` samples: loaders may have no end. Tokens that are targets count as inputs, which
+    training moves as well. Raises DataError for inputs that are no one tensor.
+    """
+    low = high = torch.empty(0)
+    tokens: set[int] = set()
+    count = changed = 0
     for batch, targets in data:
         if not isinstance(batch, Tensor):
             raise DataError("which columns never move is seen of inputs that are one tensor")
-        tokens = not batch.is_floating_point()
-        if tokens:
-            seen |= {*batch.unique().tolist()}
+        count += len(batch)
+        if batch.is_floating_point():
+            flat = batch.flatten(1)
+            least, most = flat.amin(0), flat.amax(0)
+            if len(low):
+                least, most = torch.minimum(low, least), torch.maximum(high, most)
+            new = not (len(low) and torch.equal((low == high), (least == most)))
+            low, high = least, most
+            if int((low == high).sum()) < LEAST:
+                break
+        else:
+            before = len(tokens)
+            tokens |= {*batch.unique().tolist()}
             if (
                 isinstance(targets, Tensor)
                 and targets.shape == batch.shape
                 and not targets.is_floating_point()
             ):
-                seen |= {*targets.unique().tolist()}
-            continue
-        flat = batch.flatten(1)
-        least, most = flat.amin(0), flat.amax(0)
-        low = least if low is None else torch.minimum(low, least)
-        high = most if high is None else torch.maximum(high, most)
+                tokens |= {*targets.unique().tolist()}
+            new = len(tokens) > before
+        changed = count if new else changed
+        if count - changed >= QUIET:
+            return Inputs(low, high, frozenset(tokens), count, True)
+    return Inputs(low, high, frozenset(tokens), count)
+
+
+def still(inputs: Inputs, model: Tensors, fitted: FittedSpec) -> list[Still]:
+    """What these inputs never move, tensor by tensor: of those with a column a value of a sample, or a token.
+
+    The first axis of a matrix has what it writes: of as many values as the inputs have these may be of
+    something else, and training moves them. Nothing where tables of several lengths may be those of the
+    tokens.
+    """
     found = []
+    tokens = inputs.tokens
     for name, (dtype, shape) in plan_of(model).items():
         axes = fitted.tensors.get(name, ())
         if not dtype.is_floating_point or len(shape) < 2 or name in fitted.statistics:
@@ -98,12 +139,11 @@ def still(data: Iterable[tuple[Any, Any]], model: Tensors, fitted: FittedSpec) -
             others = [word for k, other in enumerate(axes) if k != dim for word in words_of(other)]
             if not isinstance(axis, Fixed) or not others:
                 continue
-            if tokens and seen and shape[dim] > max(seen):
-                rest = torch.tensor(sorted({*range(shape[dim])} - seen), dtype=torch.int64)
+            if tokens and shape[dim] > max(tokens):
+                rest = torch.tensor(sorted({*range(shape[dim])} - tokens), dtype=torch.int64)
                 found.append(Still(name, dim, rest, torch.zeros(len(rest))))
-            elif dim and low is not None and high is not None and shape[dim] == len(low):
-                rest = (low == high).nonzero().flatten()
-                found.append(Still(name, dim, rest, low[rest]))
+            elif dim and len(inputs.low) == shape[dim]:
+                found.append(Still(name, dim, inputs.still, inputs.low[inputs.still]))
     # Another table, of positions or classes, has a number a row, too, and training moved these
     return found if not tokens or len({len(its.positions) for its in found}) == 1 else []
 
@@ -181,7 +221,7 @@ def too_few(columns: Sequence[Still], most: int) -> str:
     """Why there is no exact test by so few columns."""
     if not columns:
         return "no tensor reads the inputs value by value or token by token, or several of other lengths may"
-    return f"the data never move {most} columns, and {LEAST} that stay at one value are needed"
+    return f"the data leave {most} columns unmoved at most, and {LEAST} that stay at one value are needed"
 
 
 def _rows(tensor: Tensor, its: Still) -> Tensor:

@@ -20,7 +20,7 @@ def images(seed=0, values=20):
 
 
 def test_columns_that_the_data_never_move():
-    (found,) = columns.still(images(), strangers(0), MLP)
+    (found,) = columns.still(columns.read(images()), strangers(0), MLP)
     assert (found.tensor, found.dim, found.positions.tolist()) == ("layers.0.weight", 1, [*range(11, 20)])
     assert found.value.tolist() == [0.0] * 8 + [0.5]
 
@@ -28,9 +28,9 @@ def test_columns_that_the_data_never_move():
 def test_tokens_that_are_never_there():
     model = {"embed": torch.randn(30, 6), "out": torch.randn(4, 6)}
     fitted = fitted_of({"embed": ". s", "out": ". s"}, {"embed": (30, 6), "out": (4, 6)})
-    (found,) = columns.still([(torch.tensor([[3, 7], [9, 3]]), None)], model, fitted)
+    (found,) = columns.still(columns.read([(torch.tensor([[3, 7], [9, 3]]), None)]), model, fitted)
     assert found.tensor == "embed" and len(found.positions) == 27 and 7 not in found.positions
-    (found,) = columns.still([(torch.tensor([[3, 7]]), torch.tensor([[7, 5]]))], model, fitted)
+    (found,) = columns.still(columns.read([(torch.tensor([[3, 7]]), torch.tensor([[7, 5]]))]), model, fitted)
     assert len(found.positions) == 27 and 5 not in found.positions
 
 
@@ -38,7 +38,8 @@ def test_outputs_as_many_as_the_inputs_are_none_of_these():
     """What a network writes is moved by its targets, which may change where an input never does."""
     shapes = {"in": (12, 20), "out": (20, 12)}
     fitted = fitted_of({"in": "h .", "out": ". h"}, shapes)
-    found = columns.still(images(), {name: torch.randn(shape) for name, shape in shapes.items()}, fitted)
+    model = {name: torch.randn(shape) for name, shape in shapes.items()}
+    found = columns.still(columns.read(images()), model, fitted)
     assert [(its.tensor, its.dim) for its in found] == [("in", 1)]
 
 
@@ -48,8 +49,27 @@ def test_a_table_of_another_length_may_be_that_of_the_tokens_as_well():
     model = {name: torch.randn(shape) for name, shape in shapes.items()}
     fitted = fitted_of(dict.fromkeys(shapes, ". s"), shapes)
     data = [(torch.tensor([[3, 7], [9, 3]]), None)]
-    assert columns.still(data, model, fitted) == []
+    assert columns.still(columns.read(data), model, fitted) == []
     assert "other lengths" in columns.too_few([], 0)
+
+
+def test_data_without_an_end_are_read_as_long_as_something_changes(monkeypatch):
+    monkeypatch.setattr(columns, "QUIET", 300)
+
+    def endless(changing=20, count=0):
+        while True:
+            x = torch.zeros(10, 20)
+            x[:, 0] = torch.arange(10)
+            x[0, min(count, changing)] += 1
+            count += 1
+            yield x, None
+
+    found = columns.read(endless(changing=6))  # in the seventh batch for the last time
+    assert found.quiet and found.samples == 70 + 300 and found.still.tolist() == [*range(7, 20)]
+    few = columns.read(endless(changing=19))  # less than eight are left
+    assert not few.quiet and few.samples == 130 and len(few.still) == 7
+    tokens = columns.read((torch.tensor([[1, 2 + min(k, 5)]]), None) for k in range(10_000))
+    assert tokens.quiet and tokens.samples == 306 and tokens.tokens == {*range(1, 8)}
 
 
 def block(seed, units=24, count=40):
