@@ -291,7 +291,10 @@ def _relabelled(
     elif whole is None or count < columns.LEAST:
         again = Relabelled(columns=count, why=columns.too_few(there, count))
     else:
-        one, other = (overlaid(model, columns.without(model, there)) for model in (whole.a, whole.b))
+        one, other = (
+            {name: effect.white(tensor) for name, tensor in overlaid(m, columns.without(m, there)).items()}
+            for m in (whole.a, whole.b)
+        )
         perms = effect.matched(one, other, whole.fitted, seed=seed)
         moved = permuted(whole.b, whole.fitted, perms)
         again = columns.relabelled(whole.a, moved, there, draws=draws, seed=seed)

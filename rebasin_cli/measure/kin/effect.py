@@ -22,6 +22,7 @@ from ...types import Permutations, Tensors
 
 TOP = 0.25  # of the singular directions
 POSITIONS, MOST = 64, 512  # that stay, of which inner products are taken: so many at least, and at most
+DIRECTION = 1e-3  # of the largest one: a direction below it is rounding
 ROUNDING = 1e-10  # of a tensor's square: what lies outside its directions is nothing
 # Copies that are tuned, rounded, half of a merge have 0.5–1; strangers 0.04–0.25, aligned ones up to 0.28
 COPIES, STRANGERS = 0.4, 0.1  # benchmarks/results.md
@@ -107,6 +108,23 @@ def matched(a: Tensors, b: Tensors, fitted: FittedSpec, *, seed: int = 0) -> Per
     shuffled = permutation.permuted(b, fitted, start)
     found = wm.match(Problem(fitted, (a, shuffled), seed), wm.Options(effort="fast")).permutations[0]
     return permutation.compose(start, found)
+
+
+def white(tensor: Tensor) -> Tensor:
+    """The same with all its singular directions equally large, and zeros where it is no matrix.
+
+    What strangers learn alike is in the few large directions, by which a faint copy's units would be matched
+    to theirs.
+    """
+    if tensor.ndim < 2:
+        return torch.zeros_like(tensor, dtype=torch.float32)
+    matrix = tensor.double().flatten(1)
+    short = matrix if len(matrix) <= matrix.shape[1] else matrix.T
+    squares, vectors = torch.linalg.eigh(short @ short.T)
+    kept = squares > DIRECTION**2 * squares[-1]
+    vectors = vectors[:, kept] * squares[kept] ** -0.25
+    made = vectors @ (vectors.T @ short)
+    return (made if short is matrix else made.T).reshape(tensor.shape).float()
 
 
 def split(tensor: Tensor) -> tuple[Tensor, Tensor]:

@@ -78,6 +78,22 @@ def test_a_faint_copy_is_told_from_aligned_strangers(pair):
     assert found.verdict == "derived in place" and found.effect < 0.25
 
 
+def test_a_faint_copy_is_found_relabelled_though_strangers_share_large_directions(pair):
+    """What both learned is larger than a third of A's first values, and would match its units to B's."""
+    rng = torch.Generator().manual_seed(7)
+    learned = {}
+    for name, tensor in pair[0].items():
+        left, right = (torch.randn(n, 4, generator=rng) for n in (len(tensor), tensor[0].numel()))
+        learned[name] = left @ right.T if tensor.ndim > 1 else 0 * tensor
+    learned["layers.0.weight"][:, -9:] = 0  # what no data move
+    a = {name: tensor + learned[name] for name, tensor in pair[0].items()}
+    moved = shuffled(learned, 3)
+    other = {name: tensor + moved[name] for name, tensor in pair[1].items()}
+    faint = shuffled({name: 0.35 * a[name] + 0.65 * other[name] for name in a})
+    assert kin(a, faint, data=images(values=40)).verdict == "derived relabelled"
+    assert kin(a, other, data=images(values=40)).verdict == "no evidence"
+
+
 def test_large_models_are_judged_by_a_part_of_them(pair, monkeypatch):
     """What is compared in place is a part, and what is matched another one."""
     a, other = pair
