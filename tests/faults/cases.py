@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,9 @@ from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
+from rebasin_cli.checkpoints.writing import write_safetensors
 from tests.cli.conftest import fresh, rebasin
 
 from . import crashing
@@ -49,6 +53,7 @@ TURNED = ("b.safetensors", "a.safetensors", "-o", "out.safetensors", "--no-prove
 SHARDS = ("--out-shard-size", "2kB")
 DIGITS = ("--data", "digits", "--limit", "64")
 REPORT = (*DIGITS, "--skip-checks", "--no-prove", "--method", "none", "--report", "out", "--force")
+FACTORS = {"A": (2, 12), "B": (12, 2)}
 DRIVER = ("merge-driver", "base.safetensors", "out.safetensors", "b.safetensors", "--both", "average")
 STEPS = """
 defaults: {seed: 0, no_prove: true}
@@ -83,6 +88,14 @@ CASES = {
     ),
     "mean of folders into a new one": Case(
         ("merge", "one", "other", "--method", "none", "--copy-files", "-o", "out/", "--force")
+    ),
+    "mean of adapters": Case(("average", "x", "y", "-o", "out/", "--force")),
+    "mean of adapters over an older one": Case(
+        ("average", "x", "y", "-o", "out/", "--force"), ("average", "x", "-o", "out/")
+    ),
+    "base with a mean of adapters": Case(
+        ("average", "x", "y", "--base", "a.safetensors", "-o", "out.safetensors", "--force"),
+        ("average", "x", "--base", "a.safetensors", "-o", "out.safetensors"),
     ),
     "apply": Case(
         ("apply", "p.perm.safetensors", "b.safetensors", "-o", "out.safetensors", "--force"),
@@ -132,8 +145,19 @@ def inputs(folder: Path) -> Path:
         (out.parent / "config.json").write_text('{"torch_dtype": "float32"}')
         done = rebasin("merge", model, model, "--method", "none", "-o", out, *SHARDS)
         assert done.code == 0, done.err
+    for name, seed in (("x", 0), ("y", 1)):
+        _adapter(folder / name, torch.Generator().manual_seed(seed))
     (folder / "recipe.yaml").write_text(STEPS)
     return folder
+
+
+def _adapter(folder: Path, rng: torch.Generator) -> None:
+    folder.mkdir()
+    stem = "base_model.model.layers.1"
+    factors = {f"{stem}.lora_{w}.weight": torch.randn(shape, generator=rng) for w, shape in FACTORS.items()}
+    write_safetensors(folder / "adapter_model.safetensors", factors)
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["layers.1"]}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
 
 
 def run(folder: Path, arguments: tuple[str, ...], fault: Fault | None = None) -> Ended:
