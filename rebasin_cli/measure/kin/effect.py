@@ -123,8 +123,8 @@ def white(tensor: Tensor) -> Tensor:
     squares, vectors = torch.linalg.eigh(short @ short.T)
     kept = squares > DIRECTION**2 * squares[-1]
     vectors = vectors[:, kept] * squares[kept] ** -0.25
-    made = vectors @ (vectors.T @ short)
-    return (made if short is matrix else made.T).reshape(tensor.shape).float()
+    made: Tensor = vectors @ (vectors.T @ short)
+    return (made if short is matrix else made.mT).reshape(tensor.shape).float()
 
 
 def split(tensor: Tensor) -> tuple[Tensor, Tensor]:
