@@ -127,7 +127,7 @@ def svg(panel: Panel, label: str) -> str:
     mark = "d" + hashlib.sha256(drawn.encode()).hexdigest()[:6]
     body = drawn[drawn.index("<g ", drawn.index("<svg")) : drawn.rindex("</svg>")]
     body = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{mark}-", body)  # ids are the whole page's
-    for color, name in _variables([panel]).items():
+    for color, name in (VARIABLES | {color[0]: name for name, color in colors([panel])}).items():
         body = re.sub(re.escape(color), f"var(--{name})", body, flags=re.IGNORECASE)
     head = f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{_text(label)}">'
     return "\n".join([head, body.strip(), *told, "</svg>"])
@@ -135,8 +135,8 @@ def svg(panel: Panel, label: str) -> str:
 
 def colors(panels: Iterable[Panel]) -> list[tuple[str, Color]]:
     """The variables of these panels' lines, with their two colours."""
-    found = {_name(color): color for panel in panels for color in _colors(panel)}
-    return sorted(found.items())
+    drawn = (_color(line, place) for panel in panels for place, line in enumerate(panel.lines))
+    return sorted({_name(color): color for color in drawn}.items())
 
 
 def key(line: Line, place: int) -> tuple[str, str]:
@@ -147,16 +147,11 @@ def key(line: Line, place: int) -> tuple[str, str]:
     side = (
         "" if not line.joined else "╌" if line.dashed else "┈" if line.dotted else "━" if line.heavy else "─"
     )
-    return _name(line.color or PALETTE[place % len(PALETTE)]), f"{side}{marker or side}{side}"
+    return _name(_color(line, place)), f"{side}{marker or side}{side}"
 
 
-def _variables(panels: Sequence[Panel]) -> dict[str, str]:
-    return VARIABLES | {color[0]: name for name, color in colors(panels)}
-
-
-def _colors(panel: Panel) -> Iterator[Color]:
-    for place, line in enumerate(panel.lines):
-        yield line.color or PALETTE[place % len(PALETTE)]
+def _color(line: Line, place: int) -> Color:
+    return line.color or PALETTE[place % len(PALETTE)]
 
 
 def _name(color: Color) -> str:
@@ -221,7 +216,7 @@ def _draw(where: Axes, panel: Panel, *, legend: bool, titled: bool = True) -> No
 
 
 def _line(where: Axes, line: Line, place: int, *, top: float | None, over: bool) -> None:
-    color, label = (line.color or PALETTE[place % len(PALETTE)])[0], _label(line)
+    color, label = _color(line, place)[0], _label(line)
     if line.bars:
         where.bar(line.x, line.y, width=line.bars, color=color, alpha=0.55, label=label)
         return
@@ -288,7 +283,7 @@ def _legend(figure: Any, lines: Sequence[Line], columns: int, below: tuple[float
 
     handles = []
     for place, line in enumerate(lines):
-        style = _style(line, _marker(line, place), (line.color or PALETTE[place % len(PALETTE)])[0])
+        style = _style(line, _marker(line, place), _color(line, place)[0])
         handles.append(Line2D([], [], label=_label(line), **style))
     where = {"loc": "upper center", "bbox_to_anchor": below, "borderaxespad": 0}
     legend = figure.legend(handles=handles, ncols=columns, handlelength=2.4, **where)

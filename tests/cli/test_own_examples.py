@@ -110,7 +110,7 @@ def test_it_is_aligned_merged_measured_and_held_against_a_gate(example, done, ru
         own += [flag, f"{name}.py:{value}"]
     loss = own[: own.index("--metric")] if "--metric" in own else own
     done("align", "a.pt", "b.pt", *loss, "-o", "aligned.safetensors")
-    done("merge", "a.pt", "b.pt", *loss, "--method", "auto", "--budget", "50G", "-o", "merged.safetensors")
+    done("merge", "a.pt", "b.pt", *loss, "--method", "auto", "--budget", "10G", "-o", "merged.safetensors")
     ends = [holding(module, torch.load(f"{letter}.pt")) for letter in "ab"]
     files = {
         "a.pt": ends[0],
