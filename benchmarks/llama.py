@@ -25,7 +25,9 @@ from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.spec import FittedSpec
 from rebasin_cli.symmetry import permutation, stored
+from rebasin_cli.types import Permutations
 
 SPEC = """\
 # Llama: residual stream r, key heads with their query heads kv{i}, feed-forward f{i}
@@ -81,6 +83,22 @@ def model(layers: int, *, noise: bool) -> LazyTensors:
     return LazyTensors(plan, dict.fromkeys(plan, torch.bfloat16), get)
 
 
+def planted(layers: int) -> tuple[FittedSpec, Permutations]:
+    """The spec, and the order in which B has the units."""
+    fitted = fit(parse(SPEC, name="llama"), shapes(layers))
+    return fitted, permutation.random(fitted.words, generator(2, "llama"))
+
+
+def pair(folder: Path, layers: int) -> tuple[Path, Path, Path]:
+    """A, B and their spec, written unless they are there."""
+    a, b, spec = (folder / name for name in ("a.safetensors", "b.safetensors", "llama.yaml"))
+    spec.write_text(SPEC)
+    if not b.exists():
+        write_safetensors(a, model(layers, noise=False), force=True)
+        write_safetensors(b, permutation.permuted(model(layers, noise=True), *planted(layers)), force=True)
+    return a, b, spec
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--layers", type=int, default=22)
@@ -90,17 +108,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        a, b, spec, out = (
-            folder / name for name in ("a.safetensors", "b.safetensors", "llama.yaml", "out.safetensors")
-        )
-        spec.write_text(SPEC)
-        fitted = fit(parse(SPEC, name="llama"), shapes(arguments.layers))
-        planted = permutation.random(fitted.words, generator(2, "llama"))
-        if not b.exists():
-            write_safetensors(a, model(arguments.layers, noise=False), force=True)
-            write_safetensors(
-                b, permutation.permuted(model(arguments.layers, noise=True), fitted, planted), force=True
-            )
+        out = folder / "out.safetensors"
+        a, b, spec = pair(folder, arguments.layers)
         command = [sys.executable, "-m", "rebasin_cli", "align", str(a), str(b), "--spec", str(spec)]
         command += ["-o", str(out), "--no-prove", "--force", "--memory", arguments.memory]
         began = time.perf_counter()
@@ -109,7 +118,7 @@ def main() -> None:
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         peak *= 1 if sys.platform == "darwin" else 1024
         found = stored.load(out.with_name("out.perm.safetensors")).elements.permutations
-        back = permutation.invert(planted)
+        back = permutation.invert(planted(arguments.layers)[1])
         right = sum((found[word] == back[word]).sum().item() for word in back) / sum(map(len, back.values()))
         numbers = sum(torch.Size(shape).numel() for shape in shapes(arguments.layers).values())
         print(f"{numbers:,} parameters, {2 * 2 * numbers / 1e9:.2f} GB of checkpoints")

@@ -2,6 +2,8 @@
 
     python benchmarks/memory.py [NET …]        # of `rebasin align`
     python benchmarks/memory.py --many         # of `rebasin merge --method ste-mm`, against its plan
+    python benchmarks/memory.py --commands     # of every command that plans its memory, against its plan
+    python benchmarks/memory.py --bounded 1GB --tables 40    # of `align` within a bound, and without one
 
 The bound: both checkpoints, the largest similarity matrix in float64, and 150 MB; without the proof, which
 has its own (a float64 copy of the network). B is A with its units permuted, so the search does all its
@@ -10,20 +12,26 @@ work and ends soon. Prints the ratio of what was used to the bound; Linux only.
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import llama
 import torch
 from _rows import as_command
 
 from rebasin_cli import nets
+from rebasin_cli.checkpoints import digests
+from rebasin_cli.checkpoints.tensors import LazyTensors
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.matchers import ste_mm
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec import library
-from rebasin_cli.symmetry import permutation
+from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.parsing import parse
+from rebasin_cli.symmetry import permutation, stored
 
 ALLOWANCE = 150e6
 NETS = {"mlp": (1, 28, 28), "resnet50": (3, 224, 224), "vgg16": (3, 224, 224)}
@@ -81,6 +89,93 @@ def many() -> None:
             print(f"{count:<10} {planned / 1e6:>9.0f} MB {used / 1e6:>6.0f} MB  {used / planned:.2f}")
 
 
+def tall(folder: Path, tables: int, rows: int = 73_728, width: int = 256) -> list[str]:
+    """Two models of `tables` tall tables in bfloat16 and one wide layer, their spec; B's units permuted."""
+    random = generator(0, "tall")
+    shapes = {f"tables.{k}": (rows, width) for k in range(tables)} | {
+        "up": (1024, width),
+        "down": (width, 1024),
+    }
+    first = torch.randn(rows, width, generator=random).bfloat16()
+    plain = {
+        "up": torch.randn(1024, width, generator=random),
+        "down": torch.randn(width, 1024, generator=random),
+    }
+
+    def made(name: str) -> torch.Tensor:
+        """Of the tables each is the first one, its rows moved on."""
+        return plain[name].bfloat16() if name in plain else first.roll(int(name[7:]) * 997, 0)
+
+    spec = folder / "tall.yaml"
+    spec.write_text('tensors:\n  tables.{i}: ". r"\n  up: "h r"\n  down: "r h"\n')
+    a = LazyTensors(shapes, dict.fromkeys(shapes, torch.bfloat16), made)
+    fitted = fit(parse(spec.read_text(), name="tall"), shapes)
+    planted = permutation.random(fitted.words, generator(1, "tall"))
+    files = [folder / "a.safetensors", folder / "b.safetensors"]
+    write_safetensors(files[0], a, force=True)
+    write_safetensors(files[1], permutation.permuted(a, fitted, planted), force=True)
+    return [*map(str, files), "--spec", str(spec)]
+
+
+TOLD = """
+from rebasin_cli.commands.verbs import needs
+refuse = needs.refuse
+def told(session, whole, *more):
+    print("planned", whole.within(session.most).memory)
+    refuse(session, whole, *more)
+needs.refuse = told
+"""
+
+
+def ran(arguments: list[str]) -> tuple[int, int, float]:
+    """Bytes that a command's own plan says, peak resident bytes and processor seconds, in a new process."""
+    code = f"{TOLD}\n{as_command(arguments)}\nimport time; print(time.process_time())\n{PEAK}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    told = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+    plans = [int(line.split()[1]) for line in told if line.startswith("planned ")]
+    *_, seconds, kilobytes = done.stdout.split()
+    return max(plans), int(kilobytes) * 1024, float(seconds)
+
+
+def bounded(bound: str, tables: int) -> None:
+    """`align` within a bound and without one: peak memory beside the plan's, seconds, and whether alike."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        models, outputs = tall(folder, tables), []
+        print(f"2 × {Path(models[0]).stat().st_size / 1e9:.2f} GB")
+        for most in (bound, None):
+            out = folder / f"{most}.safetensors"
+            row(
+                most or "no bound",
+                ["align", *models, "-o", str(out), *(["--max-memory", most] if most else [])],
+            )
+            outputs.append([digests.of_file(path) for path in (out, stored.beside(out))])
+        print("byte-equal" if outputs[0] == outputs[1] else "NOT EQUAL")
+
+
+def row(name: str, arguments: list[str]) -> None:
+    """A line of a table: what was planned, what was used, and the seconds."""
+    plan, used, seconds = ran(arguments)
+    sizes = f"planned {plan / 1e6:>6.0f} MB, used {used / 1e6:>6.0f} MB, {used / plan:.2f} of it"
+    print(f"{name:<10} {sizes}, {seconds:>5.0f} processor seconds", flush=True)
+
+
+def commands(layers: int) -> None:
+    """Commands on two transformers of Llama's shapes and few layers, each beside what its plan says."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        a, b, spec = (str(path) for path in llama.pair(folder, layers))
+        of_spec, aligned = ["--spec", spec], str(folder / "aligned.safetensors")
+        print(f"2 × {Path(a).stat().st_size / 1e6:.0f} MB")
+        row("average", ["average", a, b, "-o", str(folder / "mean.safetensors")])
+        row("align", ["align", a, b, *of_spec, "-o", aligned])
+        perm = str(stored.beside(Path(aligned)))
+        row("apply", ["apply", perm, b, *of_spec, "-o", str(folder / "applied.safetensors")])
+        row("verify", ["verify", b, aligned, *of_spec])
+        row("doctor", ["doctor", a, b, *of_spec])
+        row("merge", ["merge", a, b, *of_spec, "-o", str(folder / "merged.safetensors")])
+
+
 MANY = 1536  # units a layer
 
 
@@ -103,4 +198,17 @@ def used_by(folder: Path, count: int, width: int) -> int:
 
 
 if __name__ == "__main__":
-    many() if "--many" in sys.argv[1:] else main(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("nets", nargs="*", metavar="NET")
+    parser.add_argument("--many", action="store_true")
+    parser.add_argument("--commands", action="store_true")
+    parser.add_argument("--layers", type=int, default=1)
+    parser.add_argument("--bounded")
+    parser.add_argument("--tables", type=int, default=40)
+    asked = parser.parse_args()
+    if asked.bounded:
+        bounded(asked.bounded, asked.tables)
+    elif asked.commands:
+        commands(asked.layers)
+    else:
+        many() if asked.many else main(asked.nets)

@@ -126,7 +126,7 @@ def _needs(models: Sequence[Checkpoint], parts: Parts, tensors: LazyTensors, mea
     families = [sum(sizes[n] for n in family.members.values()) for family in parts.products.families]
     whole = max(sizes.values(), default=0) if mean.interpolation != "linear" or parts.heads else 0
     whole = max(whole, len(models) * max(families, default=0))
-    held = {"Python and PyTorch": needs.BASE, "blocks": (len(models) + 2) * block + 16 * BLOCK}
+    held = {"Python and PyTorch": needs.BASE, "blocks": needs.BLOCKS + (len(models) + 2) * block + 16 * BLOCK}
     held |= {"tensors at work": 24 * whole} if whole else {}
     read = 2 * sum(map(needs.bytes_of, models))  # for their digests, and for the mean
     return needs.Needs(held, read, sum(sizes.values()))

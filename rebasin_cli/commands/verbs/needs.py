@@ -24,7 +24,8 @@ from ...spec.notation import Axis, words_of
 from .outputs import Output
 
 BASE = 290 << 20  # bytes of a process that has done the least
-SCRATCH = TURNED + (68 << 20)  # slabs of products, and copies of small tensors with another axis first
+SCRATCH = TURNED + (168 << 20)  # slabs of products, small tensors with another axis first, freed memory
+BLOCKS = 256 << 20  # of what is averaged or permuted in blocks: buffers, and freed memory that is kept
 COMPARED = 48  # bytes a number of the largest tensor, as doctor compares it in float64
 RAN = {
     "barrier": 16,
