@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ... import matchers
-from ...checkpoints.tensors import LazyTensors, overlaid, plan_of
+from ...checkpoints.tensors import LazyTensors, chunks, overlaid, plan_of
 from ...errors import NotProven, SpecError, UsageError
 from ...matchers.portfolio.align import Alignment
 from ...networks.returned import Kept
@@ -237,9 +237,10 @@ def equal(x: Tensor, y: Tensor) -> bool:
         return False
     if not x.is_floating_point():
         return x.dtype == y.dtype and torch.equal(x, y)
+    if x.dtype == y.dtype:  # a part at a time: a copy of all of it in float64 is four times as large
+        both = (chunks(each.contiguous()) for each in (x, y))
+        return all(torch.equal(one.double(), other.double()) for one, other in zip(*both, strict=True))
     wide, other = x.double(), y.double()
-    if x.dtype == y.dtype:
-        return torch.equal(wide, other)
     unit_, least_ = (max(of(d) for d in (x.dtype, y.dtype)) for of in (unit, least))
     return bool(((wide - other).abs() <= unit_ * torch.maximum(wide.abs(), other.abs()) + least_).all())
 
