@@ -183,8 +183,7 @@ def _leaf(kind: str, value: str, text: str) -> Axis:
         return Fixed(int(value))
     for slot in re.findall(r"\{[^{}]*\}", value):
         found = SLOT.fullmatch(slot)
-        moved = found is not None and (found["before"], found["offset"], found["name"] in ENDS)
-        if not moved or sum(map(bool, moved)) > 1:
+        if found is None or sum(map(bool, (found["before"], found["offset"], found["name"] in ENDS))) > 1:
             raise SpecError(f'"{text}": cannot read the slot "{slot}"')
         if found["fallback"] is not None and parse_axis(found["fallback"]) == Rest():
             raise SpecError(f'"{text}": "..." cannot be a fallback')
