@@ -98,6 +98,10 @@ def run(asked: Align, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Alig
 
     Several `ranks` call this alike: the first one checks, proves and writes, all read and search.
     """
+    if ranks.size > 1 and (asked.method == "auto" or asked.groups == "all"):
+        why = "auto goes by the clock" if asked.method == "auto" else "groups are searched by one process"
+        listener.say(f"{why}: the first of {ranks.size} processes aligns, the others wait")
+        return ranks.alone(run, asked, listener)
     model = asked.model
     output = output_of(asked, default_path(model, "aligned"))
     output = placed(output, model)

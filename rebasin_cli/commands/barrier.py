@@ -31,6 +31,7 @@ from ..registry.results import Plan
 from ..reports import Report
 from ..reports.barrier import document
 from ..reports.document import Document
+from ..runtime.ranks import ALONE, Ranks
 from ..session.asked import of_model, subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import REPORT, Answer, Formats, Gates, Screen, Summary, Weights
@@ -63,8 +64,10 @@ from .verbs.before import known
 from .verbs.gates import Judged, asked_of, judge, written_of
 from .verbs.outputs import Written
 from .verbs.path import MEASURED, Planning, check_one_pair, check_pairs, language_of, measure, subject_of
+from .verbs.ranks import check_measured
 
 PANEL = "Measure"
+TOGETHER = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,17 +175,18 @@ class BarrierResult(Judged):
         return document(self.report)
 
 
-def run(asked: Barrier, listener: Listener = SILENT) -> BarrierResult | Plan:
+def run(asked: Barrier, listener: Listener = SILENT, ranks: Ranks = ALONE) -> BarrierResult | Plan:
     """Measure the path between two models, and write the report in every format asked for.
 
     Trained curves between the two get rows of their own. Further pairs of the same architecture are
     measured alike, for means over pairs; all else is of A and B. What was `measured` before is not again.
     Gates are judged in the report, and raised only by the result's `end`: everything is written first.
+    Several `ranks` call this alike, and take turns with the batches; a search by `auto` is the first one's.
     """
     subjects = subjects_of(asked)
     gates = asked_of(asked, language_of(subjects.data))
     written, pairs = written_of(asked, listener), [_two(text) for text in asked.pair]
-    found = _barrier(asked, pairs, gates, written, listener, subjects)
+    found = _barrier(asked, pairs, gates, written, listener, subjects, ranks)
     return BarrierResult(found, asked.baseline) if isinstance(found, Report) else Plan(found)
 
 
@@ -201,14 +205,17 @@ def _barrier(
     written: Written,
     listener: Listener,
     subjects: Subjects,
+    ranks: Ranks,
 ) -> Report | dict[str, Any]:
     """The report of A and B, over all pairs; of a dry run the plan."""
     if asked.points is not None:
         check_points(asked.points)
     check_interpolation(asked.interpolation)
-    session = Session("barrier", [asked.a, asked.b], listener, subjects, perm=asked.perm, curves=asked.curve)
+    how: dict[str, Any] = {"perm": asked.perm, "curves": asked.curve, "ranks": ranks}
+    session = Session("barrier", [asked.a, asked.b], listener, subjects, **how)
     others = [file for model in itertools.chain(*pairs) for file in of_model(model)]
-    destinations = written.destinations(inputs=session.reads.and_files([*asked.curve, *others]))
+    reads = session.reads.and_files([*asked.curve, *others])
+    destinations = ranks.first(lambda: written.destinations(inputs=reads))
     command = written.command or "rebasin barrier"
     if (before := known()) is not None:
         if written.dry_run:
@@ -224,7 +231,7 @@ def _barrier(
             | repairs.tries(planned.session, planned.repair)
             | planned.figures
         )
-    report = measure(planned, command, gates)
+    report = _measured(planned, command, gates)
     measured: list[Report] = []
     by = planned.session.asked.search  # all pairs by one method
     subjects = dataclasses.replace(subjects, search=dataclasses.replace(by, open=False))
@@ -232,10 +239,22 @@ def _barrier(
         listener.say(f"pair {number} of {1 + len(pairs)}: {c} and {d}")
         quiet = dataclasses.replace(listener, say=lambda text: None)
         alike = dataclasses.replace(asked, a=c, b=d, curve=())
-        more = _barrier(alike, (), GateSet(), Written(), quiet, subjects)
+        more = _barrier(alike, (), GateSet(), Written(), quiet, subjects, ranks)
         measured += [more] if isinstance(more, Report) else []
     report = intervals.with_pairs(report, measured) if measured else report
-    return judge(report, gates, written, destinations, listener)
+    return ranks.last(judge, report, gates, written, destinations, listener)
+
+
+def _measured(planned: Planning, command: str, gates: GateSet) -> Report:
+    """The report of A and B, shared by ranks unless they may search apart."""
+    session = planned.session
+    if session.method == "auto" or session.grouped:
+        why = "auto goes by the clock" if session.method == "auto" else "groups are searched by one process"
+        return session.by_first(
+            why, lambda alone: measure(dataclasses.replace(planned, session=alone), command, gates)
+        )
+    check_measured(session, session.splits)
+    return measure(planned, command, gates)
 
 
 def _plan(

@@ -18,6 +18,7 @@ from ..registry.options import PLAIN, READS, WRITES, again, argument, option
 from ..registry.results import Plan, Result
 from ..reports.document import Document
 from ..reports.formats.json import dump
+from ..runtime.ranks import ALONE, Ranks
 from ..session import method_options
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
@@ -43,11 +44,13 @@ from .verbs import endpoints, outputs, plans, provenance, repairs, search
 from .verbs import search as progress
 from .verbs.outputs import written_of
 from .verbs.proof import prove
+from .verbs.ranks import check_measured
 
 CURVED_SAMPLES = 1_000  # a split, for sharpness: a probe costs several times what a loss does
 
 
 PANEL = "Measure"
+TOGETHER = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,14 +123,18 @@ class CompareResult(Result):
         return formats.document(self.comparison)
 
 
-def run(asked: Compare, listener: Listener = SILENT) -> CompareResult | Plan:
+def run(asked: Compare, listener: Listener = SILENT, ranks: Ranks = ALONE) -> CompareResult | Plan:
     """Compare merges of these models, the first of which is the reference, and write what was asked for.
 
-    An option of a method is for those of the methods that have it. Raises as `barrier` does.
+    An option of a method is for those of the methods that have it. Raises as `barrier` does. Several `ranks`
+    call this alike, and take turns with the batches.
     """
     methods = asked.method or ("wm",)
+    if "auto" in methods and ranks.size > 1:
+        listener.say(f"auto goes by the clock: the first of {ranks.size} processes compares, the others wait")
+        return ranks.alone(run, asked, listener)
     subjects = subjects_of(replace(asked, method=methods))
-    found = _compare(asked, methods, written_of(asked, listener), listener, subjects)
+    found = _compare(asked, methods, written_of(asked, listener), listener, subjects, ranks)
     return CompareResult(found) if isinstance(found, Comparison) else Plan(found)
 
 
@@ -137,6 +144,7 @@ def _compare(
     written: outputs.Written,
     listener: Listener,
     subjects: Subjects,
+    ranks: Ranks,
 ) -> Comparison | dict[str, Any]:
     """The comparison; of a dry run the plan."""
     paths = asked.models
@@ -145,8 +153,8 @@ def _compare(
     if doubled := sorted({method for method in methods if list(methods).count(method) > 1}):
         raise UsageError(f"--method {doubled[0]} is given twice")
     searches = _searches(subjects.search, methods)
-    session = Session("compare", paths, listener, replace(subjects, search=Search()))
-    destinations = written.destinations(formats.FILENAMES, session.reads)
+    session = Session("compare", paths, listener, replace(subjects, search=Search()), ranks=ranks)
+    destinations = ranks.first(written.destinations, formats.FILENAMES, session.reads)
     options = {m: method_options.make(search, session.asked.data) for m, search in searches.items()}
     scores = session.scores
     repair = _repair(session)
@@ -158,7 +166,9 @@ def _compare(
     if written.dry_run:
         largest = max(map(plans.of_search, sessions.values()), key=lambda one: one["peak_bytes"])
         return largest | {"method": ", ".join(methods)} | plan
-    inputs = {method: search.inputs(each) | {"options": options[method]} for method, each in sessions.items()}
+    check_measured(session, splits)
+    more = {"ranks": ranks}
+    inputs = {m: search.inputs(each) | {"options": options[m]} | more for m, each in sessions.items()}
     moving = next((each for each in sessions.values() if each.moved), sessions[methods[0]])
     proof = prove(moving).account
     curved = {s: splits[s].subset(CURVED_SAMPLES, session.seed) for s in ("test", "train")}
@@ -198,7 +208,7 @@ def _compare(
         notes=notes,
     )
     told, values = formats.document(found), found.to_dict()
-    outputs.write_document(told, destinations, force=written.force, values=values)
+    ranks.last(outputs.write_document, told, destinations, force=written.force, values=values)
     return found
 
 

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
 from .. import networks
 from ..datasets import SPLITS
-from ..datasets.batches import size_of
 from ..errors import UsageError, unknown
 from ..measure import audit
 from ..measure import gates as model_gates
 from ..measure.intervals import share_interval
-from ..measure.samples import digest
 from ..measure.thresholds import RIGHT
 from ..networks.evaluation import Scores
 from ..registry.options import PLAIN, READS, again, argument, option
-from ..registry.regular import content
 from ..registry.results import IN_JSON_ONLY, NAMED, UNSET, Result, Unset
 from ..reports import Flips, verdicts
 from ..reports.accounts import describe_quantities
@@ -42,9 +38,8 @@ from ..session.subjects import (
     Scoring,
     Subjects,
 )
-from ..types import Batches
 from .verbs import endpoints
-from .verbs.ranks import check_same
+from .verbs.ranks import check_measured
 
 PANEL = "Measure"
 TOGETHER = True
@@ -171,13 +166,7 @@ def measured(
     scorer, (model, *others) = session.scores, session.models
     module = session.network_alone
     samples = session.open_splits(split)[split]
-    asked, own = session.asked.data, (subjects.data.loss, *subjects.data.metric, session.asked.network.net)
-    more: dict[str, Callable[[], Any]] = {
-        "the data": lambda: (split, data.limit, *_read(samples)),
-        "an option of the measure": lambda: (asked.each, asked.bins, asked.skip_checks, session.output),
-        "the code of --loss, --metric or --net": lambda: [text and _code(text) for text in own],
-    }
-    check_same(session, more)
+    check_measured(session, {split: samples})
     session.look_at_inputs(session.splits, module)
     module = networks.load(module, model).to(session.device)
     scores = scorer(module, samples, each=bool(others))
@@ -211,25 +200,6 @@ def measured(
         flips=UNSET if flips is None else dataclasses.asdict(flips) | {"share": flips.share},
         negative_flips=UNSET if flips is None else _told(flips),
     )
-
-
-def _read(samples: Batches) -> tuple[str, list[int]]:
-    """The digest of the samples, and how many each batch has: ranks take turns with these."""
-    sizes = []
-
-    def read() -> Iterator[Any]:
-        for inputs, targets in samples:
-            sizes.append(size_of(targets, inputs))
-            yield inputs, targets
-
-    return digest(read()), sizes
-
-
-def _code(text: str) -> tuple[str, str]:
-    """What names a user's code, wherever its file is, and that file's digest; "" of a package's."""
-    file, _, name = text.rpartition(":")
-    path = Path(file)
-    return name, hashlib.sha256(content(path)).hexdigest() if path.is_file() else ""
 
 
 def _classes(scores: Scores) -> list[Mapping[str, Any]]:

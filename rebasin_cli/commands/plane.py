@@ -24,6 +24,7 @@ from ..registry.results import NAMED, Plan, Result
 from ..reports import accounts
 from ..reports import plane as drawn
 from ..reports.document import Document
+from ..runtime.ranks import ALONE, Ranks
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import REPORT, Answer, ReportFiles, Screen, Weights
@@ -47,6 +48,7 @@ from .merging.curved import between
 from .verbs import endpoints, outputs, plans, provenance, search
 from .verbs.outputs import Output, Written, check_state, written_of
 from .verbs.proof import prove
+from .verbs.ranks import check_measured
 from .verbs.resume import Resumable, state_path
 
 SCHEMA = "rebasin.plane/1"
@@ -57,6 +59,7 @@ SPLITS = ("test", "train")
 
 
 PANEL = "Measure"
+TOGETHER = True
 FIGURES = True
 
 
@@ -144,12 +147,16 @@ class PlaneResult(Result):
         return drawn.document(self.values())
 
 
-def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
+def run(asked: Plane, listener: Listener = SILENT, ranks: Ranks = ALONE) -> PlaneResult | Plan:
     """Measure a grid of the plane through three models, and draw it.
 
     The third one is named, else it is the control point of the first curve, else the second one, aligned to
     the first. Curves are drawn into the plane, as they are seen from above it. Raises as `barrier` does.
+    Several `ranks` call this alike, and take turns with the batches.
     """
+    if asked.method == "auto" and ranks.size > 1:
+        listener.say(f"auto goes by the clock: the first of {ranks.size} processes draws, the others wait")
+        return ranks.alone(run, asked, listener)
     if asked.split not in SPLITS:
         raise UsageError(f"--split {asked.split}: there is test, and train")
     written, perm, curves = written_of(asked, listener), asked.perm, asked.curve
@@ -157,15 +164,16 @@ def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
     named = "none" if asked.method is None and settled else asked.method
     paths = [asked.a, asked.b, *([asked.c] if asked.c is not None else [])]
     subjects = subjects_of(replace(asked, method=named))
-    session = Session("plane", paths, listener, subjects, perm=perm, curves=curves)
-    files = written.destinations(FILENAMES, session.reads.and_files([*curves]))
+    session = Session("plane", paths, listener, subjects, perm=perm, curves=curves, ranks=ranks)
+    reads = session.reads.and_files([*curves])
+    files = ranks.first(written.destinations, FILENAMES, reads)
     if written.resume and not files:
         raise UsageError("--resume: nothing is kept of a plane that is not written", hint="Name a --report")
     search.check(session, or_none=True)
     search.tell(session)
     _check(session, curves)
     if files:
-        check_state(state_path(files[0][1]), "search", session.reads.and_files([*curves]), again=True)
+        ranks.first(check_state, state_path(files[0][1]), "search", reads, again=True)
     trained = between(session, curves)
     network, statistics = session.need_network(), bool(session.fitted.statistics)
     splits = session.open_splits(asked.split, *["reset"] * statistics)
@@ -177,6 +185,7 @@ def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
     listener.say(plans.in_words(plan))
     if written.dry_run:
         return Plan(plans.of_search(session) | plan)
+    check_measured(session, {asked.split: shown})
     inputs, proof = search.inputs(session), prove(session)
     found = search.find(session, given=inputs)
     names, models = _three(session.models, session.standing(found), trained)
@@ -219,7 +228,8 @@ def run(asked: Plane, listener: Listener = SILENT) -> PlaneResult | Plan:
         written=[str(path) for _, path in files] or None,
         times=accounts.times(found),
     )
-    outputs.write_document(made.document(), files, force=written.force, values=made.values())
+    document = made.document()
+    ranks.last(outputs.write_document, document, files, force=written.force, values=made.values())
     return made
 
 

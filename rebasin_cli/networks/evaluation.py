@@ -202,6 +202,18 @@ def evaluate(
     )
 
 
+@dataclass(frozen=True)
+class Scorer:
+    """`measure`, which is `evaluate` with some of its options, shared by `ranks`; `now` are more of them."""
+
+    measure: Callable[..., Scores]
+    ranks: Ranks = ALONE
+    now: Callable[[], dict[str, Any]] = dict
+
+    def __call__(self, network: nn.Module, batches: Any, **more: Any) -> Scores:
+        return self.measure(network, batches, **self.now() | {"ranks": self.ranks} | more)
+
+
 def _part(
     network: nn.Module,
     batches: Batches,

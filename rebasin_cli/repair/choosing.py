@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from ..datasets import held_out
 from ..errors import DataError, NetworkError, UsageError, no_number
 from ..networks.evaluation import Scores
+from ..runtime.ranks import ALONE
 from ..types import CROSS_ENTROPY, Batches, Tensors, aside
 from .ensemble import Agreement
 
@@ -212,6 +213,8 @@ class Comparison:
         self._able &= plain.quantities[0] == CROSS_ENTROPY
         agreed = self.agreement if math.isfinite(plain.loss) else None
         apart = None if agreed is None else agreed.apart(network, output)
+        if apart is not None:  # a choice is one for all ranks, whose processors may round otherwise
+            apart = getattr(self.scores, "ranks", ALONE).broadcast(apart, source=0)
         return Measured(plain, apart, self.by, LESS if self.unseen else PULL)
 
     def left(self, found: Measured) -> float:

@@ -20,7 +20,7 @@ from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..errors import UsageError
 from ..matchers.portfolio.align import Alignment
 from ..networks import scoring
-from ..networks.evaluation import Scores
+from ..networks.evaluation import Scorer
 from ..networks.scoring import Loss
 from ..runtime import devices
 from ..runtime.files import Inputs
@@ -319,16 +319,11 @@ class Session:
         return given_network(self.models[0].shapes, self.asked.network, self.say)
 
     @cached_property
-    def scores(self) -> Callable[..., Scores]:
-        """`evaluate` with the user's own loss, metric and output."""
+    def scores(self) -> Scorer:
+        """`evaluate` with the user's own loss, metric and output, shared by the ranks."""
         measured = samples.scorer(self.asked.data, self.output, self.device)
-
-        def scores(network: nn.Module, batches: Any, **more: Any) -> Scores:
-            # The spec may not have been known before
-            now = {"loss": self.loss, "output": self.output, "ranks": self.ranks}
-            return measured(network, batches, **now | more)
-
-        return scores
+        # The spec may not have been known before
+        return Scorer(measured, self.ranks, lambda: {"loss": self.loss, "output": self.output})
 
     @cached_property
     def has_data(self) -> bool:
@@ -375,4 +370,5 @@ class Session:
         """What `better` is, by the first splits that are looked at with a network."""
         if self.better is None and network is not None:
             asked = (self.asked.data, self.output, self.device, self.say)
-            self.better = doubts.look(self.models, network, splits, *asked) if self.ranks.rank == 0 else ()
+            models = self.models  # which all open together
+            self.better = doubts.look(models, network, splits, *asked) if self.ranks.rank == 0 else ()

@@ -32,6 +32,15 @@ WRITES = {
     "a recipe": ["run", "recipe.yaml"],
     "not shared": ["kin", *PAIR, "--json"],
 }
+DATA = ("--data", "digits", "--limit", "60", "--batch-size", "7", "--skip-checks", "--json")
+MEASURES = {
+    "missed": ["barrier", *PAIR, *DATA, "--method", "none", "--points", "3", "--max-barrier", "-1"],
+    "aligned": ["barrier", *PAIR, *DATA, "--method", "wm", "--points", "3", "--report", "out/report"],
+    "by the clock": ["barrier", *PAIR, *DATA, "--method", "auto", "--points", "3", "--budget", "0.001T"],
+    "plane": ["plane", *PAIR, *DATA, "--method", "wm", "--points", "3", "--report", "out/plane"],
+    "compare": ["compare", *PAIR, "c.safetensors", *DATA, "--points", "2", "--report", "out/compare"],
+    "eval": ["eval", "a.safetensors", *DATA, "--against", "b.safetensors"],
+}
 
 
 def inputs(folder):
@@ -109,6 +118,39 @@ def test_any_number_of_processes_writes_the_same_bytes(alone, tmp_path, size):
         assert [other[name] for other in others] == [[0, "", ""]] * (size - 1), name
     assert content(work / "out") == content(folder / "out")
     assert not [name for name in os.listdir(work) if name.startswith(".rebasin-")]
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.sweep)])
+def test_processes_that_share_batches_have_the_figures_of_one(alone, tmp_path, size):
+    folder, _ = alone
+    before = os.getcwd()
+    for path in folder.glob("?.safetensors"):
+        (tmp_path / path.name).symlink_to(path)
+    (one := tmp_path / "one").mkdir()
+    (tmp_path / "out").mkdir()
+    os.chdir(tmp_path)
+    try:
+        expected = {
+            name: rebasin(*(word.replace("out/", "one/") for word in line)) for name, line in MEASURES.items()
+        }
+    finally:
+        os.chdir(before)
+    first, *others = together(tmp_path, size, MEASURES)
+    for name, (code, out, err) in first.items():
+        assert code == expected[name].code, (name, err, expected[name].err)
+        assert _figures(json.loads(out)) == pytest.approx(_figures(expected[name].json()), rel=1e-10), name
+        assert [other[name] for other in others] == [[code, "", ""]] * (size - 1), name
+    assert content(one).keys() == content(tmp_path / "out").keys()
+
+
+def _figures(values, place=""):
+    """Every number by its place, but for times."""
+    if isinstance(values, dict):
+        parts = [_figures(v, f"{place}/{k}") for k, v in values.items() if k not in ("times", "command")]
+        return {at: value for part in parts for at, value in part.items()}
+    if isinstance(values, list):
+        return {at: v for k, each in enumerate(values) for at, v in _figures(each, f"{place}/{k}").items()}
+    return {place: values} if isinstance(values, int | float) and values is not None else {}
 
 
 def _words(text):

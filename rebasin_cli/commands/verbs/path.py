@@ -86,6 +86,7 @@ def measure(planned: Planning, command: str, gates: GateSet) -> Report:
         folds=session.folds,
         prove=False,
         progress=shown(session.listener.step),
+        ranks=session.ranks,
         **run,
     )
     word = planned.word

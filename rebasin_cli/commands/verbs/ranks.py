@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ...checkpoints.checkpoint import Checkpoint
+from ...datasets.batches import size_of
+from ...measure.samples import digest
+from ...registry.regular import content
 from ...session.session import Session
+from ...types import Batches
 from ...version import version
 
 
@@ -40,6 +45,40 @@ def check_same(
             for k, model in enumerate(session.models if models is None else models, start=1)
         }
     )
+
+
+def check_measured(session: Session, splits: Mapping[str, Batches]) -> None:
+    """As `check_same`, also of the samples, how they are batched, and the user's own code."""
+    data = session.asked.data
+    own = (data.loss, *data.metric, session.asked.network.net)
+    named = session.asked.loading.spec is None and session.asked.network.net is not None
+    more: dict[str, Callable[[], Any]] = {
+        "the data": lambda: [(split, data.limit, *_read(its)) for split, its in splits.items()],
+        "an option of the measure": lambda: (data.each, data.bins, data.skip_checks, session.output),
+        "the code of --loss, --metric or --net": lambda: [text and _code(text) for text in own],
+    }
+    if session.command != "eval" or not named:
+        more["the spec"] = lambda: session.fitted.spec.digest
+    check_same(session, more)
+
+
+def _read(samples: Batches) -> tuple[str, list[int]]:
+    """The digest of the samples, and how many each batch has: ranks take turns with these."""
+    sizes = []
+
+    def read() -> Iterator[Any]:
+        for inputs, targets in samples:
+            sizes.append(size_of(targets, inputs))
+            yield inputs, targets
+
+    return digest(read()), sizes
+
+
+def _code(text: str) -> tuple[str, str]:
+    """What names a user's code, wherever its file is, and that file's digest; "" of a package's."""
+    file, _, name = text.rpartition(":")
+    path = Path(file)
+    return name, hashlib.sha256(content(path)).hexdigest() if path.is_file() else ""
 
 
 def _sampled(model: Checkpoint) -> str:
