@@ -19,6 +19,7 @@ from ..errors import CheckpointError, SpecError, UsageError
 from ..registry import operations
 from ..registry.options import is_number
 from ..registry.user_code import outermost
+from ..runtime import launchers
 from ..runtime.signals import ending, stoppable
 from ..runtime.text import line
 from . import builder, reports, run
@@ -102,7 +103,32 @@ def _main(
 
 
 def execute(arguments: Sequence[str], *, standalone: bool, shown: Sequence[str]) -> Any:
-    """Run a command line; `shown` is what reports name as their command."""
+    """Run a command line; `shown` is what reports name as their command.
+
+    Where it is to run with other processes, and cannot begin here, these are told.
+    """
+    try:
+        return _executed(arguments, standalone=standalone, shown=shown)
+    except UsageError as error:
+        _excuse(arguments, str(error), error.exit_code)
+        raise
+    except SystemExit as stop:
+        if stop.code == UsageError.exit_code:
+            _excuse(arguments, "its command line cannot be read", UsageError.exit_code)
+        raise
+
+
+def _excuse(arguments: Sequence[str], message: str, code: int) -> None:
+    if launchers.found() is None:
+        return
+    of = operations.of(arguments[0]) if arguments else ()
+    if launchers.by_torchrun() or any(one.together for one in of):
+        from ..runtime.devices import excuse
+
+        excuse(message.partition("\n")[0], code)
+
+
+def _executed(arguments: Sequence[str], *, standalone: bool, shown: Sequence[str]) -> Any:
     try:
         _refuse_empty(arguments)
         reports.refuse_gone([*arguments])

@@ -95,12 +95,23 @@ def from_environment(device: str = "cpu") -> Iterator[Ranks]:
         return
     from .processes import joined  # torch.distributed only where it is needed
 
+    _met.append(True)
     with joined(own(device)) as ranks:
         _together.append(ranks)  # who runs further commands within does so alone
         try:
             yield ranks
         finally:
             _together.pop()
+    _met.pop()
 
 
 _together: list[Ranks] = []
+_met: list[bool] = []
+
+
+def excuse(message: str, code: int) -> None:
+    """Where this process was to work with others, and ends before: tell them why."""
+    if launchers.found() is not None and not _met:
+        from .processes import excuse
+
+        excuse(message, code)

@@ -9,9 +9,12 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import os
 import pickle
 import re
 import socket
+import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +29,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from ..errors import Elsewhere, Lost, RebasinError, UsageError, account
+from ..registry.options import seconds
 from . import launchers
 from .launchers import Place
 from .ranks import P, Ranks, T
@@ -33,8 +37,11 @@ from .signals import HINT, Ending, listening
 from .text import in_a_line
 
 # Longer than what one rank does while the others wait: a proof, one large assignment, writing. It is only
-# for a machine that vanishes without closing its connections; a process that dies is noticed at once.
-PATIENCE = timedelta(hours=3)
+# for a process that hangs and a machine that vanishes without closing its connections; one that dies is
+# noticed at once.
+PATIENCE = "3h"
+TIMEOUT = "REBASIN_TIMEOUT"  # the variable that says otherwise
+SOON = 10.0  # seconds after which a process says that it waits for the others to start
 FAREWELL = timedelta(seconds=20)  # for all to notice that all is well
 
 _runs = itertools.count()  # a store may outlive a group, and keys of the last one would mislead the next
@@ -195,6 +202,8 @@ def _lost(error: BaseException) -> Lost:
     found = re.sub(r"^\[[^]]*\] *", "", found).partition(". This is typically")[
         0
     ]  # gloo's own place and advice
+    if "imed out" in found:
+        return Lost(f"waited in vain for another rank ({TIMEOUT} says how long)", problems=[found], hint=HINT)
     return Lost("the connection to another rank is lost", problems=[found], hint=HINT)
 
 
@@ -215,8 +224,14 @@ def joined(device: str, store: Any = None) -> Iterator[Together]:
     ending = Ending()
     with listening(ending):
         try:
+            patience = _patience()
             store = PrefixStore(f"rebasin {place.job} {next(_runs)}", store or _meeting_place(place))
-            on_gpu = _meet(store, place, torch.device(device))
+            if store.add(f"came {rank}", 1) > 1:
+                raise Lost(
+                    f"rank {rank} of another run has come to the place where this one meets",
+                    hint="Give this run another MASTER_PORT",
+                )
+            on_gpu = _meet(store, place, torch.device(device), patience)
             yield Together(rank, size, store, ending, on_gpu)
             with suppress(
                 Lost
@@ -238,6 +253,10 @@ def joined(device: str, store: Any = None) -> Iterator[Together]:
 def _meeting_place(place: Place) -> Any:
     """The store of the first process, at which all of them meet."""
     address, port = place.meeting()
+    told = f"rebasin: {launchers.who()}waits at {address}:{port} for the others to start"
+    waiting = threading.Timer(SOON, print, (told,), {"file": sys.stderr, "flush": True})
+    waiting.daemon = True
+    waiting.start()
     try:
         return _store(address, port, place.rank, place.size, place.patience)
     except (RuntimeError, ValueError) as error:
@@ -246,6 +265,8 @@ def _meeting_place(place: Place) -> Any:
             problems=[told := str(error).splitlines()[0]],
             hint="Give this run another MASTER_PORT" if "in use" in told else place.hint,
         ) from error
+    finally:
+        waiting.cancel()
 
 
 @functools.cache
@@ -262,7 +283,30 @@ def _store(address: str, port: int, rank: int, size: int, patience: timedelta) -
     return next(iter(rendezvous(where, rank, size, timeout=patience)))[0]
 
 
-def _meet(store: Any, place: Place, device: torch.device) -> bool:
+def _patience() -> timedelta:
+    """How long a rank waits for the others within a command. Raises UsageError."""
+    text = os.environ.get(TIMEOUT) or PATIENCE
+    if not (found := seconds(text)):
+        raise UsageError(f"{TIMEOUT} is {text[:60]!r}, and no time", hint="Write it like 90s, 20m or 2h")
+    return timedelta(seconds=found)
+
+
+def excuse(message: str, code: int) -> None:
+    """Tell those who wait for this rank to start why it does not come, as far as they are to be reached."""
+    with suppress(RebasinError, RuntimeError):
+        place = launchers.place()
+        address, port = place.meeting()
+        store = PrefixStore(
+            f"rebasin {place.job} {next(_runs)}",
+            _store(address, port, place.rank, place.size, FAREWELL),
+        )
+        if store.add(f"came {place.rank}", 1) == 1:
+            store.compare_set("reason", "", json.dumps([place.rank, message, code]))
+            if place.rank == 0:  # its store goes with it: the others are to have heard
+                time.sleep(1.0)
+
+
+def _meet(store: Any, place: Place, device: torch.device, patience: timedelta) -> bool:
     """Wait for all, and connect them; whether GPUs are connected directly."""
     apart = device.type == "cuda" and place.local_size <= torch.cuda.device_count()
     if device.type == "cuda":
@@ -271,7 +315,7 @@ def _meet(store: Any, place: Place, device: torch.device) -> bool:
     on_gpu = all(_everyone(store, "here", place, place.patience, apart))
     kind = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     try:
-        dist.init_process_group(kind, store=store, rank=place.rank, world_size=place.size, timeout=PATIENCE)
+        dist.init_process_group(kind, store=store, rank=place.rank, world_size=place.size, timeout=patience)
     except RuntimeError as error:
         raise _lost(error) from error
     # One that is connected and fails at once would leave those that still try to reach it waiting.
