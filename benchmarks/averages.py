@@ -1,18 +1,24 @@
 """Plain averages: seconds and peak memory of `rebasin merge --method none`, against what a script would do.
 
     python benchmarks/averages.py [--sizes 256 1024] [--models 2 8] [--dtype float32] [--work DIR]
+    python benchmarks/averages.py --processes 1 2 [--sizes 1024]   # shared by processes, beside one
 
 Models of random values in layers of 16 MiB. "cat" reads all inputs and writes one of them back (`dd`, fsync
 included): what no averaging can beat by much. "torch" loads every model whole with `torch.load` (safetensors'
 own reader where it is installed loads as much), adds and saves with `torch.save`. Each in a process of its
 own, alternated, files in the page cache; seconds include the start of Python. Peak memory is VmHWM beyond
 that of a process with the same imports. Linux only.
+
+With --processes: two models in shards, averaged, and one of them written anew, by so many processes on this
+machine, each on one thread. Processor seconds are those of the process that had most, peak memory is that of
+the largest process: imports and all. The bytes that were written are held against those of one process.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -23,6 +29,7 @@ from pathlib import Path
 import torch
 from _rows import as_command, environment, heading, row
 
+from rebasin_cli.checkpoints.digests import of_file
 from rebasin_cli.checkpoints.tensors import LazyTensors
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.runtime.seeds import generator
@@ -75,6 +82,44 @@ def cat(paths: list[Path], out: Path) -> float:
     return time.perf_counter() - began
 
 
+def shared(folder: Path, size: int, processes: list[int]) -> None:
+    """Rows of `average`, of two models and of one, by each number of processes."""
+    for seed in range(2):
+        (folder / "ab"[seed]).mkdir()
+        path = folder / "ab"[seed] / "model.safetensors"
+        write_safetensors(path, model(seed, size, torch.bfloat16), shard_size=(size << 20) // 8)
+    for what, models in {"average of 2": ["a", "b"], "written anew": ["a"]}.items():
+        first: dict[str, str] = {}
+        for count in processes:
+            line = ["average", *models, "-o", "out/", "--force", "-q", "--repair", "none"]
+            seconds, peak = together(folder, count, line)
+            found = {path.name: of_file(path) for path in sorted((folder / "out").iterdir())}
+            first = first or found
+            equal = "equal" if found == first else "OTHER"
+            row(what, size, count, f"{seconds:.1f}", f"{peak / 1e6:,.0f}", equal)
+
+
+def together(folder: Path, count: int, line: list[str]) -> tuple[float, int]:
+    """Processor seconds and peak bytes of the process that has most of each."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
+    place |= {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "rebasin_cli", *line]
+    started = [
+        subprocess.Popen(
+            command, cwd=folder, env={**os.environ, **place, "RANK": str(rank)}, stdout=subprocess.DEVNULL
+        )
+        for rank in range(count)
+    ]
+    ended = [os.wait4(each.pid, 0) for each in started]
+    if any(status for _, status, _ in ended):
+        raise SystemExit(f"{line}: {[status for _, status, _ in ended]}")
+    used = [usage for *_, usage in ended]
+    return max(one.ru_utime + one.ru_stime for one in used), max(one.ru_maxrss for one in used) * 1024
+
+
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     asked.add_argument("--sizes", nargs="+", type=int, default=[256, 1024], help="MiB a model")
@@ -82,8 +127,15 @@ def main() -> None:
     asked.add_argument("--dtype", nargs="+", default=["float32"])
     asked.add_argument("--runs", type=int, default=3)
     asked.add_argument("--work", type=Path, help="a folder for the models; a temporary one if left out")
+    asked.add_argument("--processes", nargs="+", type=int, help="so many, in place of all else")
     arguments = asked.parse_args()
     print(environment(), flush=True)
+    if arguments.processes:
+        heading("command", "MiB each", "processes", "processor s", "peak MB", "bytes")
+        for size in arguments.sizes:
+            with tempfile.TemporaryDirectory(dir=arguments.work) as folder:
+                shared(Path(folder), size, arguments.processes)
+        return
     base = ran("import rebasin_cli.cli.perform, rebasin_cli.commands.merge")[1]
     bare = ran("import torch")[1]
     heading("dtype", "models", "MiB each", "cat, s", "torch, s", "rebasin, s", "torch, MB", "rebasin, MB")

@@ -2,6 +2,7 @@
 
     python benchmarks/faults.py [CASE …] [--every N] [--interrupts N] [--disks N] [--moments N]
                                [--at-once]
+    python benchmarks/faults.py --ranks     # two processes that share a command, one of which fails
 
 Kills before, in the middle of and after each N-th file operation, and at N moments; Ctrl-C after each N-th;
 the disk is full, failing or read-only from each N-th operation on. 1 is all of them, 0 none; --at-once adds
@@ -29,6 +30,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from tests.cli.conftest import fresh, rebasin  # noqa: E402
+from tests.faults import ranks  # noqa: E402
 from tests.faults.cases import CASES, inputs, known, problem_after, problem_after_seconds  # noqa: E402
 from tests.faults.crashing import FAULTS, HALF, INTERRUPT, KILL_AFTER, KILL_BEFORE, Fault  # noqa: E402
 from tests.faults.together import into_one_cache, into_one_folder, into_one_output  # noqa: E402
@@ -42,8 +45,12 @@ def main() -> None:
     for name, default in (("every", 1), ("interrupts", 1), ("disks", 1), ("moments", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--at-once", action="store_true")
+    parser.add_argument("--ranks", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    if asked.ranks:
+        of_ranks()
+        return
     began, today = time.monotonic(), datetime.date.today().isoformat()
     all_tried = all_lost = 0
     with tempfile.TemporaryDirectory() as scratch:
@@ -84,6 +91,30 @@ def main() -> None:
         os.chdir("/")
     lost_of = f"tried {all_tried:,}, survived {all_tried - all_lost:,}, lost {all_lost:,}"
     print(f"\n{lost_of}, {time.monotonic() - began:.0f} s")
+
+
+def of_ranks() -> None:
+    """Every shared command by every fault of one of its two ranks: a row a fault."""
+    print("| date | what happens | commands | ended as told, nothing left | lost |")
+    print("|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as scratch:
+        made = Path(scratch) / "made"
+        made.mkdir()
+        os.chdir(made)
+        for k, name in enumerate("ab"):
+            fresh(made / f"{name}.safetensors", seed=k, width=12, depth=3)
+        rebasin("align", "a.safetensors", "b.safetensors", "-o", "p.safetensors", "--no-prove")
+        for name, fault in ranks.FAULTS.items():
+            lost = 0
+            for number, (command, (place, line)) in enumerate(ranks.COMMANDS.items()):
+                shutil.copytree(made, work := Path(scratch) / f"{name} {number}")
+                problem, told = ranks.tried(line, place, fault, work, Path(scratch) / "log")
+                if problem:
+                    print(f"{command}, {name}: {problem}", *told, sep="\n", file=sys.stderr, flush=True)
+                lost += bool(problem)
+            count = len(ranks.COMMANDS)
+            print(f"| {datetime.date.today()} | {name} | {count} | {count - lost} | {lost} |", flush=True)
+        os.chdir("/")
 
 
 def every(operations: int, step: int, ways: Iterable[str], *, lasting: bool = False) -> list[Fault]:

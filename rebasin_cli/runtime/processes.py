@@ -55,6 +55,19 @@ class Together(Ranks):
     ending: Ending = field(default_factory=Ending)
     on_gpu: bool = False
     waits: Iterator[int] = field(default_factory=itertools.count)
+    threads: int = field(default_factory=torch.get_num_threads)
+
+    @contextmanager
+    def cores(self) -> Iterator[None]:
+        """So many threads that processes of one machine have a core each, unless the user says how many."""
+        mine = (_machine(), _affinity())
+        alike = self.all(mine).count(mine)
+        if "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(max(1, self.threads // alike))
+        try:
+            yield
+        finally:
+            torch.set_num_threads(self.threads)
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device.type != "cpu" and not self.on_gpu:
@@ -89,6 +102,8 @@ class Together(Ranks):
             if error is not None:
                 raise Elsewhere(*error)
             return cast(T, result)
+        own = torch.get_num_threads()
+        torch.set_num_threads(self.threads)  # the others need none
         try:
             result = step(*args, **kwargs)
             self.leave()
@@ -97,6 +112,8 @@ class Together(Ranks):
             with suppress(RuntimeError):
                 self.store.set(done, pickle.dumps((_account(error), None)))
             raise
+        finally:
+            torch.set_num_threads(own)
         with suppress(RuntimeError):
             self.store.set(done, pickle.dumps((None, result)))
         return result
@@ -196,6 +213,12 @@ def _machine() -> str:
     return f"{socket.gethostname()} {uuid.getnode():x}"
 
 
+def _affinity() -> tuple[int, ...]:
+    """The cores that this process may use; those of all where the system does not say."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return tuple(sorted(allowed(0))) if allowed is not None else tuple(range(os.cpu_count() or 1))
+
+
 def _lost(error: BaseException) -> Lost:
     """What torch.distributed raised, as a message."""
     found = (str(error).splitlines() or [type(error).__name__])[0]
@@ -232,7 +255,9 @@ def joined(device: str, store: Any = None) -> Iterator[Together]:
                     hint="Give this run another MASTER_PORT",
                 )
             on_gpu = _meet(store, place, torch.device(device), patience)
-            yield Together(rank, size, store, ending, on_gpu)
+            together = Together(rank, size, store, ending, on_gpu)
+            with together.cores():
+                yield together
             with suppress(
                 Lost
             ):  # the last words of one must have been heard before it closes its connections
