@@ -247,14 +247,14 @@ def joined(device: str, store: Any = None) -> Iterator[Together]:
     ending = Ending()
     with listening(ending):
         try:
-            patience = _patience()
+            _patience()  # what is no time, before anything waits
             store = PrefixStore(f"rebasin {place.job} {next(_runs)}", store or _meeting_place(place))
             if store.add(f"came {rank}", 1) > 1:
                 raise Lost(
                     f"rank {rank} of another run has come to the place where this one meets",
                     hint="Give this run another MASTER_PORT",
                 )
-            on_gpu = _meet(store, place, torch.device(device), patience)
+            on_gpu = _meet(store, place, torch.device(device))
             together = Together(rank, size, store, ending, on_gpu)
             with together.cores():
                 yield together
@@ -331,7 +331,7 @@ def excuse(message: str, code: int) -> None:
                 time.sleep(1.0)
 
 
-def _meet(store: Any, place: Place, device: torch.device, patience: timedelta) -> bool:
+def _meet(store: Any, place: Place, device: torch.device) -> bool:
     """Wait for all, and connect them; whether GPUs are connected directly."""
     apart = device.type == "cuda" and place.local_size <= torch.cuda.device_count()
     if device.type == "cuda":
@@ -339,8 +339,9 @@ def _meet(store: Any, place: Place, device: torch.device, patience: timedelta) -
     # NCCL refuses two processes on one GPU; then, or where one machine has none, all go through the CPU.
     on_gpu = all(_everyone(store, "here", place, place.patience, apart))
     kind = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+    of: dict[str, Any] = {"rank": place.rank, "world_size": place.size, "timeout": _patience()}
     try:
-        dist.init_process_group(kind, store=store, rank=place.rank, world_size=place.size, timeout=patience)
+        dist.init_process_group(kind, store=store, **of)
     except RuntimeError as error:
         raise _lost(error) from error
     # One that is connected and fails at once would leave those that still try to reach it waiting.
