@@ -119,6 +119,9 @@ def earlier_distributed(path: Path) -> list[Path]:
 
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
+        there = next(each for each in (folder, *folder.absolute().parents) if os.path.lexists(each))
+        if not there.is_dir():
+            raise ResourceError(f"{there} is no folder", hint="Choose another place for the output")
         raise ResourceError(
             f"{folder}: no such folder", hint=f"Make it first: mkdir -p {shlex.quote(str(folder))}"
         )

@@ -647,7 +647,7 @@ def test_a_missing_folder_is_a_resource_error_that_says_how_to_make_it(tmp_path)
         check_output(tmp_path / "runs" / "out.safetensors")
     assert caught.value.hint == f"Make it first: mkdir -p {tmp_path / 'runs'}" and caught.value.exit_code == 5
     (tmp_path / "file").write_text("")
-    with pytest.raises(ResourceError, match="no such folder"):
+    with pytest.raises(ResourceError, match="file is no folder"):
         check_output(tmp_path / "file" / "out.safetensors")
 
 

@@ -28,7 +28,7 @@ OUTPUTS = [
     ((*ALIGN, "-o", "./sub/../a.safetensors"), 2, "is read by this very command"),
     ((*ALIGN, "-o", "b.safetensors"), 2, "b.safetensors is read by this very command"),
     ((*ALIGN, "-o", "nowhere/o.safetensors"), 5, "no such folder"),
-    ((*ALIGN, "-o", "a.safetensors/o.safetensors"), 5, "no such folder"),
+    ((*ALIGN, "-o", "a.safetensors/o.safetensors"), 5, "a.safetensors is no folder"),
     ((*ALIGN, "-o", "n" * 300 + ".safetensors"), 5, "File name too long"),
     ((*ALIGN, "-o", "n" * 249 + ".safetensors"), 5, "File name too long"),  # the permutation's
     ((*ALIGN, "-o", "/dev/null"), 2, "is not a regular file"),
@@ -47,7 +47,7 @@ OUTPUTS = [
     (("apply", "p.safetensors", "a.safetensors", "-o", ""), 2, "is empty"),
     (("verify", "a.safetensors", "b.safetensors", "-o", "."), 2, "is a folder"),
     ((*BARRIER, "--report", "a.safetensors"), 2, "is a file, not a folder"),
-    ((*BARRIER, "--report", "a.safetensors/x"), 5, "no such folder"),
+    ((*BARRIER, "--report", "a.safetensors/x"), 5, "a.safetensors is no folder"),
     ((*BARRIER, "--json-file", "."), 2, "is a folder"),
     ((*BARRIER, "--json-file", "/"), 2, "is a folder"),
     ((*BARRIER, "--json-file", "/dev/null"), 2, "is not a regular file"),
