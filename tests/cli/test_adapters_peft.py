@@ -86,6 +86,7 @@ class Grouped(nn.Module):
         self.conv = nn.Conv1d(12, 10, 3, groups=2)
 
 
+@pytest.mark.filterwarnings("ignore:LoRA adapter added to ConvNd")  # peft's: it merges none either
 def test_a_grouped_convolution_is_refused_with_the_reason(refused):
     trained(1, "a", Grouped(), ["conv"], r=4)
     refused(
