@@ -686,6 +686,10 @@ TRAINED = {
         "noise without a mean here": (lambda net, h: h + torch.empty(8).exponential_(), ()),
         "statistics": (lambda net, h: h - h.mean(0) / 2, ()),
         "a table": (lambda net, h: h * torch.linspace(0.5, 1.5, 8), ("output",)),
+        "a table, and some noise": (
+            lambda net, h: h * torch.linspace(0.5, 1.5, 8) * (1 + 1e-9 * torch.empty(8).exponential_()),
+            (),  # what is random tells nothing
+        ),
         "another head": (lambda net, h: (net.two(h), net.aux(h)), ("1",)),
         "a failure": (lambda net, h: net.two(h)[9999], ()),
         "rounding": (lambda net, h: (torch.sin(1e11 * net.two(h)),), ()),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rebasin_cli.reports import pictures, plane
+from rebasin_cli.reports import pictures, plane, signature
 from rebasin_cli.reports.document import (
     Badge,
     Code,
@@ -134,6 +134,14 @@ def test_levels_of_a_metric_are_equal_steps_from_the_least_to_the_largest():
         [0.75 / (len(found) - 1)] * (len(found) - 1)
     )
     assert plane.levels([[0.5]])[0] < plane.levels([[0.5]])[-1]  # a line needs two
+
+
+def test_a_word_without_a_mean_or_a_deviation_is_not_drawn():
+    known = {"mean": 0.5, "std": 0.1}
+    words = [{"word": name, "before": its, "after": known} for name, its in
+             {"a": known, "b": None, "c": {"mean": 0.5, "std": None}, "d": {"std": 0.1}}.items()]  # fmt: skip
+    before, after = signature.drawn(words).panels[0].lines
+    assert (len(before.x), len(after.x)) == (1, 4) and list(before.errors) == [0.1]
 
 
 def test_words_above_a_picture_end_within_it():
