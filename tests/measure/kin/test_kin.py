@@ -10,6 +10,8 @@ import torch
 import rebasin_cli
 from rebasin_cli.errors import CheckpointError, SpecError, UsageError
 from rebasin_cli.measure.kin import kin, sampled
+from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.parsing import parse
 from rebasin_cli.symmetry import permutation
 
 from .test_columns import images
@@ -134,6 +136,14 @@ def test_other_shapes_and_names_are_left_out_and_told(pair):
     assert found.verdict == "derived in place"
     assert found.left_out["head.weight"] == "[10, 48] in A, [12, 48] in B"
     assert found.left_out["extra"] == "only in B" and found.left_out["layers.0.bias"] == "a norm or a bias"
+
+
+def test_running_statistics_are_left_out():
+    shapes = {"w": (64, 3), "mean": (64,)}
+    spec = parse("tensors:\n  w: 'h .'\nstatistics:\n  mean: h\n", name="with statistics")
+    a, b = ({name: torch.randn(shape) for name, shape in shapes.items()} for _ in range(2))
+    matrices, _, left = sampled.comparable(a, b, fit(spec, shapes))
+    assert matrices == ["w"] and left == {"mean": "a running statistic"}
 
 
 def test_vectors_are_compared_where_there_is_nothing_else():
