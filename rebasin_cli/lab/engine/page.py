@@ -119,6 +119,12 @@ DISAGREEMENTS = (
         "learning-rate",
     ),
     (
+        "Permutation Invariance in LMC, Figure 4",
+        "trained students as wide as their teacher have no barrier",
+        "of k = 10 some stop where a loss is left, 0.006 on average, and these have one",
+        "double-descent",
+    ),
+    (
         "Permutation Invariance in LMC §6",
         "networks are trained for 10000 epochs",
         "10 000 steps, 16.7 epochs of MNIST, are the only reading that fits its cost",
