@@ -1,8 +1,10 @@
 """Graphs of networks: traced once where that was asked for."""
 
+import pytest
 import torch
 from torch import nn
 
+from rebasin_cli.errors import NetworkError
 from rebasin_cli.graph import tracing
 from tests.traced import export
 
@@ -60,3 +62,14 @@ def test_tests_trace_a_network_anew_unless_nothing_but_its_weights_is_another(mo
     assert [export(Local(), (x,), {}), export(Local(), (x,), {})] == [6, 7]
     monkeypatch.setattr(Scaled, "forward", lambda self, x: x)
     assert export(Scaled(), (x,), {}) == 8 and export(Scaled(), (x,), {}) == 8
+
+
+def test_where_tracing_failed_is_told_by_the_line_of_forward(monkeypatch):
+    def fails(*_, **__):
+        raise RuntimeError('no such thing\n  File "net.py", line 12, in forward\n    x.y()')
+
+    monkeypatch.setattr(tracing, "exported_by_torch", fails)
+    monkeypatch.setattr(tracing.dispatched, "record", fails)
+    with pytest.raises(NetworkError) as refused:
+        tracing.export(nn.Linear(3, 2), (torch.rand(4, 3),), {})
+    assert refused.value.problems == ("RuntimeError: no such thing", "in net.py:12")
