@@ -1,7 +1,7 @@
 """For every test: one thread (small tensors, and the machine may be busy), and Ctrl-C as on a terminal.
 
-And networks that are traced and proven once (see traced, proven). PyTorch is imported where tests run: what
-hands them out to several processes does without.
+And networks that are traced once (see traced). PyTorch is imported where tests run: what hands them out to
+several processes does without.
 """
 
 import gc
@@ -40,11 +40,9 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="session", autouse=True)
 def traced_once():
-    from tests.proven import prove_once
     from tests.traced import trace_once
 
     trace_once()
-    prove_once()
 
 
 @pytest.fixture(autouse=True)

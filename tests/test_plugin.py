@@ -11,12 +11,9 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import zipfile
 from pathlib import Path
 
 import pytest
-
-from .processes import fork
 
 EXAMPLE = Path(__file__).with_name("plugin_example")
 
@@ -34,18 +31,13 @@ def environment(tmp_path_factory):
     here = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     lines = [*here, *(f"import site; site.addsitedir({path!r})" for path in here)]
     (site / "behind.pth").write_text("\n".join(lines) + "\n")
-    built = fork(lambda: build_meta().build_wheel(str(folder)), folder / "built", folder / "source")
-    assert built.wait() == 0, built.err
-    (wheel,) = folder.glob("*.whl")
-    zipfile.ZipFile(wheel).extractall(site)  # which is what pip does with it
-    return folder, venv / "bin" / "python"
-
-
-def build_meta():
-    """What the example names as its `build-backend`."""
-    from setuptools import build_meta
-
-    return build_meta
+    python = venv / "bin" / "python"
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps"]
+        + ["--no-index", "--no-build-isolation", str(folder / "source")],
+        check=True,
+    )
+    return folder, python
 
 
 COMMANDS = """

@@ -27,24 +27,19 @@ _TRACED = {}  # the network as well, so that nothing of it gives its place in me
 
 
 def export(network, args, kwargs, *, numbers=False):
-    forwards = named(network)
-    if forwards is None:
+    classes = {type(module) for module in network.modules()}
+    if not all(map(_stays, classes)):
         return tracing.export(network, args, kwargs, numbers=numbers)
     leaves, structure = pytree.tree_flatten((args, dict(kwargs)))
     inputs = [_kind(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    key = repr((described(network), forwards, inputs, structure, numbers))
+    forwards = [(cls, cls.forward) for cls in sorted(classes, key=repr)]  # a test may have put in another one
+    key = repr((_described(network), forwards, inputs, structure, numbers))
     if key in _TRACED:
         return _TRACED[key][-1]
     program = tracing.export(network, args, kwargs, numbers=numbers)
     if program.general:
         _TRACED[key] = network, forwards, program
     return program
-
-
-def named(network):
-    """(class, its forward) of all modules, since a test may put in another one; None where a class may go."""
-    classes = {type(module) for module in network.modules()}
-    return [(cls, cls.forward) for cls in sorted(classes, key=repr)] if all(map(_stays, classes)) else None
 
 
 def _stays(cls):
@@ -58,7 +53,7 @@ def _kind(tensor):
     return tuple(tensor.shape), tensor.dtype, tensor.device
 
 
-def described(network):
+def _described(network):
     """All attributes of all modules; for tensors their shapes and types, and which of them are one.
 
     Buffers that no state dict has and tensors in other attributes are constants of the graph: of these the
