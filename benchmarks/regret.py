@@ -1,7 +1,8 @@
 """What a choice between merges costs: candidates of many kinds of networks, rules, and test data.
 
-    python benchmarks/regret.py record [--most 400]     adds cases to benchmarks/regret.jsonl, or goes on
-    python benchmarks/regret.py rules                   tables of rules, from the recorded cases
+    python benchmarks/regret.py record [--least 0] [--most 400]   adds cases to regret.jsonl, or goes on
+    python benchmarks/regret.py rules                             tables of rules, from the recorded cases
+    python benchmarks/regret.py gains                             what a second gains; one end alone
 
 A case is a pair or three of networks that `rebasin train` does not make: a recipe of its own each (plain SGD,
 no decay, dropout, norms, few samples, augmentation, label noise, convolutions, a transformer, regression,
@@ -11,6 +12,8 @@ methods were not given ("train", a tenth, as `auto` holds out), at these with no
 "noise 1", "mixed 0.3", "mixed 0.5"), and at the tenth of the test split ("tenth"), at each: every candidate's
 loss, its loss at its best temperature, its distance to the ends' mean output (from probabilities in nats, of
 regression squared), its accuracy, and the standard errors of all differences of the first and the third.
+Candidates of cases from 100 on have processor seconds (search, repair), and among them is the first end
+alone, distilled towards all.
 """
 
 from __future__ import annotations
@@ -39,11 +42,12 @@ from rebasin_cli.errors import RebasinError
 from rebasin_cli.nets import vit
 from rebasin_cli.repair import Repairs
 from rebasin_cli.repair.calibration import temperature
+from rebasin_cli.repair.distilling import distill
 
 TABLE = Path(__file__).with_name("regret.jsonl")
 HELD, TESTED, TENTH = 2_000, 3_000, 0.1
-METHODS = ("none", "wm", "am")
-DISTILLED = "wm"  # a distillation takes so long that one method gets it
+METHODS = ("none", "wm", "am", "dual")
+FIRST = "first"  # in place of a method: the first end alone, distilled towards all
 LOOKS = ("train", "noise 0.5", "noise 1", "mixed 0.3", "mixed 0.5", "tenth")
 
 
@@ -312,10 +316,10 @@ def case(number: int, sets: Sets) -> dict[str, Any]:
         ends.append(all_looks())
     normed = networks.has_running_statistics(network)
     open_ = ("reset", "refit") if normed else ("none", "repair", "refit")
-    candidates, given = [], []
+    candidates, given, seconds = [], [], []
     measured = rest.subset(2_500, 0).with_batch_size(250).mixed(0)
     for method in METHODS:
-        found = models
+        found, began = models, time.process_time()
         if method != "none":
             found = (
                 rebasin_cli.align(
@@ -326,26 +330,43 @@ def case(number: int, sets: Sets) -> dict[str, Any]:
             )
         if found is None:
             continue
-        for how in open_[:1] if method == "none" else (*open_, *["distill"] * (method == DISTILLED)):
+        searched = time.process_time() - began
+        for how in open_[:1] if method == "none" else (*open_, "distill"):
             networks.load(network, average(found))
+            began = time.process_time()
             if how != "none":
                 some = rest.subset(1_000, 0).with_batch_size(250).mixed(0) if how == "refit" else measured
                 some = rest.with_batch_size(250).mixed(0) if how == "distill" else some
                 Repairs(how, found, some).apply(network, [1 / len(found)] * len(found))
+            seconds.append((searched, time.process_time() - began))
             candidates.append((method, how))
             given.append(all_looks())
+    networks.load(network, models[0])
+    began = time.process_time()
+    distill(network, models, rest.with_batch_size(250).mixed(0))
+    seconds.append((0.0, time.process_time() - began))
+    candidates.append((FIRST, "distill"))
+    given.append(all_looks())
+    spent = [[round(it, 3) for it in pair] for pair in seconds]
     told = {
         name: figures([one[name] for one in given], [end[name] for end in ends], targets)
         for name, (_, targets) in seen.items()
     }
-    return {"case": number, **vars(it), "held": len(drawn), "candidates": candidates, "looks": told}
+    return {
+        "case": number,
+        **vars(it),
+        "held": len(drawn),
+        "candidates": candidates,
+        "seconds": spent,
+        "looks": told,
+    }
 
 
-def record(most: int, nets: Sequence[str]) -> None:
+def record(least: int, most: int, nets: Sequence[str]) -> None:
     torch.set_num_threads(1)
     done = {row["case"] for row in read()} if TABLE.exists() else set()
     sets = Sets()
-    for number in range(most):
+    for number in range(least, most):
         if number in done or recipe(number).net not in nets:
             continue
         began = time.process_time()
@@ -524,7 +545,7 @@ def regrets(
 
 
 SETS: dict[str, Callable[[str, str], bool]] = {
-    "all candidates": lambda method, how: method != "none",
+    "all candidates": lambda method, how: method not in ("none", FIRST),
     "without distillation": lambda method, how: method != "none" and how != "distill",
     "wm, repaired or not": lambda method, how: method == "wm" and how in ("none", "repair"),
     "methods, not repaired": lambda method, how: method != "none" and how in ("none", "reset"),
@@ -571,13 +592,97 @@ def table(rows: Sequence[Row]) -> None:
     print(f"\nweight by other kinds ({told}): {sum(regret) / len(rows):.4f}, {within:.0%}, {max(regret):.4f}")
 
 
+STEPS = {  # what comes after what
+    "wm, repair": (("wm", "none"), ("wm", "repair")),
+    "wm, refit": (("wm", "none"), ("wm", "refit")),
+    "wm, refit ": (("wm", "reset"), ("wm", "refit")),
+    "wm, distill after a refit": (("wm", "refit"), ("wm", "distill")),
+    "am, refit beside wm's": (("wm", "refit"), ("am", "refit")),
+    "dual, refit beside wm's": (("wm", "refit"), ("dual", "refit")),
+    "am, refit after a distillation": (("wm", "distill"), ("am", "refit")),
+    "am, distill beside wm's": (("wm", "distill"), ("am", "distill")),
+    "dual, distill beside wm's": (("wm", "distill"), ("dual", "distill")),
+}
+
+
+def cost(row: Row, look: str = "train") -> list[float]:
+    """What a choice goes by."""
+    parts = zip(values(row, look, "loss"), values(row, look, "apart"), strict=True)
+    return [loss + (0 if row["data"] == "function" else 2 * apart) for loss, apart in parts]
+
+
+def gains() -> None:
+    """What each step gains a second, of held-out cost and on test data; one end alone beside the merge."""
+    rows = [row for row in read() if "seconds" in row]
+    line("network", "step", "cases", "nats a second", "gained on test", "by more than 0.003", "most")
+    print("|---" * 7 + "|")
+    for net in dict.fromkeys(row["net"] for row in rows):
+        for step, pair in STEPS.items():
+            gained(net, step, pair, [row for row in rows if row["net"] == net])
+    one_end(rows)
+
+
+def gained(net: str, step: str, pair: Any, rows: Sequence[Row]) -> None:
+    found = []
+    for row in rows:
+        there = [tuple(it) for it in row["candidates"]]
+        if not {*pair} <= {*there}:
+            continue
+        before, after = map(there.index, pair)
+        searched, repaired = row["seconds"][after]
+        took = repaired + searched * (pair[0][0] != pair[1][0])
+        test = values(row, "test", "loss")
+        found.append(((cost(row)[before] - cost(row)[after]) / max(took, 1e-3), test[before] - test[after]))
+    if not found:
+        return
+    second, test = (sorted(it) for it in zip(*found, strict=True))
+    middle = len(found) // 2
+    line(
+        net,
+        step.strip(),
+        len(found),
+        f"{second[middle]:.3f}",
+        f"{test[middle]:.4f}",
+        f"{sum(it > 0.003 for it in test) / len(test):.0%}",
+        f"{test[-1]:.4f}",
+    )
+
+
+def one_end(rows: Sequence[Row]) -> None:
+    """One end distilled towards all in place of the merge: where it costs less, or surely does."""
+    taken: dict[str, list[float]] = {"where it costs less": [], "by 1 error": [], "by 2 errors": []}
+    cases = 0
+    for row in rows:
+        there = [tuple(it) for it in row["candidates"]]
+        if (FIRST, "distill") not in there or row["data"] == "function":
+            continue
+        cases, one, costs = cases + 1, there.index((FIRST, "distill")), cost(row)
+        merge = min(able(row), key=lambda k: costs[k])
+        wide = error(row, "train", "loss", one, merge) + 2 * error(row, "train", "apart", one, merge)
+        test = values(row, "test", "loss")
+        for sure, gains_ in enumerate(taken.values()):
+            if costs[merge] - costs[one] > sure * wide:
+                gains_.append(test[merge] - test[one])
+    print(f"\none end, distilled towards all, in place of the merge of least cost: {cases} cases\n")
+    line("taken", "cases", "gained on test, mean", "better", "worst", "most")
+    print("|---" * 6 + "|")
+    for name, its in taken.items():
+        if its:
+            mean, better = sum(its) / len(its), sum(it > 0 for it in its)
+            line(name, len(its), f"{mean:.4f}", better, f"{min(its):.4f}", f"{max(its):.4f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("record", "rules"))
+    parser.add_argument("what", choices=("record", "rules", "gains"))
+    parser.add_argument("--least", type=int, default=0, help="number of the first case")
     parser.add_argument("--most", type=int, default=300)
     parser.add_argument("--nets", nargs="+", default=["mlp", "cnn", "vit"], help="record only these")
     asked = parser.parse_args()
-    record(asked.most, asked.nets) if asked.what == "record" else rules()
+    if asked.what == "record":
+        record(asked.least, asked.most, asked.nets)
+    else:
+        {"rules": rules, "gains": gains}[asked.what]()
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ def problem():
 def _all_is_tried(monkeypatch):
     """However little is left to gain."""
     monkeypatch.setattr(trying, "LITTLE", -math.inf)
+    monkeypatch.setattr(trying, "EARLY", 0.0)
 
 
 def still(problem):
@@ -217,9 +218,9 @@ def test_what_is_left_to_gain_is_asked_of_the_best_so_far(problem, monkeypatch, 
     monkeypatch.setattr(trying, "LITTLE", 0.005)
     found = trials_of(problem, ("am", "none", figures(0.3, apart=0.01)))
     monkeypatch.setattr(found.mending.comparison, "agreement", Agreed(0.0))
-    assert not found._settled()
+    assert not found.settled()
     judged = {"none": figures(0.1, apart=0.01), "refit": figures(0.002 + 0.1 * (not repaired), apart=0.0)}
-    monkeypatch.setattr(Mending, "judge", lambda self, models, how, seconds: judged[how])
+    monkeypatch.setattr(Mending, "judge", lambda self, models, how, *given, **more: judged[how])
     trial = Trial("wm", result=MatchResult((permutation.identity(problem.fitted.words),), 0, 0, 1, 1, True))
     found.mending.open = ("none", "repair", "refit")
     judged["repair"] = figures(0.2, apart=0.01)
@@ -389,11 +390,16 @@ def test_what_a_merge_chooses_by_itself_is_left_to_it(problem, monkeypatch, how,
         assert auto.match(able, auto.Options(budget="60s")).chosen.repair == is_told
 
 
-def test_what_the_default_would_repair_is_tried_whatever_it_takes_and_a_refit_only_in_time(problem):
-    trials = Trials(dataclasses.replace(problem, repairs=("none", "repair", "refit")), Clock(5.0))
-    trials.clock.began -= 1000
-    trial = trials.try_(candidates(problem.fitted, 2, able=True)[0])
-    assert set(trial.merges) == {"none", "repair"} and "too long" in trial.lacking["refit"]
+def test_what_the_default_would_repair_is_tried_whatever_is_counted_and_a_refit_only_in_time(problem):
+    able = dataclasses.replace(problem, repairs=("none", "repair", "refit"))
+    counted = Trials(able, Clock(1e3, counts=True))
+    counted.clock.seconds = 0.0
+    first = candidates(problem.fitted, 2, able=True)[0]
+    assert set(counted.try_(first).merges) == {"none", "repair"}
+    trials = Trials(able, Clock(5.0))
+    trials.clock.began -= 1000  # on the wall the time is over
+    trial = trials.try_(first)
+    assert set(trial.merges) == {"none"} and all("too long" in why for why in trial.lacking.values())
     assert trials.try_(candidates(problem.fitted, 2, able=True)[1]).why == SPENT
     wide = trials.try_(candidates(problem.fitted, 2, able=True, wider=True)[1])
     assert (wide.method, wide.why) == ("wm + groups", SPENT)
@@ -551,7 +557,7 @@ def test_a_repair_that_the_network_does_not_admit_is_told_and_not_tried_again(pr
     trials = Trials(dataclasses.replace(problem, repairs=("none", "refit")), Clock(60.0))
     judge, tried = trials.mending.judge, []
 
-    def failing(models, how, seconds):
+    def failing(models, how, seconds, **more):
         tried.append(how)
         if how == "refit":
             raise NetworkError("the network cannot be traced")

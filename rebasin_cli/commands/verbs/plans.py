@@ -26,6 +26,7 @@ from ...session.session import Session
 from ...spec.spec import FittedSpec
 from .needs import needs
 from .outputs import Output
+from .proof import Proof
 from .search import nothing_to_run
 from .symmetries import Wide
 
@@ -35,7 +36,7 @@ def of_search(session: Session, output: Output | None = None) -> dict[str, Any]:
     tries: dict[str, Any] = {}
     if session.method == "auto":
         able = not nothing_to_run(session)
-        wide = Wide.of(session, able=able) if session.command == "merge" else None
+        wide = Wide.of(session, Proof({}), able=able) if session.command == "merge" else None
         wider = wide is not None and not wide.refusal
         count, budget = len(session.named), session.options.budget
         tries = plan_trials(session.fitted, count, budget, able=able, wider=wider)

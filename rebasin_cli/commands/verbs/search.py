@@ -179,7 +179,7 @@ def find(
     state: Resumable | None = None,
     *,
     given: Mapping[str, Any] | None = None,
-    wider: Callable[[], matchers.Wider | None] | None = None,
+    wider: Callable[[Callable[[], None], float], matchers.Wider | None] | None = None,
 ) -> align.Alignment | None:
     """Find the permutations with the method that was asked for, from where `state` says.
 

@@ -39,6 +39,7 @@ TIMES = 4  # as far as noise moves a number: rounding may be unlucky, and comes 
 FINEST = 2.0**-38  # of a weight: what is computed in float64 from float64 is not compared to its last bit
 COARSE = 2.0**-20  # the same of what is computed in float32
 OWN = 2.0**-44  # of a number itself: float64 adds up in another order
+AS_LONG = 2  # times as long as a proof of orders, at least: following the network, and another proof
 LARGEST = 50_000_000  # numbers of a network that is followed once more: seconds, and several times its memory
 
 
@@ -88,16 +89,16 @@ def check_moved(session: Session, found: Sequence[Elements]) -> None:
 class Wide:
     """A session where units may take all that their network allows: opened, and proven, once it is tried."""
 
-    def __init__(self, session: Session):
-        self.plain = session
+    def __init__(self, session: Session, proven: Proof):
+        self.plain, self.before = session, proven
         self.session, self.proof = session, Proof({})
 
     @classmethod
-    def of(cls, session: Session, *, able: bool) -> Wide | None:
+    def of(cls, session: Session, proven: Proof, *, able: bool) -> Wide | None:
         """What `auto` may try beside orders; None where it is not to, or not `able` to run a network."""
         alone = session.ranks.size == 1 and not session.grouped
         asked = session.asked.search.groups == "auto" and session.method == "auto"
-        return cls(session) if alone and asked and able else None
+        return cls(session, proven) if alone and asked and able else None
 
     @property
     def refusal(self) -> str:
@@ -117,18 +118,25 @@ class Wide:
             )
         return ""
 
-    def open(self) -> matchers.Wider | None:
+    def open(
+        self, look: Callable[[], None] = lambda: None, seconds: float = math.inf
+    ) -> matchers.Wider | None:
         """The models in their canonical forms; None where units take no more.
 
-        Raises as proofs do, and SpecError with the `refusal`.
+        It calls `look` between its steps. Raises as that and proofs do, and SpecError with the `refusal`, or
+        where the proof of the orders tells that `seconds` are not enough.
         """
         if self.refusal:
             raise SpecError(self.refusal)
+        if (about := AS_LONG * self.before.times.get("proof", 0.0)) > seconds:
+            raise SpecError(f"following the network and proving it takes about {about:.1f} s, too long")
         wide = self.plain.by(replace(self.plain.asked.search, groups="all"))
         wide.say = SILENT.say
         if not any(wide.fitted.group(word).more for word in wide.fitted.groups):
             return None
+        look()
         self.proof = prove(wide)
+        look()
         forms, proven = Forms(wide.models, wide.fitted, wide.folds), wide.asked.search.prove
         self.session = wide
         return matchers.Wider(forms, functools.partial(check_moved, wide) if proven else lambda _: None)
