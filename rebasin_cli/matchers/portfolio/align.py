@@ -100,10 +100,10 @@ def align(
     `options` is the method's own Options, or a mapping of those that differ from their defaults. `polish`
     says how long swaps on the true loss are tried in the end (`25s`, `300steps`); it needs network and data.
     `repairs` are those of the merge that is to come, which a method that tries several chooses from, too,
-    and `ridge` theirs; `alone`: it may take the first model, distilled towards all, in place of one. It measures
-    each `metric`, too, and chooses by the figure that `choose` names. It may also take what `wider` gives; then
-    `fitted` of the alignment is that. Of the models' tensors as many bytes are kept meanwhile as there is `room`
-    for; the others are read whenever they are asked for.
+    and `ridge` theirs; `alone`: it may take the first model, distilled towards all, in place of one. It
+    measures each `metric`, too, and chooses by the figure that `choose` names. It may also take what `wider`
+    gives; then `fitted` of the alignment is that. Of the models' tensors as many bytes are kept meanwhile as
+    there is `room` for; the others are read whenever they are asked for.
     """
     if len(models) < 2:
         raise UsageError("aligning takes at least two models")
