@@ -220,7 +220,8 @@ def merge(
     and "distill" trains all of them after that (see `repair.distill`);
     "bias" needs `network` and one batch of `inputs`, or its `example_shape` (see `repair.calibrated_biases`).
     The method "auto" also tries the repairs that "auto" leaves open, and takes the best with its own choice;
-    without `weights` also the first model alone, distilled towards all (`alignment.result.chosen.merged`).
+    on `unseen` samples, without `weights`, also the first model alone, distilled towards all
+    (`alignment.result.chosen.merged`).
     `repaired` is what a search has repaired already (`MatchResult.chosen`), of the mean with equal weights.
     Raises UsageError, SpecError, CheckpointError, DataError, NetworkError.
     """

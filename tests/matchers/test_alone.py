@@ -36,7 +36,13 @@ def problem():
     with torch.no_grad():
         data = [(part, networks_[0](part).argmax(1)) for part in x.split(100)]
     return Problem(
-        resolve_spec(None, [models[0]]), models, network=networks_[0], data=data, repairs=REPAIRS, alone=True
+        resolve_spec(None, [models[0]]),
+        models,
+        network=networks_[0],
+        data=data[:4],
+        held=data[4:],
+        repairs=REPAIRS,
+        alone=True,
     )
 
 
@@ -49,6 +55,12 @@ def _all_is_tried(monkeypatch):
 @pytest.fixture
 def weights_only(monkeypatch):
     monkeypatch.setattr(auto, "candidates", lambda *given, **more: candidates(*given, **more)[:1])
+
+
+def given(problem):
+    """What a merge in memory takes."""
+    samples = {"train": problem.data, "held": problem.held, "unseen": True}
+    return {"method": "auto", "network": problem.network, **samples}
 
 
 def ended(problem, seconds=1e3):
@@ -93,7 +105,6 @@ def test_it_is_tried_last_on_the_models_as_they_are_and_all_of_it_is_kept(proble
         (figures(0.5, apart=0.1), figures(0.5, apart=0.1), False),
         (figures(0.5, 0.4, apart=0.1), figures(0.45, -0.4, apart=0.1), False),  # 0.05 ± 0.08
         (figures(0.5, 0.1, apart=0.1), figures(0.45, -0.1, apart=0.1), True),  # 0.05 ± 0.02
-        (figures(0.5), figures(0.4), False),  # training samples alone tell what it knows by heart
     ],
 )
 def test_it_is_taken_where_it_costs_less_by_more_than_chance(problem, merge, one, taken):
@@ -101,9 +112,10 @@ def test_it_is_taken_where_it_costs_less_by_more_than_chance(problem, merge, one
     assert (trial.alone, how) == (taken, "distill")
 
 
-def test_on_unseen_samples_no_distance_is_needed(problem):
-    unseen = dataclasses.replace(problem, held=problem.data[4:], data=problem.data[:4])
-    assert costs(ended(unseen), merge=figures(0.5), one=figures(0.4))[0].alone
+def test_by_training_samples_it_is_no_candidate(problem):
+    """It knows its own by heart."""
+    trials = ended(dataclasses.replace(problem, held=None))
+    assert len(trials.done) == 1 and "distill" in trials.done[0].merges
 
 
 def test_two_distillations_have_to_be_whole(problem, monkeypatch):
@@ -116,11 +128,6 @@ def test_two_distillations_have_to_be_whole(problem, monkeypatch):
     assert "distill" in first.merges and not last.merges and "too long" in last.why
 
 
-def test_nothing_is_tried_that_nothing_is_left_for(problem, monkeypatch):
-    monkeypatch.setattr(trying, "LITTLE", 9.0)
-    assert ended(problem).done[1].why == trying.ENOUGH
-
-
 def test_what_comes_no_nearer_is_told(problem):
     one = dataclasses.replace(problem, models=(problem.models[0],) * 2)
     last = ended(one).done[1]
@@ -129,9 +136,7 @@ def test_what_comes_no_nearer_is_told(problem):
 
 def test_a_merge_that_takes_it_is_the_first_model_and_says_so(problem, weights_only, monkeypatch):
     monkeypatch.setattr(alone, "surely", lambda *given, **more: True)
-    merged = rebasin_cli.merge(
-        problem.models, problem.fitted, method="auto", network=problem.network, train=problem.data
-    )
+    merged = rebasin_cli.merge(problem.models, problem.fitted, **given(problem))
     chosen = merged.alignment.result.chosen
     assert (chosen.method, chosen.merged, chosen.best_merge[0]) == (BOTH, False, "wm")
     told = chosen.plain()
@@ -145,6 +150,6 @@ def test_a_merge_that_takes_it_is_the_first_model_and_says_so(problem, weights_o
 @pytest.mark.parametrize("more", [{"weights": (0.5, 0.5)}, {"interpolation": "slerp"}])
 def test_where_a_mean_is_asked_for_it_is_no_candidate(problem, weights_only, more, monkeypatch):
     monkeypatch.setattr(alone, "surely", lambda *given, **more: True)
-    given = {"method": "auto", "network": problem.network, "train": problem.data, **more}
-    chosen = rebasin_cli.merge(problem.models, problem.fitted, **given).alignment.result.chosen
+    merged = rebasin_cli.merge(problem.models, problem.fitted, **given(problem), **more)
+    chosen = merged.alignment.result.chosen
     assert chosen.merged and {row.method for row in chosen.tried} == {"wm"}

@@ -2,8 +2,8 @@
 
 It sees the same samples and targets as the distillation of the best merge, and as many of them, so what it
 lacks beside that is what the weights of the others are worth. A merge was asked for, so it is taken only
-where it surely costs less. It was trained on these samples, as the distance to the mean answer shows: by a
-loss on training samples alone it is not taken.
+where it surely costs less, and only on samples that no model was trained on is that known: those of its own
+training it knows by heart, and figures on these are in its favour (docs/decisions/0097).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...symmetry.elements import Elements
 from .. import MatchResult, Problem
 from .clock import Clock
 from .mending import LAST, Mending
-from .trial import ENOUGH, Trial
+from .trial import Trial
 
 SURE = 2.0  # standard errors of the difference, by which it has to cost less than the best merge
 
@@ -32,24 +32,19 @@ class Trials(Protocol):
     mending: Mending
     done: list[Trial]
 
-    def settled(self, *more: Trial) -> bool: ...
-
     def measure(self, trial: Trial, models: Sequence[Any], how: str, limit: float, ends: float) -> None: ...
 
 
-def surely(merge: Measured, one: Measured, *, unseen: bool) -> bool:
-    """Whether one model alone is better than a merge by more than chance, on samples that may be `unseen`."""
+def surely(merge: Measured, one: Measured) -> bool:
+    """Whether one model alone is better than a merge by more than chance."""
     gain, error = gained(merge, one)
-    if not unseen and (math.isnan(merge.distance) or math.isnan(one.distance)):
-        return False
     return gain > (0.0 if math.isnan(error) else SURE * error)
 
 
 def taken(trials: Trials, merge: Measured) -> tuple[Trial, str] | None:
     """The trial that is taken in place of the best merge, and its repair; None where that stays."""
-    unseen = trials.problem.held is not None
     for trial in trials.done:
-        if trial.alone and any(surely(merge, it, unseen=unseen) for it, _ in trial.merges.values()):
+        if trial.alone and any(surely(merge, it) for it, _ in trial.merges.values()):
             return trial, LAST
     return None
 
@@ -67,9 +62,7 @@ def try_(trials: Trials, seconds: float) -> None:
     several = len(trials.problem.models) > 2
     trial = Trial(f"A, distilled towards {'all' if several else 'both'}", alone=True)
     trials.done.append(trial)
-    if trials.settled():
-        trial.why = ENOUGH
-    elif not seconds:
+    if not seconds:
         trial.why = (
             f"takes about {trials.clock.told(_seconds(trials))} beside the merge's distillation, too long"
         )
@@ -80,7 +73,8 @@ def try_(trials: Trials, seconds: float) -> None:
 
 def _open(trials: Trials) -> bool:
     """Whether it may be taken, and was not tried yet."""
-    return trials.problem.alone and not any(trial.alone for trial in trials.done)
+    problem = trials.problem
+    return problem.alone and problem.held is not None and not any(trial.alone for trial in trials.done)
 
 
 def _seconds(trials: Trials) -> float:
