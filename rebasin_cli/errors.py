@@ -47,6 +47,11 @@ class RebasinError(Exception):
         self.problems = tuple(problems)
         self.hint = hint
 
+    @property
+    def own_code(self) -> bool:
+        """Whether code of the user's own failed: that ends a command, whatever else it would try."""
+        return self.place is not None
+
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
@@ -208,7 +213,6 @@ class OutsideError(RebasinError):
     """
 
     exit_code = 6
-    place: str | None = None
 
 
 class DataError(OutsideError):

@@ -144,7 +144,8 @@ def choose(
     `held`. `by` is the key of the figure that decides; the choice tells all `metrics` if asked to. In doubt
     nothing is changed. The network is left as `apply` leaves it. What cannot be measured or repaired stays as
     it is, and `why` says so: nobody asked for that very repair. Where the user `named` what is measured,
-    `network` as it is has to be measurable. Raises NetworkError where the figure is no finite number of both.
+    `network` as it is has to be measurable. Raises NetworkError where the figure is no finite number of both,
+    and what the user's own code raises.
     """
     losses: dict[str, float] = {}
     compared = Comparison(network, endpoints, weights, held, scores, output, device, by=by, unseen=unseen)
@@ -154,7 +155,7 @@ def choose(
         apply(network)
         after = compared.measure(network, output)
     except (DataError, NetworkError, UsageError) as error:
-        if named and not losses:
+        if error.own_code or (named and not losses):
             raise
         return Choice("none", losses, apart=apart, unseen=unseen, why=error.message, by=by)
     if min(before.lost, after.lost) == math.inf:

@@ -8,8 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from rebasin_cli.errors import NetworkError
 from rebasin_cli.networks.evaluation import Scores, evaluate
-from rebasin_cli.repair.choosing import Comparison, Measured, better, gained
+from rebasin_cli.networks.running import check_runs
+from rebasin_cli.repair.choosing import Comparison, Measured, better, choose, gained
 from rebasin_cli.repair.ensemble import Agreement
 from rebasin_cli.types import Quantity
 
@@ -166,3 +168,40 @@ def test_a_figure_without_end_is_never_the_best():
     """A loss of -inf is as far from any choice as one of inf."""
     for value in (math.inf, -math.inf, math.nan):
         assert Measured(Scores(value, {}, 1)).lost == math.inf
+
+
+class Counting(nn.Linear):
+    """A network of the user's that fails in its forward pass from some run on."""
+
+    def __init__(self, fails, why):
+        super().__init__(4, 3)
+        self.left, self.why = fails, why
+
+    def forward(self, x):
+        self.left -= 1
+        if self.left < 0:
+            raise self.why
+        return super().forward(x)
+
+
+BATCH = torch.zeros(6, 4), torch.zeros(6, dtype=torch.long)
+
+
+@pytest.mark.parametrize("fails", range(4), ids=["at first", "as it is", "in the repair", "repaired"])
+def test_what_the_users_own_code_raises_while_a_repair_is_chosen_ends_the_command(fails):
+    network = Counting(fails, ZeroDivisionError("mine"))
+    runs = Counting(99, None)
+    evaluate(runs, [BATCH])
+    measured = 99 - runs.left  # how often it is run for one figure
+    network.left = (0, measured - 1, measured, measured + 1)[fails]
+    with pytest.raises(NetworkError, match="mine") as raised:
+        choose(network, lambda it: check_runs(it, BATCH[0]), [BATCH], scores=evaluate)
+    assert raised.value.own_code and "test_choosing.py:" in str(raised.value.place)
+
+
+def test_what_is_no_failure_of_the_users_leaves_the_merge_as_it_is():
+    def refused(network):
+        raise NetworkError("the network cannot be traced")
+
+    choice = choose(nn.Linear(4, 3), refused, [BATCH], scores=evaluate)
+    assert (choice.chosen, choice.why) == ("none", "the network cannot be traced")

@@ -167,7 +167,7 @@ class Trials:
                     self.wider.check(self.wider.forms.whole(found.elements))
                 self._mend(trial, last=swaps)
         except (NetworkError, SpecError, CheckpointError) as error:
-            if first or getattr(error, "place", None) is not None:  # the user's own code fails
+            if first or error.own_code:
                 raise
             trial.why, trial.result, trial.merges = error.message, None, {}
         self.done.append(trial)
@@ -305,7 +305,7 @@ class Trials:
             trial.lacking[how] = "its time was over"
             return
         except (NetworkError, UsageError, DataError, CheckpointError) as error:
-            if needed or getattr(error, "place", None) is not None:
+            if needed or error.own_code:
                 raise
             trial.lacking[how] = error.message
             if not trial.alone:

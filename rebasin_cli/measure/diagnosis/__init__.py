@@ -85,7 +85,7 @@ def doctor(
                 device=device,
             )
         except (NetworkError, SpecError) as error:  # what weights say is worth saying all the same
-            if getattr(error, "place", None) is not None:  # but code of the user's that fails is a failure
+            if error.own_code:
                 raise
             unseen = (f"activations: {error.message}", *error.problems)
     else:
