@@ -49,22 +49,24 @@ WIDTH, FEED, KEYS, QUERIES, VOCABULARY = 2048, 5632, 4 * 64, 32 * 64, 32000
 NOISE = 0.1
 
 
-def shapes(layers: int) -> dict[str, tuple[int, ...]]:
-    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (VOCABULARY, WIDTH)}
+def shapes(
+    layers: int, width: int = WIDTH, feed: int = FEED, keys: int = KEYS, queries: int = QUERIES
+) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (VOCABULARY, width)}
     for i in range(layers):
         layer = f"model.layers.{i}"
         found |= {
-            f"{layer}.input_layernorm.weight": (WIDTH,),
-            f"{layer}.self_attn.q_proj.weight": (QUERIES, WIDTH),
-            f"{layer}.self_attn.k_proj.weight": (KEYS, WIDTH),
-            f"{layer}.self_attn.v_proj.weight": (KEYS, WIDTH),
-            f"{layer}.self_attn.o_proj.weight": (WIDTH, QUERIES),
-            f"{layer}.post_attention_layernorm.weight": (WIDTH,),
-            f"{layer}.mlp.gate_proj.weight": (FEED, WIDTH),
-            f"{layer}.mlp.up_proj.weight": (FEED, WIDTH),
-            f"{layer}.mlp.down_proj.weight": (WIDTH, FEED),
+            f"{layer}.input_layernorm.weight": (width,),
+            f"{layer}.self_attn.q_proj.weight": (queries, width),
+            f"{layer}.self_attn.k_proj.weight": (keys, width),
+            f"{layer}.self_attn.v_proj.weight": (keys, width),
+            f"{layer}.self_attn.o_proj.weight": (width, queries),
+            f"{layer}.post_attention_layernorm.weight": (width,),
+            f"{layer}.mlp.gate_proj.weight": (feed, width),
+            f"{layer}.mlp.up_proj.weight": (feed, width),
+            f"{layer}.mlp.down_proj.weight": (width, feed),
         }
-    return found | {"model.norm.weight": (WIDTH,), "lm_head.weight": (VOCABULARY, WIDTH)}
+    return found | {"model.norm.weight": (width,), "lm_head.weight": (VOCABULARY, width)}
 
 
 def model(layers: int, *, noise: bool) -> LazyTensors:

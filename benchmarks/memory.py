@@ -4,6 +4,7 @@
     python benchmarks/memory.py --many         # of `rebasin merge --method ste-mm`, against its plan
     python benchmarks/memory.py --commands     # of every command that plans its memory, against its plan
     python benchmarks/memory.py --bounded 1GB --tables 40    # of `align` within a bound, and without one
+    python benchmarks/memory.py --plans 4GB    # what `align` would take of two models of 7 billion parameters
 
 The bound: both checkpoints, the largest similarity matrix in float64, and 150 MB; without the proof, which
 has its own (a float64 copy of the network). B is A with its units permuted, so the search does all its
@@ -24,8 +25,11 @@ from _rows import as_command
 
 from rebasin_cli import nets
 from rebasin_cli.checkpoints import digests
+from rebasin_cli.checkpoints.safetensors_format import encode_header
 from rebasin_cli.checkpoints.tensors import LazyTensors
 from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.commands import align
+from rebasin_cli.commands.verbs import needs
 from rebasin_cli.matchers import ste_mm
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec import library
@@ -176,6 +180,34 @@ def commands(layers: int) -> None:
         row("merge", ["merge", a, b, *of_spec, "-o", str(folder / "merged.safetensors")])
 
 
+SEVEN = {"layers": 32, "width": 4096, "feed": 11008, "keys": 4096, "queries": 4096}  # Llama's, 7 billion
+
+
+def plans(bound: str) -> None:
+    """The plan of `align` within a bound and without one, of files of Llama's shapes that hold no values."""
+    plan = {name: (torch.bfloat16, shape) for name, shape in llama.shapes(**SEVEN).items()}
+    header, _ = encode_header(plan, {"format": "pt"})
+    numbers = sum(torch.Size(shape).numel() for _, shape in plan.values())
+    needs.refuse = lambda *arguments: None  # whatever this machine has
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        (folder / "llama.yaml").write_text(llama.SPEC.replace("64", "128"))
+        files = [folder / "a.safetensors", folder / "b.safetensors"]
+        for path in files:
+            with path.open("wb") as file:  # no block of the disk is taken
+                file.write(header)
+                file.truncate(len(header) + 2 * numbers)
+        print(f"2 × {numbers / 1e9:.2f} billion parameters, 2 × {files[0].stat().st_size / 1e9:.2f} GB")
+        for most in (None, bound):
+            how = {"spec": str(folder / "llama.yaml"), "dry_run": True, "max_memory": most}
+            asked = align.Align(reference=files[0], model=files[1], **how)
+            told = align.run(asked).facts
+            figures = {"at most": told["peak_bytes"], "files": told["search_parts"]["files"]}
+            figures["read again a sweep"] = told.get("read_again_bytes", 0)
+            line = ", ".join(f"{key} {size / 1e9:.3g} GB" for key, size in figures.items())
+            print(f"{most or 'no bound':<10} {line}")
+
+
 MANY = 1536  # units a layer
 
 
@@ -204,9 +236,12 @@ if __name__ == "__main__":
     parser.add_argument("--commands", action="store_true")
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--bounded")
+    parser.add_argument("--plans")
     parser.add_argument("--tables", type=int, default=40)
     asked = parser.parse_args()
-    if asked.bounded:
+    if asked.plans:
+        plans(asked.plans)
+    elif asked.bounded:
         bounded(asked.bounded, asked.tables)
     elif asked.commands:
         commands(asked.layers)
