@@ -122,8 +122,9 @@ class _Held(LazyTensors):
         self._last = None  # its memory is free for the next
         if self._fits(name):
             return self._kept.setdefault(name, self.model[name])
-        self._last = name, self.model[name]
-        return self._last[1]
+        tensor = self.model[name]
+        self._last = name, tensor  # by now it may be another thread's
+        return tensor
 
     def _fits(self, name: str) -> bool:
         return self.room.takes(math.prod(self.shapes[name]) * self.dtypes[name].itemsize)
