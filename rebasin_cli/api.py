@@ -219,9 +219,7 @@ def merge(
     lets layers without a bias get one); "refit" fits every layer on them (see `repair.refit`; `ridge`),
     and "distill" trains all of them after that (see `repair.distill`);
     "bias" needs `network` and one batch of `inputs`, or its `example_shape` (see `repair.calibrated_biases`).
-    The method "auto" also tries the repairs that "auto" leaves open, and takes the best with its own choice;
-    on `unseen` samples, without `weights`, also the first model alone, distilled towards all
-    (`alignment.result.chosen.merged`).
+    The method "auto" also tries the repairs that "auto" leaves open, and takes the best with its own choice.
     `repaired` is what a search has repaired already (`MatchResult.chosen`), of the mean with equal weights.
     Raises UsageError, SpecError, CheckpointError, DataError, NetworkError.
     """
@@ -259,8 +257,7 @@ def merge(
         align_options = {"data": train, "held": held if unseen else None} | align_options
         if measurable:
             tried = open_to_choice(asked, statistics=bool(fitted.statistics))
-            alone = weights is None and interpolation == "linear"
-            align_options |= {"repairs": tried, "ridge": ridge, "alone": alone}
+            align_options |= {"repairs": tried, "ridge": ridge}
         alignment = searching.align(
             models, fitted, method=method, network=network, folds=folds, device=device, **align_options
         )

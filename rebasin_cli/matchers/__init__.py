@@ -125,16 +125,14 @@ class Problem:
     (a re-iterable of batches of inputs and targets) are there for matchers that say so in `NEEDS`; `held`
     are samples to choose by that no model was trained on, where there are some; `repairs` are those of the
     merge that is to come, the least first: a method that tries several methods finds the best of these, too,
-    with the `ridge` that they will have (None: the default); () where nothing is merged. `alone`: in place
-    of a merge the first model by itself may be taken, distilled towards all, where `held` are there.
-    `output` says which of several outputs of the network is measured, `not_kept` which are no part of its
-    function beside caches, hidden states and attentions, `loss(outputs, targets)` is a batch's mean loss
-    with a gradient (None: cross-entropy), `metric` what is measured beside it, and `choose` the key of the
-    figure that a method which tries several chooses by. `device` is where they compute, `ranks` the
-    processes that search together. Models are in canonical form: where the spec gives no groups that is how
-    they are. `wider` gives them in one where units may take more, None where they may not, for a method that
-    tries both: what it gets it calls between its steps, and it refuses what takes longer than so many
-    seconds.
+    with the `ridge` that they will have (None: the default); () where nothing is merged. `output` says which
+    of several outputs of the network is measured, `not_kept` which are no part of its function beside caches,
+    hidden states and attentions, `loss(outputs, targets)` is a batch's mean loss with a gradient
+    (None: cross-entropy), `metric` what is measured beside it, and `choose` the key of the figure that a
+    method which tries several chooses by. `device` is where they compute, `ranks` the processes that search
+    together. Models are in canonical form: where the spec gives no groups that is how they are. `wider` gives
+    them in one where units may take more, None where they may not, for a method that tries both: what it gets
+    it calls between its steps, and it refuses what takes longer than so many seconds.
     """
 
     fitted: FittedSpec
@@ -147,7 +145,6 @@ class Problem:
     held: Batches | None = None
     repairs: tuple[str, ...] = ()
     ridge: float | None = None
-    alone: bool = False
     output: str | int | None = None
     not_kept: tuple[str, ...] = ()
     loss: Callable[[Any, Any], Any] | None = None

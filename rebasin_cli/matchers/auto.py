@@ -3,7 +3,7 @@
 What is tried depends on what is known of the models (`search.candidates`): weights first, then activations,
 then what learns, from the best of those, and swaps on the true loss with what is left of the time; each with
 the repairs that are open, where a merge is to come (`Problem.repairs`). The one that costs least is taken
-(`repair.choosing`); one model alone, distilled towards all, only where it is surely better (`alone`).
+(`repair.choosing`).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     measured = [found for trial in trials.done for found, _ in trial.merges.values()]
     if all(found.lost == math.inf for found in measured):
         raise no_number(f"the held-out {measured[0].told} of every merge that was tried")
-    (best, how), merge = trials.best, trials.merge
+    best, how = trials.best
     repairs = bool(problem.repairs)
     metrics = problem.metric is not None or problem.choose != "loss"
     rows = tuple(row for trial in trials.done for row in trial.accounts(repairs=repairs, metrics=metrics))
@@ -103,8 +103,6 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         best.distilled if how == LAST else None,
         problem.choose,
         measured[0].plain.quantities,
-        not best.alone,
-        (merge[0].method, merge[1]) if best.alone else None,
     )
     return replace(best.found, chosen=chosen, forms=trials.wider.forms if best.wider else None)
 

@@ -79,8 +79,7 @@ class Repairs:
     one batch of `inputs` in their place, or random ones of the network's `example_shape`. Networks are run
     on `device`; `ridge` is of "refit", `output` is what "distill" looks at, `seconds` are what it may
     take, `share` is the part of its training that is done, and `logits` whether outputs may be logits of
-    classes, which a loss of the user's own does not tell. `alone`: what "distill" trains is the first
-    endpoint itself, and no merge that a refit comes first for. `known` keeps what the endpoints say, for
+    classes, which a loss of the user's own does not tell. `known` keeps what the endpoints say, for
     all merges. "auto" measures by `scores` and chooses by the figure `by`; `metrics` are told if asked for,
     and where what is measured was `named` by the user it has to be measurable.
     """
@@ -96,7 +95,6 @@ class Repairs:
     seconds: float = math.inf
     share: float = 1.0
     logits: bool = True
-    alone: bool = False
     known: dict[Any, Any] = field(default_factory=dict)
     scores: Callable[..., Scores] | None = None
     by: str = "loss"
@@ -111,7 +109,7 @@ class Repairs:
             return self._refit(network, weights, self.measured_on)
         if self.how == "distill":
             began = time.monotonic()
-            first = None if self.alone else self._refit(network, weights, few(self.measured_on, "refit"))
+            first = self._refit(network, weights, few(self.measured_on, "refit"))
             left = max(0.0, self.seconds - (time.monotonic() - began))
             done = distill(
                 network,
@@ -124,7 +122,7 @@ class Repairs:
                 share=self.share,
                 logits=self.logits,
             )
-            return done if first is None else after(first, done)
+            return after(first, done)
         return renormalize(
             network,
             self.endpoints,

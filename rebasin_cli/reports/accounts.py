@@ -84,16 +84,8 @@ def search_in_words(result: MatchResult) -> Iterator[str]:
 
     own, chosen = result.account, result.chosen
     if chosen is not None:
-        repair = f" with the repair {chosen.repair}" if chosen.repair and chosen.merged else ""
+        repair = f" with the repair {chosen.repair}" if chosen.repair else ""
         yield f"method: auto chose {chosen.method}{repair}: {tried_in_words(_chosen(chosen))}"
-        if chosen.best_merge is not None:
-            merge, repair = chosen.best_merge
-            groups = " --groups all" if "groups" in merge else ""
-            yield (
-                "no merge: the first model alone was trained towards the mean answer of all, and costs less "
-                "than the best merge, by more than two standard errors; no weight of another model is in it. "
-                f"For a merge: --method {merge.split()[0]}{groups} --repair {repair}"
-            )
     elif result.polished is not None:
         yield f"polish: {polished_in_words(result.polished.plain())}"
     if isinstance(own, Relaxed) and own.rounding is not None:
@@ -296,15 +288,8 @@ def describe_repair(done: Repaired | None, choice: Choice | None = None) -> dict
     } | added
 
 
-def say_repair(
-    say: Callable[[str], None],
-    done: Repaired,
-    splits: Mapping[str, Any],
-    *,
-    asked: str,
-    alone: bool = False,
-) -> None:
-    """What was repaired, and what was not and why, in sentences; `alone`: of the first model, no merge."""
+def say_repair(say: Callable[[str], None], done: Repaired, splits: Mapping[str, Any], *, asked: str) -> None:
+    """What was repaired, and what was not and why, in sentences."""
     count = len(done.corrected)
     layers = "1 layer" if count == 1 else f"{count} layers"
     if done.method == "bias":
@@ -316,9 +301,6 @@ def say_repair(
             " (this network has BatchNorm: reset takes the place of repair)" if asked == "repair" else ""
         )
         say(f"repair: statistics of {count} norms re-estimated on {samples}{instead}")
-        return
-    if alone:
-        say(f"distilled: {layers} of the first model towards the mean of all models' outputs, on {samples}")
         return
     if done.method in ("refit", "distill"):
         to = "compute there" if done.method == "refit" else "compute there, and trained towards their outputs"

@@ -46,11 +46,6 @@ class Record:
         return self.facts.get(f"rebasin.{what}", default)
 
     @property
-    def alone(self) -> bool:
-        """Whether it is the first model alone, distilled towards all, as a merge that chose that wrote it."""
-        return self.options.get("merged") is False
-
-    @property
     def parents(self) -> list[str]:
         """Digests of the models that were averaged: of a soup those it kept, of a repair its endpoints."""
         return list(self.kept or (self.inputs[1:] if self.get("command") == "repair" else self.inputs))
@@ -103,7 +98,7 @@ def render(
     Nothing of what the files say is Markdown, HTML or YAML: it is shown as it stands there.
     """
     shown = Document(about.name, [_story(record, report)], _blocks(record, about, scores, report, recipe))
-    return f"{_metadata(about, scores, merged=not record.alone)}\n\n{markdown.text(shown, level=1)}"
+    return f"{_metadata(about, scores)}\n\n{markdown.text(shown, level=1)}"
 
 
 def _blocks(
@@ -127,13 +122,12 @@ def _blocks(
     ]
 
 
-def _metadata(about: About, scores: Sequence[Mapping[str, Any]], *, merged: bool = True) -> str:
+def _metadata(about: About, scores: Sequence[Mapping[str, Any]]) -> str:
     told: dict[str, Any] = {"license": about.license} if about.license else {}
     told |= {"library_name": about.library} if about.library else {}
     if about.base_models:
-        relation = "merge" if merged else "finetune"
-        told |= {"base_model": list(about.base_models), "base_model_relation": relation}
-    told["tags"] = [tag for tag in TAGS if merged or tag != "merge"]
+        told |= {"base_model": list(about.base_models), "base_model_relation": "merge"}
+    told["tags"] = list(TAGS)
     if scores:
         told["model-index"] = [{"name": about.name, "results": [_result(score) for score in scores]}]
     return f"---\n{yaml.safe_dump(told, sort_keys=False, allow_unicode=True)}---"
@@ -169,8 +163,6 @@ def _story(record: Record, report: Report | None) -> Inline:
 
 
 def _what(record: Record) -> str:
-    if record.alone:
-        return f"The first of {len(record.parents)} models, trained towards the mean answer of all"
     if "kept" in record.options:
         return f"A greedy soup that kept {len(record.parents)} of {len(record.inputs)} models"
     return f"A merge of {len(record.parents)} models"
@@ -186,8 +178,6 @@ def _how(record: Record, report: Report | None) -> tuple[str, ...]:
         )
     if method == "given":
         return ("after alignment by a permutation that was given",)
-    if record.alone:
-        return ("and no merge: it cost less on held-out samples than those that ", Code(method), " tried")
     if method != "none":
         chosen = record.options.get("chosen")
         return ("after alignment by ", Code(method), *((", which chose ", Code(chosen)) if chosen else ()))

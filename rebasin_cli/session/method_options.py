@@ -194,7 +194,6 @@ def how_it_went(found: Any) -> dict[str, Any]:
         told["init"] = own.init
     if result.chosen is not None:
         told |= {"chosen": result.chosen.method, "tried": result.chosen.rows()}
-        told |= {} if result.chosen.merged else {"merged": False}
     if isinstance(own, Mixed):
         told["mix"] = own.mix
     if isinstance(own, Relaxed) and own.rounding is not None:

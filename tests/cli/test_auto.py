@@ -30,8 +30,7 @@ def test_auto_says_and_records_every_candidate(trained, done):
     outcome = done("merge", *trained, "--method", "auto", "--budget", "4s", "--held-out", "0.3", "--json")
     match = outcome.json()["match"]
     methods = list(dict.fromkeys(row["method"].split(" + ")[-1] for row in match["tried"]))
-    assert methods[:4] == ["wm", "dual", "am", "ste"]
-    assert {*methods[4:]} == {"polish", "A, distilled towards both"}  # on samples of the test split
+    assert methods == ["wm", "dual", "am", "ste", "polish"]
     assert all("held_out_loss" in row or "why" in row for row in match["tried"])
     repair = f" with the repair {match['repair']}" if "repair" in match else ""
     assert f"auto chose {match['chosen']}{repair}: held-out loss at the mean wm " in outcome.err

@@ -52,7 +52,6 @@ def problem():
 def _all_is_tried(monkeypatch):
     """However little is left to gain."""
     monkeypatch.setattr(trying, "LITTLE", -math.inf)
-    monkeypatch.setattr(trying, "EARLY", 0.0)
 
 
 def still(problem):
@@ -218,7 +217,7 @@ def test_what_is_left_to_gain_is_asked_of_the_best_so_far(problem, monkeypatch, 
     monkeypatch.setattr(trying, "LITTLE", 0.005)
     found = trials_of(problem, ("am", "none", figures(0.3, apart=0.01)))
     monkeypatch.setattr(found.mending.comparison, "agreement", Agreed(0.0))
-    assert not found.settled()
+    assert not found._settled()
     judged = {"none": figures(0.1, apart=0.01), "refit": figures(0.002 + 0.1 * (not repaired), apart=0.0)}
     monkeypatch.setattr(Mending, "judge", lambda self, models, how, *given, **more: judged[how])
     trial = Trial("wm", result=MatchResult((permutation.identity(problem.fitted.words),), 0, 0, 1, 1, True))

@@ -161,7 +161,6 @@ def test_a_distillation_is_cut_to_the_share_that_there_is_work_for(problem, monk
         return own(network, samples, steps, began, seconds)
 
     monkeypatch.setattr(distilling, "_Distillation", training)
-    monkeypatch.setattr(trying, "EARLY", 0.0)
     able = dataclasses.replace(problem, repairs=("none", "refit", "distill"))
     trials = Trials(able, Clock(1e3, counts=True))
     trials.try_(candidates(problem.fitted, 2, able=True)[0])
@@ -241,9 +240,9 @@ def test_what_is_told_of_a_candidate_are_seconds_whatever_is_counted(problem, mo
     trials = Trials(problem, Clock(1e3, counts=True))
     judge = trials.mending.judge
 
-    def slow(*given, **more):
+    def slow(*given):
         time.sleep(0.2)
-        return judge(*given, **more)
+        return judge(*given)
 
     monkeypatch.setattr(trials.mending, "judge", slow)
     trial = trials.try_(candidates(problem.fitted, 2, able=True)[0])

@@ -59,9 +59,7 @@ def _merge(
 ) -> dict[str, Any]:
     """The same, once it is known what is done; of several ranks each has all models, and writes its share."""
     repair, of_given = repairs.opened(session, repair), session.of_given
-    asked = session.asked.repair
-    inputs = repairs.to_try(repair, asked, search.inputs(session), alone=mean.plain)
-    proof = prove(session)
+    inputs, proof = repairs.to_try(repair, session.asked.repair, search.inputs(session)), prove(session)
     wide = symmetries.Wide.of(session, proof, able=bool(inputs))
     with search.resumable(session, output) as state:
         found = search.find(session, state, given=inputs, wider=None if wide is None else wide.open)
@@ -81,8 +79,7 @@ def _merge(
             done=repair.done,
         )
         tensors, options, account = repairs.finish(session, repair, averaged, done)
-        if not repair.alone:
-            options |= {"weights": list(mean.weights or []), "interpolation": mean.interpolation}
+        options |= {"weights": list(mean.weights or []), "interpolation": mean.interpolation}
         options |= of_given | how_it_went(found)
         options |= {"heads": aside.how} if aside else {}
         describe = functools.partial(provenance.of_session, session, options=options, proof=proof.account)

@@ -125,11 +125,6 @@ class Average(Averaging, AsTheyAre):
     schedule: str | None = None  # the name that `weights` were made of
 
     @property
-    def plain(self) -> bool:
-        """Whether nothing was said of how to average: then something else may be as good."""
-        return self.weights is None and self.schedule is None and self.interpolation == "linear"
-
-    @property
     def numbers(self) -> Sequence[float] | None:
         """The weights of models that are in order, None for equal ones."""
         return None if isinstance(self.weights, str) else self.weights

@@ -41,7 +41,7 @@ class RepairPlan:
     `how` is "none", one of `repair.REPAIRS`, or "auto" where held-out loss decides; `tried` are those that a
     search may choose from with its method. Once it is opened, `network` and `splits` are what it runs on, and
     `layer` gives the logits, where a temperature is to be baked into it. `done` is the repair that the search
-    has done itself, which is taken as it is; `alone`, that is the first model by itself, and no merge.
+    has done itself, which is taken as it is.
     """
 
     how: str
@@ -50,7 +50,6 @@ class RepairPlan:
     splits: Splits = field(default_factory=dict)
     layer: Site | None = None
     done: Outcome | None = None
-    alone: bool = False
 
     @property
     def measured(self) -> bool:
@@ -168,13 +167,9 @@ def _if_there(session: Session) -> tuple[nn.Module | None, Splits]:
     return None, {}
 
 
-def to_try(plan: RepairPlan, asked: Repair, inputs: Mapping[str, Any], *, alone: bool) -> Mapping[str, Any]:
-    """The `inputs` of a search, with the repairs of the merge to come that it may choose from, too.
-
-    `alone`: it may take the first model, distilled, in place of the merge, if nothing else is to come.
-    """
-    alone = alone and not asked.bake_temperature
-    return {**inputs, "repairs": plan.tried, "ridge": asked.ridge, "alone": alone} if inputs else inputs
+def to_try(plan: RepairPlan, asked: Repair, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The `inputs` of a search, with the repairs of the merge to come that it may choose from, too."""
+    return {**inputs, "repairs": plan.tried, "ridge": asked.ridge} if inputs else inputs
 
 
 def tries(session: Session, plan: RepairPlan) -> dict[str, Any]:
@@ -200,7 +195,7 @@ def chosen(session: Session, plan: RepairPlan, found: Alignment | None) -> Repai
         if took and not bake:  # done again, for other weights: on as many samples
             reset = few(session.open_splits("fitted")["fitted"], how, took, seed=session.seed)
             plan = replace(plan, splits={**plan.splits, "reset": reset})
-    return replace(plan, done=None if bake else done, alone=taken is not None and not taken.merged)
+    return replace(plan, done=None if bake else done)
 
 
 def of(session: Session, plan: RepairPlan, endpoints: Sequence[Tensors]) -> Repairs:
@@ -239,8 +234,7 @@ def finish(
     if session.held_out is not None and "held" in session.splits:
         options["held_out"] = session.held_out.account(session.splits["held"].samples)
     if done.repaired:
-        asked = session.asked.repair.repair
-        accounts.say_repair(session.say, done.repaired, plan.splits, asked=asked, alone=plan.alone)
+        accounts.say_repair(session.say, done.repaired, plan.splits, asked=session.asked.repair.repair)
         if done.repaired.added:
             options["added"] = list(done.repaired.added)
     if plan.measured:
@@ -248,7 +242,7 @@ def finish(
         options["repair_data"] = provenance.describe_data(on, full=session.asked.data.full)
         count = done.repaired.samples if done.repaired else None
         options["repair_data"] |= {"samples": count or on.samples, "device": session.device}
-    if plan.how in SAMPLES and not plan.alone:
+    if plan.how in SAMPLES:
         options["ridge"] = RIDGE if session.asked.repair.ridge is None else session.asked.repair.ridge
     baked = {}
     if plan.layer is not None:

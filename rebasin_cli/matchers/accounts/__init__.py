@@ -156,9 +156,8 @@ class Chosen:
     """What was taken of several methods, with one of the repairs that are open.
 
     `repair` is None where it is what a merge chooses by itself; `repaired` is what it did to the models' mean
-    with equal weights, where that took long. If the first model alone was taken, and nothing is `merged`,
-    that is all of it, and `best_merge` is the method and repair of the merge that costs least. `by` is the
-    key of the held-out figure that it was chosen by, `quantities` what was measured, the loss first.
+    with equal weights, where that took long. `by` is the key of the held-out figure that it was chosen by,
+    `quantities` what was measured, the loss first.
     """
 
     method: str
@@ -167,8 +166,6 @@ class Chosen:
     repaired: Outcome | None = field(default=None, repr=False, compare=False)
     by: str = "loss"
     quantities: tuple[Quantity, ...] = DEFAULT
-    merged: bool = True
-    best_merge: tuple[str, str] | None = None
 
     def rows(self) -> list[dict[str, Any]]:
         """What was tried, without the seconds, which no two runs share."""
@@ -176,8 +173,7 @@ class Chosen:
 
     def plain(self) -> dict[str, Any]:
         told: dict[str, Any] = {"chosen": self.method}
-        told |= {"repair": self.repair} if self.repair and self.merged else {}
-        told |= {} if self.merged else {"merged": False}
+        told |= {"repair": self.repair} if self.repair else {}
         told |= {"by": self.by} if self.by != "loss" else {}
         told["tried"] = self.rows()
         done = None if self.repaired is None else self.repaired.repaired

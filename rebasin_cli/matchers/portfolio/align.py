@@ -77,7 +77,6 @@ def align(
     held: Iterable[Any] | None = None,
     repairs: Sequence[str] = (),
     ridge: float | None = None,
-    alone: bool = False,
     inputs: Any = None,
     output: str | int | None = None,
     not_kept: Sequence[str] = (),
@@ -100,10 +99,9 @@ def align(
     `options` is the method's own Options, or a mapping of those that differ from their defaults. `polish`
     says how long swaps on the true loss are tried in the end (`25s`, `300steps`); it needs network and data.
     `repairs` are those of the merge that is to come, which a method that tries several chooses from, too,
-    and `ridge` theirs; `alone`: it may take the first model, distilled towards all, in place of one. It
-    measures each `metric`, too, and chooses by the figure that `choose` names. It may also take what `wider`
-    gives; then `fitted` of the alignment is that. Of the models' tensors as many bytes are kept meanwhile as
-    there is `room` for; the others are read whenever they are asked for.
+    and `ridge` theirs. It measures each `metric`, too, and chooses by the figure that `choose` names. It may
+    also take what `wider` gives; then `fitted` of the alignment is that. Of the models' tensors as many bytes
+    are kept meanwhile as there is `room` for; the others are read whenever they are asked for.
     """
     if len(models) < 2:
         raise UsageError("aligning takes at least two models")
@@ -133,7 +131,6 @@ def align(
         held=held,
         repairs=tuple(repairs),
         ridge=ridge,
-        alone=alone,
         output=output,
         not_kept=tuple(not_kept),
         loss=loss,

@@ -95,15 +95,9 @@ class Mending:
         moved = (acted(m, self.problem.fitted, e) for m, e in zip(others, elements, strict=True))
         return [reference, *moved]
 
-    def judge(
-        self, models: Sequence[Any], how: str, seconds: float = math.inf, *, alone: bool = False
-    ) -> Measured:
-        """The mean of these models, or the first `alone`, repaired so, a distillation within `seconds`.
-
-        Raises as repairs do.
-        """
-        begun = models[0] if alone else average(models, keep=self.problem.fitted.ignored)
-        networks.load(self.network, begun)
+    def judge(self, models: Sequence[Any], how: str, seconds: float = math.inf) -> Measured:
+        """The mean of these models, repaired so, a distillation within `seconds`. Raises as repairs do."""
+        networks.load(self.network, average(models, keep=self.problem.fitted.ignored))
         if how != "none":
             share = self._share(seconds) if how == LAST else 1.0
             batches = self._batches(how, longer=max(1.0, share))
@@ -117,7 +111,6 @@ class Mending:
                 logits=Loss.of(self.problem.loss).of_logits,
                 seconds=self._training(seconds, share) if how == LAST and not self.clock.counts else math.inf,
                 share=min(1.0, share) if how == LAST and self.clock.counts else 1.0,
-                alone=alone,
                 known={"graphs": self.graphs},  # the endpoints' values are others for every candidate
             )
             done = repairs.apply(self.network, [1 / len(models)] * len(models))

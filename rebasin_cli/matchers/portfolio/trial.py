@@ -11,16 +11,12 @@ from ...repair.choosing import Measured
 from .. import MatchResult
 from ..accounts import Tried
 
-LITTLE = 0.005  # nats that the endpoints' mean answer loses less than the best so far: then nothing is left
-ENOUGH = f"not tried: less than {LITTLE:g} nats are left to gain"
-
 
 @dataclass
 class Trial:
     """What one candidate found in `seconds`, or `why` it was not tried.
 
-    `wider`: units took more than orders, of models in another form. `alone`: it is no merge, but the first
-    model. `merges` are the held-out figures of the
+    `wider`: units took more than orders, of models in another form. `merges` are the held-out figures of the
     models' mean, by repair, each with its seconds, and `distilled` what of that mean a distillation changed;
     `lacking` says of the other repairs that are open why they were not tried.
     """
@@ -33,7 +29,6 @@ class Trial:
     distilled: Outcome | None = field(default=None, repr=False)
     lacking: dict[str, str] = field(default_factory=dict)
     wider: bool = False
-    alone: bool = False
 
     @property
     def found(self) -> MatchResult:
@@ -50,7 +45,7 @@ class Trial:
             loss = measured.plain.loss
             yield Tried(
                 self.method,
-                how if repairs and not self.alone else None,
+                how if repairs else None,
                 round(self.seconds + seconds, 2),
                 loss if loss < math.inf else None,
                 measured.distance if math.isfinite(measured.distance) else None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -26,12 +26,12 @@ from ...symmetry.elements import Elements
 from .. import MatchResult, Problem, State, Wider, registry
 from ..polish.midpoint import Midpoint
 from ..polish.search import polish
-from . import alone, in_turn
+from . import in_turn
 from .candidates import Candidate
 from .clock import SPEED, Clock, OverTime
 from .mending import BASES, DEFAULTS, LAST, SHORTENED, Mending
 from .sizes import FEWEST, Reading, learns, sized, watched
-from .trial import ENOUGH, LITTLE, Trial
+from .trial import Trial
 
 HELD, COMPARABLE = 2_000, 100  # samples to compare by, as many as LOOKING lets be; with fewer it means little
 LOOKING, LOOKS = 0.25, 6  # share of the time that comparing may take, and how often
@@ -39,7 +39,8 @@ TIMED = 1e10  # multiplications of the batch that is timed
 SWAPS = 40  # forward passes of FEWEST samples, without the time of which swaps are not begun
 REPAIR = 0.3  # share of the time that is left, which a repair may take that is not the last one
 SPARE = 1.3  # times as long as the last time a repair may take
-EARLY, LONGER = 0.2, 2.0  # share of the time in which a distillation is soon done; when it is done again
+LITTLE = 0.005  # nats that the endpoints' mean answer loses less than the best so far: then nothing is left
+ENOUGH = f"not tried: less than {LITTLE:g} nats are left to gain"
 FINDING = 0.7  # share of what is left beside a distillation, which other repairs may take at most
 
 
@@ -73,16 +74,8 @@ class Trials:
 
     @property
     def best(self) -> tuple[Trial, str]:
-        """The trial, and the repair, that is taken: the first of the merges that cost least.
-
-        One model alone is none, and taken where it surely costs less.
-        """
-        found, how = self.merge
-        return alone.taken(self, found.merges[how][0]) or (found, how)
-
-    @property
-    def merge(self) -> tuple[Trial, str]:
-        return self._best_of(trial for trial in self.done if not trial.alone)
+        """The trial, and the repair, that is taken: the first of those that cost least."""
+        return self._best_of(self.done)
 
     def _best_of(self, trials: Iterable[Trial]) -> tuple[Trial, str]:
         found, *others = [(trial, how) for trial in trials for how in trial.merges]
@@ -150,7 +143,7 @@ class Trials:
         candidate = replace(candidate, wider=candidate.wider or goes_on)
         trial = Trial(candidate.name, wider=candidate.wider)
         room = self._room() * candidate.share
-        settled = not first and self.settled()
+        settled = not first and self._settled()
         if settled or (room <= 0 and not first):
             trial.why = ENOUGH if settled else "not tried: nothing is left of the budget"
             self.done.append(trial)
@@ -172,9 +165,8 @@ class Trials:
             trial.why, trial.result, trial.merges = error.message, None, {}
         self.done.append(trial)
         if first and LAST in self.mending.open:
-            self._early(trial)
             self._reserve()
-        if self.settled():
+        if self._settled():
             self.reserved = 0.0
         return trial
 
@@ -184,7 +176,7 @@ class Trials:
 
     def widens(self, candidate: Candidate) -> bool:
         """Whether units may take more than orders, and something is left to gain by it."""
-        if self.settled():
+        if self._settled():
             return False
         try:
             return bool(self.wider)
@@ -202,10 +194,8 @@ class Trials:
         for trial in self._by_loss(trial for trial in self.done if trial.lacking):
             self._mend(trial, last=True)
         if LAST in self.mending.open:
-            spare = alone.room(self)
-            self._distil(self._promising, spare)
+            self._mend(self._promising, last=True, dear=True)
             self.reserved = 0.0
-            alone.try_(self, spare)
 
     @property
     def _promising(self) -> Trial:
@@ -213,31 +203,9 @@ class Trials:
 
         Where there was no time for all of them, the mean that loses least as it is.
         """
-        found = [trial for trial in self.done if trial.merges and not trial.alone]
-        if all("refit" in trial.merges for trial in found):
-            return min(found, key=lambda trial: trial.merges["refit"][0].cost)
-        return self.merge[0] if ("refit", False) in self.never else self.start
-
-    def _early(self, trial: Trial) -> None:
-        """Distil the first mean at once where that is soon done: a second of it gains more than of a search.
-
-        What searches find is then refitted beside it, and distilled in the end where that is better.
-        """
-        left, whole = self.clock.left, self.mending.seconds(LAST, 0.0, 1.0)
-        if whole < EARLY * left:
-            self._mend(trial, last=True, dear=True, spare=left - whole)
-
-    def _distil(self, trial: Trial, spare: float) -> None:
-        """Distil its mean in the time that is left, but for `spare` seconds; again, where that is longer."""
-        room, known = self.clock.left - spare, trial.merges.get(LAST)
-        if known is not None and (self.settled() or room < LONGER * self.mending.seconds(LAST, 0.0, 1.0)):
-            return
-        before = trial.distilled
-        trial.merges.pop(LAST, None)
-        self._mend(trial, last=True, dear=True, spare=spare)
-        if known is not None and (LAST not in trial.merges or not better(known[0], trial.merges[LAST][0])):
-            trial.merges[LAST], trial.distilled = known, before
-            trial.lacking.pop(LAST, None)
+        found = [trial for trial in self.done if trial.merges]
+        fitted = all("refit" in trial.merges for trial in found) or ("refit", False) in self.never
+        return self.best[0] if fitted else self.start
 
     def _reserve(self) -> None:
         """Keep back the time of a distillation, of half of it at least; none where that is not there."""
@@ -250,15 +218,15 @@ class Trials:
 
     def _for_repairs(self) -> float:
         """The time of the repairs of what is found then; none where little would be left to find it."""
-        if self.done and self.settled():
+        if self.done and self._settled():
             return 0.0
         known = SPARE * sum(self.mending.took[how] for how in self.mending.open if how in self.mending.took)
         return 0.0 if known > FINDING * (self.clock.left - self.reserved) else known
 
-    def _mend(self, trial: Trial, *, last: bool, dear: bool = False, spare: float = 0.0) -> None:
+    def _mend(self, trial: Trial, *, last: bool, dear: bool = False) -> None:
         """Measure a trial's mean with every repair that is open and that there is time for.
 
-        One takes so long that it is measured only where the `dear` is asked for; `spare` seconds it leaves.
+        One takes so long that it is measured only where what is `dear` is asked for.
         """
         models = self.mending.models(trial.found.elements, self.wider.forms if trial.wider else None)
         base, *others = self.mending.open
@@ -270,66 +238,46 @@ class Trials:
             if why := self._needless(trial, how, certain):
                 trial.lacking[how] = why
                 continue
-            left = self.clock.left - (spare if how == LAST else self.reserved)
+            left = self.clock.left - (0.0 if how == LAST else self.reserved)
             room = left if how == LAST else left * (1.0 if last else REPAIR) / SPARE
             if not certain and (why := self._too_long(how, room)):
                 trial.lacking[how] = why
                 continue
-            ends = math.inf if certain or how == LAST else left  # a distillation ends by itself
-            self.measure(trial, models, how, math.inf if certain else room, ends, needed=how == base)
-
-    def measure(
-        self,
-        trial: Trial,
-        models: Sequence[Any],
-        how: str,
-        limit: float,
-        ends: float,
-        *,
-        needed: bool = False,
-    ) -> None:
-        """Measure one repair of the models' mean, or of the first, within `limit`, in `ends` at the latest.
-
-        What this network does not admit is told in place of it, unless it is `needed`.
-        """
-        try:
-            began = time.monotonic()
-            if how not in BASES and not trial.alone and not self.mending.graphs:
-                self.mending.trace()
-                self.clock.spent(began, TRACING)
-                began = time.monotonic()
-            reckoned = self.mending.reckoned(how, limit) if self.clock.counts else 0.0
-            with self.clock.within(ends):
-                measured = self.mending.judge(models, how, limit, alone=trial.alone)
-        except OverTime:
-            trial.lacking[how] = "its time was over"
-            return
-        except (NetworkError, UsageError, DataError, CheckpointError) as error:
-            if needed or error.own_code:
-                raise
-            trial.lacking[how] = error.message
-            if not trial.alone:
-                self.never[how, trial.wider] = error.message
-            return
-        took = self.clock.spent(began, reckoned)
-        if not trial.alone:
-            self.mending.took[how] = took
-        trial.merges[how] = measured, time.monotonic() - began
-        trial.distilled = self.mending.distilled if how == LAST else trial.distilled
-        trial.lacking.pop(how, None)
+            try:
+                began, limit = time.monotonic(), math.inf if certain else room
+                if how not in BASES and not self.mending.graphs:
+                    self.mending.trace()
+                    self.clock.spent(began, TRACING)
+                    began = time.monotonic()
+                reckoned = self.mending.reckoned(how, limit) if self.clock.counts else 0.0
+                ends = math.inf if certain or how == LAST else left  # a distillation ends by itself
+                with self.clock.within(ends):
+                    measured = self.mending.judge(models, how, limit)
+            except OverTime:
+                trial.lacking[how] = "its time was over"
+                continue
+            except (NetworkError, UsageError, DataError, CheckpointError) as error:
+                if how == base or error.own_code:
+                    raise
+                trial.lacking[how] = self.never[how, trial.wider] = error.message
+                continue
+            self.mending.took[how] = self.clock.spent(began, reckoned)
+            trial.merges[how] = measured, time.monotonic() - began
+            trial.distilled = self.mending.distilled if how == LAST else trial.distilled
+            trial.lacking.pop(how, None)
 
     def _needless(self, trial: Trial, how: str, certain: bool) -> str:
         """Why a repair is not worth trying, "" where it is."""
         if why := self.never.get((how, trial.wider)):
             return why
-        if trial.merges and self.settled(trial):
+        if trial.merges and self._settled(trial):
             return ENOUGH
         if certain:
             return ""
         more = self._beaten(how)
         return f"not tried: {more} was better wherever both were" if more else ""
 
-    def settled(self, *more: Trial) -> bool:
+    def _settled(self, *more: Trial) -> bool:
         """Whether next to nothing is left to gain on what is taken, of these `more`, too."""
         best, how = self._best_of([*self.done, *more])
         return self.mending.comparison.left(best.merges[how][0]) < LITTLE
