@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -19,8 +20,10 @@ from rebasin_cli import matchers, nets
 from rebasin_cli.errors import CheckpointError, UsageError
 from rebasin_cli.matchers import PROMISES, Problem, State, registry, wm
 from rebasin_cli.matchers.accounts import Learned, Relaxed
+from rebasin_cli.matchers.portfolio.align import align
 from rebasin_cli.networks import load
 from rebasin_cli.networks.running import evaluating
+from rebasin_cli.runtime.ranks import Ranks
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import words_of
@@ -560,3 +563,24 @@ def test_threads_are_given_back_also_after_an_error():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
+
+
+class Second(Ranks):
+    """The second of two ranks, which gets what the first one found."""
+
+    def first(self, step, *given, **more):
+        return self.found
+
+
+@pytest.mark.parametrize("method", ["wm", "universe"])
+def test_all_ranks_go_on_with_what_the_first_one_found(method):
+    """Each writes a share of the tensors: two orders would be mixed in one file, and no message."""
+    models = [dict(nets.build("mlp", classes=10, **NETS["mlp"]).state_dict()) for _ in range(2)]
+    fitted = library.find({name: tuple(tensor.shape) for name, tensor in models[0].items()})
+    alone = align(models, fitted, method=method)
+    other = permutation.random(fitted.words, torch.Generator().manual_seed(1))
+    second = Second(1, 2)
+    object.__setattr__(second, "found", replace(alone.result, elements=(other,)))
+    found = align(models, fitted, method=method, ranks=second)
+    expected = permutation.permuted(models[1], fitted, other)
+    assert all(torch.equal(found.tensors[name], expected[name]) for name in expected)
