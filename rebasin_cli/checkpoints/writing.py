@@ -300,13 +300,12 @@ def _write_together(
     mine = shards.shares([*files.values()], ranks.machines(all(path.is_file() for path in there)))[ranks.rank]
 
     def written() -> int:
+        size = 0
         for path, (final, plan), own in zip(there, files.items(), mine, strict=True):
             if own:
                 with again(path, final) as file:
-                    _write_file(file, final, plan, tensors, texts, finite, own=own)
-        return sum(
-            nbytes(*plan[name]) for plan, own in zip(files.values(), mine, strict=True) for name in own
-        )
+                    size += _write_file(file, final, plan, tensors, texts, finite, own=own)
+        return size
 
     if (found := sum(ranks.all(ranks.each(written)))) != total:
         raise ResourceError(f"{stage.folder}: {found:,} bytes were written, expected {total:,}")
@@ -321,10 +320,13 @@ def _write_file(
     finite: Collection[str],
     tell: Callable[[str], None] | None = None,
     own: Collection[str] | None = None,
-) -> None:
-    """All of it, in order; or the tensors that are one's `own`, each at its place in a file that is there."""
+) -> int:
+    """All of it, in order; or the tensors that are one's `own`, each at its place in a file that is there.
+
+    How many bytes of tensors were written.
+    """
     header, order = encode_header(plan, metadata)
-    at = len(header)
+    at, size = len(header), 0
     with hashing() as (add, total):
         written = WritingDigest(plan, add)
         if own is None:
@@ -332,15 +334,18 @@ def _write_file(
                 file.write(header)
         for name in order:
             if own is not None and name in own:
-                file.seek(at)
+                with disk(path):  # what waits to be written is written before
+                    file.seek(at)
             if own is None or name in own:
                 # In a function of its own, so that one tensor is gone before the next is asked for.
                 also = None if tell is None else written.begin(name)
                 _write_tensor(file, path, tensors, name, *plan[name], also, look=name in finite)
+                size += nbytes(*plan[name])
             at += nbytes(*plan[name])
         whole = written.whole()
     if tell is not None and whole:
         tell(total.hexdigest())
+    return size
 
 
 def _write_tensor(
