@@ -84,6 +84,15 @@ def test_the_option_that_makes_it_fit_is_named_and_works(tall, run, monkeypatch)
     assert run(*COMMANDS["align"], *option[1].split()).code == 0
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_estimate_that_is_too_high_has_not_the_last_word(tall, run, monkeypatch, command):
+    monkeypatch.setattr(memory, "limit", lambda: (10**8, "this machine"))
+    told = run(*COMMANDS[command])
+    option = re.search(r"(--max-memory \S+) tries it", told.err)
+    assert told.code == 5 and option, told.err
+    assert run(*COMMANDS[command], *option[1].split()).code in (0, 1)
+
+
 def test_a_bound_changes_no_byte_and_what_is_kept_is_within_it(tall, run, monkeypatch):
     monkeypatch.setattr(needs, "SCRATCH", 0)
     read = []

@@ -96,7 +96,10 @@ def check(session: Session, output: Output | None = None, *, searching: bool | N
 
 
 def refuse(session: Session, whole: Needs, output: Output | None = None) -> None:
-    """Raise ResourceError where what a session needs is more than there is, or than `--max-memory` says."""
+    """Raise ResourceError where what a session needs is more than `--max-memory` says, or than there is.
+
+    An estimate may be too high: who says that so much may be held, more than there is, is not refused.
+    """
     most, there, now = session.most, memory.limit(), memory.free()
     found, least = whole.within(most), sized(whole.least)
     if most is not None and found.memory > most:
@@ -105,9 +108,9 @@ def refuse(session: Session, whole: Needs, output: Output | None = None) -> None
             f"({_largest(found)})",
             hint=f"Give --max-memory {least}{_instead(found)}",
         )
-    if there is not None and found.memory > there[0]:
+    if most is None and there is not None and found.memory > there[0]:
         room, message = int(NEARLY * there[0]), f"{session.command} takes {sized(found.memory)} of memory"
-        hint = f"It takes {least} at least{_instead(found)}"
+        hint = f"That is an estimate: --max-memory {least} tries it all the same{_instead(found)}"
         if found.least <= room:
             hint = f"Give --max-memory {sized(room, up=False)}: tensors that do not fit are read again"
         raise ResourceError(f"{message} ({_largest(found)}), and {there[1]} has {sized(there[0])}", hint=hint)
