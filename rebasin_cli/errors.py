@@ -2,9 +2,8 @@
 
 The table in docs/errors.md is written from here: of each error its exit code, the first paragraph of its
 docstring, a message (`Example`; … stands for what differs) and what to do (`Next`). What is none of these
-ends with 70: an installation that is broken, or a bug (`runtime.broken`).
-
-The core states the fact; the command line adds file names once.
+ends with 70: an installation that is broken, or a bug (`runtime.broken`). The core states the fact; the
+command line adds file names once.
 """
 
 from __future__ import annotations
@@ -208,8 +207,6 @@ class OutsideError(RebasinError):
 
     Example: code that rebasin was given failed
     Next: the line below has the place in your file; `sys.exit` counts as well.
-
-    `place` is the line of the user's code that raised something, None where there is none.
     """
 
     exit_code = 6
