@@ -86,7 +86,8 @@ def meant(given: Mapping[str, Any], named: str | Iterable[str] | None) -> dict[s
     for name, value in chosen.items():
         option = known.get(name)
         if option is not None and isinstance(value, str):
-            chosen[name] = parse_size(value) if option.kind == "bytes" else option.read(value)
+            size = option.kind == "bytes"
+            chosen[name] = parse_size(value, option.flag) if size else option.read(value)
     return chosen
 
 

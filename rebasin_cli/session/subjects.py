@@ -81,7 +81,7 @@ class Bounded:
     @property
     def bytes(self) -> int | None:
         """`max_memory` in bytes. Raises UsageError for what is no size."""
-        return None if self.max_memory is None else parse_size(self.max_memory)
+        return None if self.max_memory is None else parse_size(self.max_memory, "--max-memory")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,9 @@ COMMANDS = {
 def test_what_cannot_fit_is_refused_before_a_tensor_is_read(tall, unread, run, command):
     told = run(*COMMANDS[command], "--max-memory", "50MB")
     assert told.code == 5 and not os.path.exists("out.safetensors")
-    assert re.search(r"--max-memory 50MB: \w+ takes [\d.]+MB at least \(.*Python and PyTorch", told.err)
+    assert re.search(
+        r"--max-memory 50MB: this command takes [\d.]+MB at least \(.*Python and PyTorch", told.err
+    )
     assert "Give --max-memory" in told.err
 
 
@@ -134,4 +136,12 @@ def test_a_disk_without_room_is_told_before_a_tensor_is_read(tall, unread, run, 
 
 @pytest.mark.parametrize("text", ["0GB", "many", "8 elephants"])
 def test_what_is_no_size_is_refused(tall, unread, run, text):
-    assert run("doctor", *tall, "--max-memory", text).code == 2
+    told = run("doctor", *tall, "--max-memory", text)
+    assert told.code == 2 and f"--max-memory: '{text}' is not a size" in told.err
+
+
+def test_an_average_of_small_models_is_planned_as_small(run):
+    for name in "ab":
+        write_safetensors(f"{name}.safetensors", {"w": torch.randn(8, 8)})
+    line = ("average", "a.safetensors", "b.safetensors", "-o", "out.safetensors", "--repair", "none")
+    assert run(*line, "--max-memory", "310MB").code == 0

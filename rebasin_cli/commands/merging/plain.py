@@ -126,10 +126,11 @@ def _needs(models: Sequence[Checkpoint], parts: Parts, tensors: LazyTensors, mea
     families = [sum(sizes[n] for n in family.members.values()) for family in parts.products.families]
     whole = max(sizes.values(), default=0) if mean.interpolation != "linear" or parts.heads else 0
     whole = max(whole, len(models) * max(families, default=0))
-    held = {"Python and PyTorch": needs.BASE, "blocks": needs.BLOCKS + (len(models) + 2) * block + 16 * BLOCK}
+    stored, written = sum(map(needs.bytes_of, models)), sum(sizes.values())
+    kept = min(needs.BLOCKS, 4 * (stored + written))  # small models fill no buffers
+    held = {"Python and PyTorch": needs.BASE, "blocks": kept + (len(models) + 2) * block + 16 * BLOCK}
     held |= {"tensors at work": 24 * whole} if whole else {}
-    read = 2 * sum(map(needs.bytes_of, models))  # for their digests, and for the mean
-    return needs.Needs(held, read, sum(sizes.values()))
+    return needs.Needs(held, 2 * stored, written)  # read for their digests, and for the mean
 
 
 def _plan(tensors: LazyTensors, output: Output) -> dict[str, Any]:

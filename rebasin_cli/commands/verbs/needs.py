@@ -104,12 +104,12 @@ def refuse(session: Session, whole: Needs, output: Output | None = None) -> None
     found, least = whole.within(most), sized(whole.least)
     if most is not None and found.memory > most:
         raise ResourceError(
-            f"--max-memory {session.asked.bounded.max_memory}: {session.command} takes {least} at least "
+            f"--max-memory {session.asked.bounded.max_memory}: this command takes {least} at least "
             f"({_largest(found)})",
             hint=f"Give --max-memory {least}{_instead(found)}",
         )
     if most is None and there is not None and found.memory > there[0]:
-        room, message = int(NEARLY * there[0]), f"{session.command} takes {sized(found.memory)} of memory"
+        room, message = int(NEARLY * there[0]), f"this command takes {sized(found.memory)} of memory"
         hint = f"That is an estimate: --max-memory {least} tries it all the same{_instead(found)}"
         if found.least <= room:
             hint = f"Give --max-memory {sized(room, up=False)}: tensors that do not fit are read again"

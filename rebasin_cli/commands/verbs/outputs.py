@@ -78,7 +78,7 @@ def output_of(asked: Any, otherwise: Path | None = None) -> Output:
     return Output(
         path / METADATA if distributed else path,
         asked.force,
-        units.parse_size(size) if size else None,
+        units.parse_size(size, "--out-shard-size") if size else None,
         units.parse_dtype(dtype) if dtype else None,
         getattr(asked, "resume", False),
         getattr(asked, "dry_run", False),
