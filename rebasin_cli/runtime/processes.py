@@ -327,8 +327,10 @@ def excuse(message: str, code: int) -> None:
         )
         if store.add(f"came {place.rank}", 1) == 1:
             store.compare_set("reason", "", json.dumps([place.rank, message, code]))
-            if place.rank == 0:  # its store goes with it: the others are to have heard
-                time.sleep(1.0)
+            until = time.monotonic() + FAREWELL.total_seconds()
+            others = [f"heard {rank}" for rank in range(1, place.size)]
+            while place.rank == 0 and not store.check(others) and time.monotonic() < until:
+                time.sleep(0.05)  # its store goes with it: the others are to have heard
 
 
 def _meet(store: Any, place: Place, device: torch.device) -> bool:
@@ -392,6 +394,7 @@ def _reason(store: Any, rank: int) -> Lost | None:
         if store.check(["reason"]):
             other, message, code = json.loads(store.get("reason"))
             if other != rank:
+                store.set(f"heard {rank}", "")
                 error = Lost(f"stopped, because rank {other} failed: {message}")
                 error.exit_code = code
                 return error

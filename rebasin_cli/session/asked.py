@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 from ..checkpoints import torch_writing as provenance_beside
 from ..checkpoints.digests import files_below
 from ..checkpoints.locate import locate, read_index
-from ..checkpoints.units import parse_size
 from ..datasets.downloads import all_data
 from ..errors import CheckpointError, UsageError
 from ..matchers import registry
 from ..registry import references
 from ..registry.operations import UNNAMED
 from ..runtime.files import Inputs
+from ..runtime.sizes import parse_size
 from ..spec import library
 from .method_options import start_file
 from .subjects import REAL, TWIN, Bounded, Data, Loading, Network, Repair, Search, Subjects

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.units import parse_size
 from ..registry.options import DATA, MAY_READ, MAY_RUN, PLAIN, READS, TRUSTS, WRITES, gathered, option
+from ..runtime.sizes import parse_size
 
 MOST = 2_147_483_647  # of what is counted
 LARGEST_SEED = 9_223_372_036_854_775_807

@@ -23,7 +23,7 @@ from rebasin_cli.checkpoints.destination import check_output
 from rebasin_cli.checkpoints.disk import recover
 from rebasin_cli.checkpoints.safetensors_format import SafetensorsFile
 from rebasin_cli.checkpoints.tensors import CHUNK, LazyTensors
-from rebasin_cli.checkpoints.units import parse_dtype, parse_size
+from rebasin_cli.checkpoints.units import parse_dtype
 from rebasin_cli.checkpoints.writing import (
     write_distributed,
     write_safetensors,
@@ -31,6 +31,7 @@ from rebasin_cli.checkpoints.writing import (
 )
 from rebasin_cli.errors import CheckpointError, OutputExists, ResourceError, UsageError
 from rebasin_cli.runtime import files
+from rebasin_cli.runtime.sizes import parse_size
 
 DTYPES = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
 DTYPES += ["int64", "int32", "int16", "int8", "uint8", "bool"]

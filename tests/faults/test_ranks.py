@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 
 import pytest
 
@@ -40,35 +41,44 @@ def test_a_rank_that_fails_ends_all(folder, tmp_path, command, fault):
         assert not [name for name in os.listdir(folder) if name.startswith(".rebasin-")]
 
 
-def started(folder, log, *ranks):
-    """Processes by their numbers and command lines, all of one run of two: exit codes, and what they told."""
+@pytest.fixture
+def started(folder, tmp_path, monkeypatch):
+    """Start processes by their numbers and command lines, all of one run of two: each once that before waits.
+
+    Exit codes, and what they told.
+    """
+    monkeypatch.setattr("rebasin_cli.runtime.processes.SOON", 0.1)  # to say that it waits
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    forked = [
-        processes.rebasin(*line, log=f"{log}.{k}", folder=folder, RANK=str(rank), **place)
-        for k, (rank, line) in enumerate(ranks)
-    ]
-    try:
-        return [each.wait(60) for each in forked], [each.err for each in forked]
-    finally:
-        for each in forked:
-            each.kill()
-            each.wait()
+    forked = []
+
+    def started(*ranks):
+        for k, (rank, line) in enumerate(ranks):
+            until = time.monotonic() + 100
+            while k and "waits at" not in forked[-1].err and time.monotonic() < until:
+                time.sleep(0.05)
+            log = tmp_path / f"log.{k}"
+            forked.append(processes.rebasin(*line, log=log, folder=folder, RANK=str(rank), **place))
+        return [each.wait(100) for each in forked], [each.err for each in forked]
+
+    yield started
+    for each in forked:
+        each.kill()
+        each.wait()
 
 
 @pytest.mark.parametrize("wrong", [0, 1])
-def test_a_command_line_that_one_rank_cannot_read_is_told_to_the_other(folder, tmp_path, wrong):
+def test_a_command_line_that_one_rank_cannot_read_is_told_to_the_other(started, wrong):
     line = COMMANDS["average"][1]
-    lines = [(rank, (*line, *["--bogus"] * (rank == wrong))) for rank in range(2)]
-    codes, told = started(folder, tmp_path / "log", *lines)
+    codes, told = started((1 - wrong, line), (wrong, (*line, "--bogus")))
     assert codes == [2, 2]
-    assert f"stopped, because rank {wrong} failed: its command line cannot be read" in told[1 - wrong]
+    assert f"stopped, because rank {wrong} failed: its command line cannot be read" in told[0]
 
 
-def test_two_runs_that_meet_at_one_port(folder, tmp_path):
+def test_two_runs_that_meet_at_one_port(started):
     line = COMMANDS["average"][1]
-    codes, told = started(folder, tmp_path / "log", (0, line), (1, line), (1, line))
-    assert codes[0] == 0 and sorted(codes) == [0, 0, 5]
+    codes, told = started((1, line), (1, line), (0, line))
+    assert codes[2] == 0 and sorted(codes) == [0, 0, 5]
     assert "rank 1 of another run has come to the place where this one meets" in told[codes.index(5)]

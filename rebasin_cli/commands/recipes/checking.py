@@ -107,7 +107,7 @@ CHECKS: dict[str, Callable[[str], str | None]] = {
     "figure": _by("measure.gates", "parse"),
     **{kind: _named(kind) for kind in ("method", "repair", "interpolation", "heads", "extra")},
     "dtype": _by("checkpoints.units", "parse_dtype"),
-    "bytes": _by("checkpoints.units", "parse_size"),
+    "bytes": _by("runtime.sizes", "parse_size"),
     "rank": _by("averages.low_rank", "Rank.parse"),
     "attack": _by("networks.attacks", "Attack.parse"),
     "input": _by("networks.inputs", "parse"),

@@ -35,6 +35,7 @@ from ...reports.github import StepSummary
 from ...runtime import files
 from ...runtime.files import NOTHING, Destinations, Inputs, check_distinct
 from ...runtime.ranks import ALONE, Ranks
+from ...runtime.sizes import parse_size
 from ...runtime.text import clean, some
 from ...session.listener import SILENT, Listener
 from ...symmetry import stored
@@ -78,7 +79,7 @@ def output_of(asked: Any, otherwise: Path | None = None) -> Output:
     return Output(
         path / METADATA if distributed else path,
         asked.force,
-        units.parse_size(size, "--out-shard-size") if size else None,
+        parse_size(size, "--out-shard-size") if size else None,
         units.parse_dtype(dtype) if dtype else None,
         getattr(asked, "resume", False),
         getattr(asked, "dry_run", False),
