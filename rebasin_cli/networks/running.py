@@ -88,7 +88,8 @@ def _unwritten(network: Callable[..., Any], inputs: Any) -> Iterator[Any]:
         yield apart(network, inputs)
         return
     own = [*tensors_in(inputs)]
-    before, copies = versions(own), [] if known is False else [tensor.detach().clone() for tensor in own]
+    with torch.no_grad():
+        before, copies = versions(own), [] if known is False else [tensor.clone() for tensor in own]
     try:
         yield inputs
     finally:
