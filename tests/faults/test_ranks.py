@@ -1,11 +1,15 @@
 """Processes that share a command: one that fails ends all, with one message, and nothing half-written."""
 
+import itertools
 import os
 import socket
 import time
 
 import pytest
+from torch.distributed import HashStore, PrefixStore
 
+from rebasin_cli.runtime import devices, launchers
+from rebasin_cli.runtime import processes as ranks
 from tests import processes
 from tests.cli.conftest import fresh, rebasin
 
@@ -47,7 +51,8 @@ def started(folder, tmp_path, monkeypatch):
 
     Exit codes, and what they told.
     """
-    monkeypatch.setattr("rebasin_cli.runtime.processes.SOON", 0.1)  # to say that it waits
+    monkeypatch.setattr(ranks, "SOON", 0.1)  # to say that it waits
+    monkeypatch.setattr(devices, "_met", [])  # whatever this process did before
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -77,8 +82,12 @@ def test_a_command_line_that_one_rank_cannot_read_is_told_to_the_other(started, 
     assert f"stopped, because rank {wrong} failed: its command line cannot be read" in told[0]
 
 
-def test_two_runs_that_meet_at_one_port(started):
-    line = COMMANDS["average"][1]
-    codes, told = started((1, line), (1, line), (0, line))
-    assert codes[2] == 0 and sorted(codes) == [0, 0, 5]
-    assert "rank 1 of another run has come to the place where this one meets" in told[codes.index(5)]
+def test_a_rank_of_another_run_at_the_same_port_is_told(monkeypatch):
+    for name, value in {"MASTER_PORT": "29500", "WORLD_SIZE": "2", "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(ranks, "_runs", itertools.repeat(0))
+    store = HashStore()
+    PrefixStore(f"rebasin {launchers.place().job} 0", store).add("came 1", 1)
+    with pytest.raises(ranks.Lost, match="rank 1 of another run has come to the place where this one meets"):
+        with ranks.joined("cpu", store):
+            pytest.fail("it went on with the other run's ranks")
