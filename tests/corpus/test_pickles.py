@@ -158,7 +158,9 @@ open_checkpoint(p.put(Path("first.pt"), b"N"))
 events, on = [], False
 
 def hook(event, arguments):
+    limits = ("/proc/self/cgroup", "/proc/meminfo", "/sys/fs/cgroup/")  # how much memory there may be
     own = event == "open" and (type(arguments[0]) is int or str(arguments[0]).endswith("hostile.pt"))
+    own = own or (event == "open" and str(arguments[0]).startswith(limits) and arguments[1] == "r")
     kinds = "import exec compile os subprocess open socket ctypes pickle shutil".split()
     if on and not own and event.split(".")[0] in kinds:
         events.append((event, str(arguments)[:100]))
