@@ -116,8 +116,8 @@ def _by_chance(telling: Mapping[str, _Compared], plan: Plan, fitted: FittedSpec)
     """The largest cosine that is expected of any matching where A and B have nothing in common.
 
     The cosine of one order is then a normal variable, whose variance is known; the largest of so many is at
-    most √(2 ln M) standard deviations, M orders in all, and searches came to 0.76–0.89 of it (benchmarks/
-    results.md). No search is made: of random energies, Derrida 1981 (Phys. Rev. B 24, 2613).
+    most √(2 ln M) standard deviations, M orders in all, and searches came to 0.78–0.89 of it
+    (`benchmarks/chance.py`). No search is made: of random energies, Derrida 1981 (Phys. Rev. B 24, 2613).
     """
     norms = [(*its.own[0][1:3], math.prod(plan[name][1])) for name, its in telling.items()]
     variance = sum(x * y / size for x, y, size in norms)
