@@ -13,6 +13,7 @@ from ..checkpoints.checkpoint import Checkpoint
 from ..errors import CheckpointError, SpecError
 from ..reports.formats.json import read_as
 from ..spec.fitting import fit
+from ..spec.library import to_same
 from ..spec.parsing import parse
 from ..spec.spec import FittedSpec
 from ..symmetry import elements as acts
@@ -43,10 +44,7 @@ def read(path: Path, fitted: FittedSpec, model: Checkpoint | None = None, *, und
     if not kept.brings_spec and made.get("rebasin.spec_sha256") not in (None, fitted.spec.digest):
         raise SpecError(
             f"{path} was found with another spec ({made.get('rebasin.spec')}) than {fitted.spec.source}",
-            hint="Name the same one with --spec"
-            if made.get("rebasin.spec") != "inferred"
-            else "Write what was inferred, rebasin spec infer --net file.py:factory --input 1x3x224x224 -o "
-            "spec.yaml, and name it: --spec spec.yaml",
+            hint=to_same(made.get("rebasin.spec"), fitted.spec),
         )
     with naming([path]):
         acts.check(own, fitted)

@@ -37,6 +37,7 @@ from .layers import (
     sealed_of,
     spot_of,
 )
+from .naming import natural
 from .parsing import parse
 from .spec import FittedSpec
 
@@ -90,7 +91,10 @@ def read(shapes: Shapes, *, plain: bool = False) -> FittedSpec:
 def _spec(
     layers: Sequence[Layer], norms: Sequence[Norm], names: Sequence[str], plain: bool
 ) -> tuple[str, tuple[str, ...]]:
-    """A spec's text, and what was taken for given: an order, what is flattened. Raises NoChain."""
+    """A spec's text, and what was taken for given: an order, what is flattened. Raises NoChain.
+
+    Of one chain it is the same text, in whatever order a file has its tensors: its digest is the spec's.
+    """
     sealed = sealed_of(layers, names)
     layers, trusted = in_order(layers, sealed, names, plain)
     places = _places(layers, sealed, plain)
@@ -105,13 +109,15 @@ def _spec(
             f"{layer.name}.bias": out,
         }
     find = _Finder(layers, norms, places, sealed, names)
+    of_norms: dict[str, str] = {}
     for norm in norms:
         at = find(norm)
         if at.hidden and at.channels and norm.grouped:
             raise NoChain(f"{norm.name}  may be a GroupNorm, whose channels do not leave their groups")
-        axes |= {
+        of_norms |= {
             f"{norm.name}.{leaf}": at.axes[norm.size] if shape else "" for leaf, shape in norm.leaves.items()
         }
+    axes |= {name: of_norms[name] for name in sorted(of_norms, key=natural)}
     flattened = tuple(
         f"{place.told} flattened, channels first: {text}"
         for place in places
@@ -119,7 +125,8 @@ def _spec(
         if text.startswith("(")
     )
     taken = (*trusted, *flattened)
-    return _text({name: axes[name] for name in names}, taken), taken
+    there = frozenset(names)
+    return _text({name: text for name, text in axes.items() if name in there}, taken), taken
 
 
 def _places(layers: Sequence[Layer], sealed: Mapping[str, list[Layer]], plain: bool) -> list[Place]:

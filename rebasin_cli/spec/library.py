@@ -350,6 +350,21 @@ def _no_chain(error: NoSpecFits, why: NoChain) -> NoSpecFits:
     return NoSpecFits(error.message, problems=problems, hint=error.hint)
 
 
+def to_same(recorded: str | None, spec: Spec) -> str:
+    """The next step of who has a file that was found with the `recorded` spec, and now has another `spec`."""
+    if recorded == "inferred":
+        return (
+            "Write what was inferred, rebasin spec infer --net file.py:factory --input 1x3x224x224 -o "
+            "spec.yaml, and name it: --spec spec.yaml"
+        )
+    if recorded == spec.name == chain.NAME:
+        return (
+            "These tensors have other names or shapes than those it was found with; or, where layers fit in "
+            "several orders, their file has them in another: save them in the order of that file"
+        )
+    return "Name the same one with --spec"
+
+
 def _show(shape: tuple[int, ...] | None) -> str:
     return "absent" if shape is None else "×".join(map(str, shape)) or "a scalar"
 

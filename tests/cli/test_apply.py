@@ -88,6 +88,38 @@ def test_an_order_of_an_inferred_spec_is_applied_with_the_spec_as_written(refuse
     assert all(torch.equal(aligned[name], again[name]) for name in aligned)
 
 
+def chain_of(names, seed, widths):
+    """Tensors of linear layers in a row, weight before bias."""
+    torch.manual_seed(seed)
+    return {
+        f"{name}.{leaf}": tensor.detach()
+        for name, into, out in zip(names, widths, widths[1:], strict=False)
+        for leaf, tensor in nn.Linear(into, out).named_parameters()
+    }
+
+
+def test_an_order_of_a_chain_is_applied_to_a_file_that_has_its_tensors_in_another_order(done):
+    for name, seed in (("a", 1), ("b", 2)):
+        made = chain_of(("enter", "mid", "out"), seed, (12, 9, 7, 3))
+        write_safetensors(f"{name}.safetensors", dict(sorted(made.items())))
+        torch.save(made, f"{name}.pt")
+    assert [*torch.load("b.pt")] != [*tensors("b.safetensors")]
+    done("align", "a.safetensors", "b.safetensors", "--spec", "chain", "-o", "aligned.safetensors")
+    for spec in (("--spec", "chain"), ()):
+        done("apply", "aligned.perm.safetensors", "b.pt", *spec, "-o", "again.pt", "--force")
+        aligned, again = tensors("aligned.safetensors"), torch.load("again.pt")
+        assert all(torch.equal(aligned[name], again[name]) for name in aligned)
+
+
+def test_an_order_of_a_chain_is_refused_where_the_file_tells_another_order_of_layers(done, refused):
+    for name, seed in (("a.pt", 1), ("b.pt", 2)):
+        torch.save(chain_of(("enter", "one", "another", "out"), seed, (9, 6, 6, 6, 2)), name)
+    torch.save(chain_of(("enter", "another", "one", "out"), 2, (9, 6, 6, 6, 2)), "other.pt")
+    done("align", "a.pt", "b.pt", "--spec", "chain", "-o", "aligned.pt")
+    says = ("found with another spec (chain)", "save them in the order of that file")
+    refused(4, "apply", "aligned.perm.safetensors", "other.pt", "--spec", "chain", "-o", "o.pt", says=says)
+
+
 def test_a_permutation_that_is_no_bijection_is_refused(pair, refused, done):
     done("align", *pair, "-o", "aligned.safetensors")
     metadata = open_checkpoint("aligned.perm.safetensors").metadata

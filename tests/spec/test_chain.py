@@ -100,6 +100,17 @@ def test_a_chain_is_read_as_its_network_proves(kind):
     prove(network, fitted, torch.rand(2, *shape))
 
 
+@pytest.mark.parametrize("kind", ALL)
+def test_the_spec_of_a_chain_is_one_in_whatever_order_a_file_has_its_tensors(kind):
+    of = shapes(ALL[kind][0]())
+    names = [*of]
+    orders = [names[::-1], sorted(names), sorted(names, key=lambda name: name[::-1])]
+    first = chain.read(of)
+    for order in orders:
+        other = chain.read({name: of[name] for name in order})
+        assert (other.spec, other.words, other.tensors) == (first.spec, first.words, first.tensors), order
+
+
 @pytest.mark.parametrize("filed", [True, False], ids=["as registered", "sorted"])
 def test_the_order_in_a_file_does_not_matter_where_widths_differ(filed):
     assert chain.read(shapes(cnn(), filed=filed)).words == {"conv1": 6, "conv2": 10, "fc1": 14}
@@ -208,6 +219,11 @@ def test_the_order_of_a_file_tells_what_shapes_leave_open_only_where_it_is_not_s
     assert order == ["first", "again", "between"]
     said = "one of several that fit: first → again → between → last"
     assert said in chain.read(shapes(network), plain=True).spec.unproven
+    other = Parts(first=L(9, 6), between=L(6, 6), again=L(6, 6), last=L(6, 2))
+    assert (
+        chain.read(shapes(other), plain=True).spec.digest
+        != chain.read(shapes(network), plain=True).spec.digest
+    )
     with pytest.raises(NoChain, match="several orders"):
         chain.read(shapes(network, filed=False), plain=True)
     alphabetic = Parts(a=L(9, 6), b=L(6, 6), c=L(6, 6), d=L(6, 2))  # sorted it fits, too, and says as little

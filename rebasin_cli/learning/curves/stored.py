@@ -19,6 +19,7 @@ from ...checkpoints.checking import finite
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ...checkpoints.writing import write_safetensors
 from ...errors import CheckpointError, SpecError, UsageError
+from ...spec.library import to_same
 from ...spec.spec import FittedSpec
 from ...symmetry import elements as acts
 from ...symmetry import permutation
@@ -80,7 +81,7 @@ class Stored:
             raise SpecError(
                 f"{self.path} was trained with another spec ({self.metadata.get('rebasin.spec')}) than "
                 f"{fitted.spec.source}",
-                hint="Name the same one with --spec",
+                hint=to_same(self.metadata.get("rebasin.spec"), fitted.spec),
             )
         found = (a.digest(), b.digest())
         if found != self.inputs:
