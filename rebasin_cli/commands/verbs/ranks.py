@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.tensors import CHUNK, rows
 from ...datasets.batches import size_of
 from ...measure.samples import digest
 from ...registry.regular import content
@@ -82,12 +84,24 @@ def _code(text: str) -> tuple[str, str]:
 
 
 def _sampled(model: Checkpoint) -> str:
-    """A digest of names, dtypes, shapes and some 16 values a tensor."""
+    """A digest of names, dtypes, shapes and some 16 values a tensor: of a large one their rows are read."""
     total = hashlib.sha256()
     for name in sorted(model):
-        tensor = model[name].detach()
         total.update(repr((name, model.dtypes[name], model.shapes[name])).encode())
-        step = max(1, tensor.numel() // 16)
-        some = tensor.reshape(-1)[::step] if tensor.is_contiguous() else tensor.flatten()[::step]
-        total.update(some.contiguous().view(torch.uint8).numpy().tobytes())
+        for some in _some(model, name):
+            total.update(some.contiguous().view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
+
+
+def _some(model: Checkpoint, name: str) -> Iterator[torch.Tensor]:
+    """Values at equal distances, as one tensor or one by one."""
+    shape = model.shapes[name]
+    count = math.prod(shape)
+    step = max(1, count // 16)
+    if count * model.dtypes[name].itemsize <= CHUNK or not shape:
+        yield model[name].detach().flatten()[::step]
+        return
+    width = count // shape[0]
+    for at in range(0, count, step):
+        row = rows(model, name, at // width, at // width + 1)
+        yield row.detach().flatten()[at % width, None]

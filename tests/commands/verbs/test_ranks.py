@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.safetensors_format import SafetensorsFile
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.commands import eval as command
 from rebasin_cli.commands.verbs import ranks
@@ -95,6 +97,33 @@ def test_ranks_agree_on_their_models_wherever_these_lie(models):
     for changed in (values + 1, values.half(), values[:, :32]):
         assert apart(before, told(facts, models("three", **{name: changed}))) == {"model 2"}
     assert apart(before, told(facts, models("four", more=torch.ones(2)))) == {"model 2"}
+
+
+def test_of_a_large_tensor_a_few_rows_are_read_to_tell_models_apart(tmp_path, monkeypatch):
+    values = torch.arange(1200 * 1024, dtype=torch.float32).view(1200, 1024)
+    changed = values.clone()
+    changed[600] += 1
+    for name, tensor in (("a", values), ("b", changed)):
+        write_safetensors(tmp_path / f"{name}.safetensors", {"w": tensor, "b": torch.ones(3)})
+    read = []
+    original = SafetensorsFile.rows
+    monkeypatch.setattr(
+        SafetensorsFile, "rows", lambda *given: read.append(given[3] - given[2]) or original(*given)
+    )
+    whole = SafetensorsFile.tensor
+    monkeypatch.setattr(
+        SafetensorsFile,
+        "tensor",
+        lambda self, name: pytest.fail("read whole") if name == "w" else whole(self, name),
+    )
+    models = [open_checkpoint(tmp_path / f"{name}.safetensors") for name in "aab"]
+
+    def digest(model):
+        session = Session("align", [], Listener(), Subjects(), ranks=Telling())
+        return told(ranks.check_same, session, {}, [model])["model 1"]
+
+    one, same, other = map(digest, models)
+    assert one == same != other and sum(read) <= 3 * 32
 
 
 def test_one_process_is_asked_for_nothing(models):
