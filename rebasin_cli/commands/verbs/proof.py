@@ -27,6 +27,7 @@ def prove(session: Session) -> Proof:
     Raises NotProven, and NetworkError where the network fails.
     """
     began = time.perf_counter()
+    _ = session.fitted, session.named  # which all look for together
     account = session.ranks.first(_account, session)
     proven = account["status"] == "proven"
     return Proof(account, {"proof": time.perf_counter() - began} if proven else {})
@@ -47,5 +48,5 @@ def _account(session: Session) -> dict[str, Any]:
     account = accounts.describe_proof(
         proof, "the network does not say its input: give --input SHAPE or --data"
     )
-    whose = origin(network, session.fitted, session.models, session.asked.network)
+    whose = origin(network, session.fitted, session.named, session.asked.network)
     return account if proof is None else account | whose
