@@ -239,10 +239,15 @@ def _barrier(
         listener.say(f"pair {number} of {1 + len(pairs)}: {c} and {d}")
         quiet = dataclasses.replace(listener, say=lambda text: None)
         alike = dataclasses.replace(asked, a=c, b=d, curve=())
-        more = _barrier(alike, (), GateSet(), Written(), quiet, subjects, ranks)
-        measured += [more] if isinstance(more, Report) else []
+        measured.append(_of_pair(alike, quiet, subjects, ranks))
     report = intervals.with_pairs(report, measured) if measured else report
     return ranks.last(judge, report, gates, written, destinations, listener)
+
+
+def _of_pair(asked: Barrier, listener: Listener, subjects: Subjects, ranks: Ranks) -> Report:
+    """The report of a further pair, which is not judged or written by itself."""
+    session = Session("barrier", [asked.a, asked.b], listener, subjects, ranks=ranks)
+    return _measured(_plan(session, asked, (), GateSet()), "rebasin barrier", GateSet())
 
 
 def _measured(planned: Planning, command: str, gates: GateSet) -> Report:
@@ -251,7 +256,9 @@ def _measured(planned: Planning, command: str, gates: GateSet) -> Report:
     if session.method == "auto" or session.grouped:
         why = "auto goes by the clock" if session.method == "auto" else "groups are searched by one process"
         return session.by_first(
-            why, lambda alone: measure(dataclasses.replace(planned, session=alone), command, gates)
+            why,
+            lambda alone: measure(dataclasses.replace(planned, session=alone), command, gates),
+            goes_on=True,
         )
     check_measured(session, session.splits)
     return measure(planned, command, gates)

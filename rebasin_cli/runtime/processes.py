@@ -96,6 +96,14 @@ class Together(Ranks):
         return self._first(step, args, kwargs, must_tell=False)
 
     def alone(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._by_first(step, args, kwargs, goes_on=False)
+
+    def turn(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._by_first(step, args, kwargs, goes_on=True)
+
+    def _by_first(
+        self, step: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any], *, goes_on: bool
+    ) -> T:
         done = f"alone {next(self.waits)}"
         if self.rank > 0:
             error, result = pickle.loads(self._waited(done))
@@ -106,7 +114,8 @@ class Together(Ranks):
         torch.set_num_threads(self.threads)  # the others need none
         try:
             result = step(*args, **kwargs)
-            self.leave()
+            if not goes_on:
+                self.leave()
         except BaseException as error:
             self.leave()
             with suppress(RuntimeError):

@@ -72,6 +72,10 @@ class Ranks:
         """As `last`, for what is not shared and may take days: the others wait as long as the first lives."""
         return step(*args, **kwargs)
 
+    def turn(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `alone`, in the middle of a command: all go on after it, and may still be ended by another."""
+        return step(*args, **kwargs)
+
     def each(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `step` on every rank, each for its own result; an error of one is an error of all."""
         return step(*args, **kwargs)

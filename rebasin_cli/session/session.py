@@ -84,10 +84,10 @@ class Session:
             other.__dict__.pop(name, None)
         return other
 
-    def by_first(self, why: str, step: Callable[[Session], T]) -> T:
+    def by_first(self, why: str, step: Callable[[Session], T], *, goes_on: bool = False) -> T:
         """What ranks cannot share, done by the first one while the others wait; says `why`.
 
-        Its result, small and plain, on all.
+        Its result, small and plain, on all, whose command ends with it unless it `goes_on`.
         """
         if self.ranks.size == 1:
             return step(self)
@@ -95,7 +95,7 @@ class Session:
         alone = copy.copy(self)
         alone.ranks = ALONE
         alone.__dict__.pop("scores", None)  # which it would share
-        return self.ranks.alone(step, alone)
+        return (self.ranks.turn if goes_on else self.ranks.alone)(step, alone)
 
     def over(self, models: Sequence[Checkpoint], asked: Subjects) -> Session:
         """The same command on other tensors of these files: what was opened of theirs is opened anew."""

@@ -3,11 +3,14 @@
 import json
 import os
 import xml.etree.ElementTree as ET
+from dataclasses import dataclass, field
 
 import pytest
 
+from rebasin_cli.commands import barrier as command
 from rebasin_cli.measure import signatures
 from rebasin_cli.reports import Curve, barrier_of
+from rebasin_cli.runtime.ranks import Ranks
 
 from .conftest import contents, fresh
 
@@ -494,6 +497,41 @@ def test_several_pairs(trained, done, refused, tmp_path):
     (tmp_path / "p.safetensors").write_text("")
     perm = ("--perm", "p.safetensors")
     refused(2, *barrier(*trained, *pair, *perm), says="is for one pair of models")
+
+
+@dataclass(frozen=True)
+class Noting(Ranks):
+    """The first of two, which does the work of both, and notes what the other waits for."""
+
+    size: int = 2
+    noted: list[str] = field(default_factory=list)
+
+    def last(self, step, *given, **more):
+        self.noted.append("last")
+        return step(*given, **more)
+
+    def alone(self, step, *given, **more):
+        self.noted.append("alone")
+        return step(*given, **more)
+
+    def turn(self, step, *given, **more):
+        self.noted.append("turn")
+        return step(*given, **more)
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ({"method": "none"}, ["last"]),
+        ({"method": "auto", "options": {"budget": "0.001T"}}, ["turn", "turn", "last"]),
+    ],
+)
+def test_ranks_begin_to_end_once_all_pairs_are_measured(trained, how, expected):
+    """Until then a rank that ends, ends all."""
+    ranks, pair = Noting(), (f"{trained[1]},{trained[0]}",)
+    asked = {"points": 3, "limit": 50, "repair": "none", "skip_checks": True, "no_prove": True} | how
+    command.run(command.Barrier(a=trained[0], b=trained[1], pair=pair, **asked), ranks=ranks)
+    assert ranks.noted == expected
 
 
 def test_how_alike_matched_units_are_stands_in_the_report(trained, done, tmp_path):

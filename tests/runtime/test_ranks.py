@@ -1,13 +1,17 @@
 """Processes that search together: three of them, started once, do everything that is asked of ranks."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from rebasin_cli.errors import UsageError
+from rebasin_cli.errors import Lost, UsageError
 from rebasin_cli.runtime import devices
+from rebasin_cli.runtime.processes import Together
 from rebasin_cli.runtime.ranks import ALONE, Ranks
+from rebasin_cli.runtime.signals import STOPPED, Ending, listening
 from tests import processes
 
 SIZE = 3
@@ -127,6 +131,30 @@ def test_shares_are_disjoint_complete_and_balanced():
     assert max(sum(sizes[item] for item in share) for share in shares) == 102
     assert ALONE.share(range(8), sizes) == frozenset(range(8))
     assert Ranks(2, SIZE).share([1, 2], [1, 1]) == frozenset()
+
+
+class Store(dict):
+    """What ranks of one process say to each other."""
+
+    set, check = dict.__setitem__, lambda self, keys: all(key in self for key in keys)
+
+
+def told_to_stop(work):
+    """Whether SIGTERM ends the first of two ranks after this work."""
+    ranks = Together(0, 2, Store(), Ending())
+    ranks.ending.over.set()  # it is this process that would end hard
+    try:
+        with listening(ranks.ending):
+            work(ranks)
+            os.kill(os.getpid(), signal.SIGTERM)
+    except Lost as error:
+        return error.message == STOPPED
+    return False
+
+
+def test_sigterm_ends_the_first_rank_in_the_middle_of_a_command_and_not_at_its_end():
+    assert told_to_stop(lambda ranks: ranks.turn(int))
+    assert not told_to_stop(lambda ranks: ranks.alone(int))
 
 
 @pytest.mark.parametrize("size", [None, "", "1"])
