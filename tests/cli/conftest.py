@@ -103,7 +103,7 @@ def contents(folder):
 def interrupted(monkeypatch, tmp_path):
     """Run a command that gets Ctrl-C at its n-th sign of progress; the names of the files that it left."""
 
-    def interrupted(*arguments, after=1, task=None):
+    def interrupted(*arguments, after=1, task=None, says=""):
         steps = iter(range(1, 10_000))
 
         def step(self, name, done, total, detail):
@@ -116,6 +116,7 @@ def interrupted(monkeypatch, tmp_path):
             outcome = rebasin(*arguments)
         assert outcome.code == 130, (outcome.code, outcome.err)
         assert outcome.out == "" and "\nrebasin: interrupted" in f"\n{outcome.err}"
+        assert says in outcome.err
         return set(contents(tmp_path)) - before
 
     return interrupted

@@ -113,6 +113,19 @@ def test_auto_without_data_is_wm_and_writes_the_same_tensors(pair, done):
     assert recorded("auto.safetensors")["chosen"] == "wm"
 
 
+def test_auto_says_that_it_begins_anew_when_it_is_interrupted_and_when_it_is_to_go_on(
+    trained, interrupted, refused
+):
+    line = ("merge", *trained, "--method", "auto", "--budget", "0.001T", "-o", "out.safetensors")
+    assert (
+        interrupted(*line, task="matching", says="what auto tries is not kept, and it begins anew") == set()
+    )
+    says = ("--resume: there is no", "what auto tries is not kept, and it begins anew: leave --resume out")
+    refused(2, *line, "--resume", says=says)
+    wm = ("merge", *trained, "--method", "wm", "-o", "out.safetensors", "--resume")
+    refused(2, *wm, says="Only an interrupted search leaves one; start anew")
+
+
 def test_the_plan_of_auto_says_what_is_tried_and_for_how_long(trained, pair, done):
     plan = done("merge", *trained, "--method", "auto", "--budget", "5m", "--dry-run", "--json").json()
     assert plan["budget_seconds"] == 300

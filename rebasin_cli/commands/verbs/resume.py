@@ -120,6 +120,7 @@ def _looked(state: State) -> bool:
 
 FORM = {"rebasin.search-form": "2"}  # how a state is kept: one of another form cannot be gone on from
 SEAL = "rebasin.search-digest"  # of all else that is kept: a search never goes on from what was changed
+ANEW = "what auto tries is not kept, and it begins anew"
 OWN = "own"  # what a method itself needs to go on, among a kept state's tensors
 
 
@@ -169,11 +170,18 @@ def resumable(
             say(_keep(path, kept.last, identity))
         elif kept.start is not None:
             say(f"interrupted; the search is still kept in {path}: go on with --resume")
+        elif _begins_anew(identity):
+            say(f"interrupted; {ANEW}")
         raise
     try:
         path.unlink(missing_ok=True)
     except OSError as cause:  # what was asked for is done
         say(f"{path} could not be removed: {cause.strerror or cause}; the search has ended, it is not needed")
+
+
+def _begins_anew(identity: Mapping[str, str]) -> bool:
+    """Whether it is a search that tries methods, of which nothing is kept."""
+    return identity.get("rebasin.method") == "auto"
 
 
 def _begin(
@@ -264,9 +272,9 @@ def _is_search(path: Path) -> bool:
 
 def _read(path: Path, identity: Mapping[str, str], words: Mapping[str, int], within: Within) -> State:
     if not path.is_file():
-        raise UsageError(
-            f"--resume: there is no {path}", hint="Only an interrupted search leaves one; start anew"
-        )
+        anew = _begins_anew(identity)
+        hint = f"{ANEW}: leave --resume out" if anew else "Only an interrupted search leaves one; start anew"
+        raise UsageError(f"--resume: there is no {path}", hint=hint)
     try:
         kept = open_checkpoint(path)
     except CheckpointError as error:
