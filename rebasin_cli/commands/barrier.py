@@ -62,9 +62,9 @@ from .merging.curved import between
 from .verbs import endpoints, needs, plans, repairs, search
 from .verbs.before import known
 from .verbs.gates import Judged, asked_of, judge, written_of
-from .verbs.outputs import Written
 from .verbs.path import MEASURED, Planning, check_one_pair, check_pairs, language_of, measure, subject_of
 from .verbs.ranks import check_measured
+from .verbs.report_files import Written
 
 PANEL = "Measure"
 TOGETHER = True

@@ -20,7 +20,7 @@ from ..session.session import Session
 from ..session.subjects import DataSet, Loading, Running, Samples
 from .eval import measured as evaluated
 from .verbs import provenance
-from .verbs.outputs import check_files, stored_report, write_files
+from .verbs.report_files import check_files, stored_report, write_files
 
 PANEL = "Look"
 LARGEST = 1 << 20  # bytes of a recipe

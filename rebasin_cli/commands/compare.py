@@ -40,11 +40,11 @@ from ..session.subjects import (
     Search,
     Subjects,
 )
-from .verbs import endpoints, outputs, plans, provenance, repairs, search
+from .verbs import endpoints, plans, provenance, repairs, report_files, search
 from .verbs import search as progress
-from .verbs.outputs import written_of
 from .verbs.proof import prove
 from .verbs.ranks import check_measured
+from .verbs.report_files import written_of
 
 CURVED_SAMPLES = 1_000  # a split, for sharpness: a probe costs several times what a loss does
 
@@ -141,7 +141,7 @@ def run(asked: Compare, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Co
 def _compare(
     asked: Compare,
     methods: Sequence[str],
-    written: outputs.Written,
+    written: report_files.Written,
     listener: Listener,
     subjects: Subjects,
     ranks: Ranks,
@@ -208,7 +208,7 @@ def _compare(
         notes=notes,
     )
     told, values = formats.document(found), found.to_dict()
-    ranks.last(outputs.write_document, told, destinations, force=written.force, values=values)
+    ranks.last(report_files.write_document, told, destinations, force=written.force, values=values)
     return found
 
 

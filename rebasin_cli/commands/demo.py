@@ -19,7 +19,7 @@ from ..session.listener import SILENT, Listener
 from ..session.outcomes import Screen, Weights
 from ..symmetry import stored
 from . import align, barrier, merge
-from .verbs.outputs import Written, removed_on_failure
+from .verbs.report_files import Written, removed_on_failure
 from .verbs.resume import state_path
 
 SEEDS = (1, 2)

@@ -36,7 +36,7 @@ from ..session.session import Session
 from ..session.subjects import Bounded, DataSet, Loading, Network, Samples, Scoring, Subjects
 from ..spec.spec import FittedSpec
 from ..types import Tensors
-from .verbs import needs, outputs
+from .verbs import needs, report_files
 
 PANEL = "Measure"
 FIGURES = True
@@ -95,11 +95,11 @@ def run(asked: Doctor, listener: Listener = SILENT) -> DoctorResult:
     data = dataclasses.replace(subjects.data, limit=asked.limit or LOOK)
     session = Session("doctor", [asked.a, asked.b], listener, dataclasses.replace(subjects, data=data))
     if page is not None:
-        outputs.check_files([("html", page)], session.reads, force=asked.force)
+        report_files.check_files([("html", page)], session.reads, force=asked.force)
     found = _found(session, asked.a, asked.b)
     if page is not None:
         shown = told.document(found.values(), listener.command or "rebasin doctor")
-        outputs.write_document(shown, [("html", page)], force=asked.force)
+        report_files.write_document(shown, [("html", page)], force=asked.force)
     return found
 
 

@@ -34,7 +34,7 @@ from ..session.samples import data_reference, recorded_normalization
 from ..session.session import Session
 from ..session.subjects import Loading, Running
 from ..version import version
-from .verbs.outputs import check_files, write_files
+from .verbs.report_files import check_files, write_files
 
 PANEL = "Align and merge"
 SUFFIX = ".npz"

@@ -14,7 +14,7 @@ from ..runtime.files import Inputs
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import REPORT, Answer, Formats, Gates, Screen, Summary, Weights
 from .verbs.gates import Judged, asked_of, judge, sound, written_of
-from .verbs.outputs import stored_report
+from .verbs.report_files import stored_report
 
 LATER = "Gates were judged later, by: "
 

@@ -28,7 +28,7 @@ from ..session.models import named_alike, naming
 from ..session.outcomes import Answer, ReportFiles, Screen, Weights
 from ..session.session import Session
 from ..session.subjects import DataSet, Loading, Network
-from .verbs import outputs
+from .verbs import report_files
 
 PANEL = "Measure"
 FIGURES = True
@@ -121,7 +121,7 @@ def run(asked: Kin, listener: Listener = SILENT) -> KinResult:
     measure.check_alpha(asked.alpha, asked.draws)
     begun = Session("kin", [asked.a, asked.b, *asked.reference], listener, subjects)
     if asked.html is not None:
-        outputs.check_files([("html", asked.html)], begun.reads, force=asked.force)
+        report_files.check_files([("html", asked.html)], begun.reads, force=asked.force)
     models = named_alike(begun.paths, begun.opened, listener.say)
     session = begun.over(models[:1], subjects)
     notes: list[str] = []
@@ -167,7 +167,7 @@ def run(asked: Kin, listener: Listener = SILENT) -> KinResult:
     )
     if asked.html is not None:
         page = html.page(told.document(made.values(), listener.command or "rebasin kin"))
-        outputs.write_files([(asked.html, page)], force=asked.force)
+        report_files.write_files([(asked.html, page)], force=asked.force)
     return made
 
 

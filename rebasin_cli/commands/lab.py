@@ -26,7 +26,7 @@ from ..runtime.threads import on_one_thread
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, Screen, Weights
 from ..session.subjects import DataSet, Running
-from .verbs import outputs
+from .verbs import outputs, report_files
 
 SCHEMA = "rebasin.lab/1"
 ALL = "all"
@@ -172,7 +172,7 @@ def run(asked: Run, listener: Listener = SILENT) -> RunResult:
         minutes = {each: _declared(each).minutes["full"] for each in names}
         text = page.index(made, HEAD, minutes=minutes, others=_others(asked.out))
         head = (asked.out / INDEX, text)
-        outputs.write_files([head], force=True)
+        report_files.write_files([head], force=True)
         made[-1]["written"].append(str(head[0]))
     return RunResult(made)
 
@@ -207,7 +207,7 @@ def _check(plans: Sequence[Mapping[str, Any]], asked: Run, *, index: bool) -> No
     again = asked.force or asked.resume
     pages = [path for plan in plans for path in _files(plan["experiment"], asked.out).values()]
     named = [(path.suffix, path) for path in pages] + [(INDEX, asked.out / INDEX)] * index
-    outputs.check_files(named, NOTHING, folder=asked.out, force=again)
+    report_files.check_files(named, NOTHING, folder=asked.out, force=again)
     for plan in plans:
         outputs.check_state(_state(plan["experiment"], asked.out), "experiment", NOTHING, again=again)
 
@@ -272,7 +272,7 @@ def _run(plan: Mapping[str, Any], asked: Run, listener: Listener) -> dict[str, A
     told = page.document(made, outcome.panels)
     rendered: dict[str, str | bytes] = {"md": page.page(made), "png": pictures.png(told)}
     rendered["json"] = json.dumps(made, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    outputs.write_files([(files[kind], text) for kind, text in rendered.items()], force=True)
+    report_files.write_files([(files[kind], text) for kind, text in rendered.items()], force=True)
     state.unlink(missing_ok=True)
     return made | {"written": [str(path) for path in files.values()]}
 

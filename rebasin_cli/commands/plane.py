@@ -45,10 +45,11 @@ from ..symmetry.elements import Elements
 from ..types import Tensors
 from ..version import version
 from .merging.curved import between
-from .verbs import endpoints, outputs, plans, provenance, search
-from .verbs.outputs import Output, Written, check_state, written_of
+from .verbs import endpoints, plans, provenance, report_files, search
+from .verbs.outputs import Output, check_state
 from .verbs.proof import prove
 from .verbs.ranks import check_measured
+from .verbs.report_files import Written, written_of
 from .verbs.resume import Resumable, state_path
 
 SCHEMA = "rebasin.plane/1"
@@ -229,7 +230,7 @@ def run(asked: Plane, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Plan
         times=accounts.times(found),
     )
     document = made.document()
-    ranks.last(outputs.write_document, document, files, force=written.force, values=made.values())
+    ranks.last(report_files.write_document, document, files, force=written.force, values=made.values())
     return made
 
 

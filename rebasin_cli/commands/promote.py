@@ -18,7 +18,7 @@ from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, Screen
 from ..session.subjects import Scoring
 from .verbs.gates import sound
-from .verbs.outputs import Stored, stored_report, write_files
+from .verbs.report_files import Stored, stored_report, write_files
 
 PANEL = "Measure"
 

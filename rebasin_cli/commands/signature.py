@@ -27,7 +27,7 @@ from ..session.outcomes import Answer, ReportFiles, Screen, Weights
 from ..session.samples import MATCH_SAMPLES
 from ..session.session import Session
 from ..session.subjects import Bounded, Data, DataSet, Loading, Method, Methods, Network, Samples, Search
-from .verbs import needs, outputs, search
+from .verbs import needs, report_files, search
 from .verbs import search as method
 
 BOUNDED = 1_000  # samples, on 101 networks between two
@@ -116,7 +116,7 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
     subjects = dataclasses.replace(subjects, data=data)
     curves = filter(None, [curve])
     session = Session("signature", [asked.a, asked.b], listener, subjects, perm=perm, curves=curves)
-    outputs.check_files(files, session.reads.and_files([curve]), force=asked.force)
+    report_files.check_files(files, session.reads.and_files([curve]), force=asked.force)
     search.check(session, or_none=True)
     method.tell(session)
     if curve is not None and (session.moved or counts):
@@ -177,7 +177,7 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
         **more,
     )
     document = told.document(made.values(), made.files, listener.command or "rebasin signature")
-    outputs.write_document(document, files, force=asked.force)
+    report_files.write_document(document, files, force=asked.force)
     return made
 
 

@@ -27,7 +27,7 @@ from ..session.subjects import Grouping, Loading, Network, Proving, Subjects
 from ..spec import library
 from ..spec.fitting import fit
 from ..spec.parsing import parse
-from .verbs.outputs import check_files
+from .verbs.report_files import check_files
 from .verbs.specs import Fresh, Own, delivered, describe, fit_named, headline, lines, opened, shapes_of
 
 GROUP = "Permutation specs: list, show, check, prove, infer, explain, import."

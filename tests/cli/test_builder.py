@@ -121,7 +121,7 @@ def test_of_what_methods_declare_only_what_was_given_is_told():
 
 def test_a_report_that_nobody_typed_a_command_for_names_the_one_that_would_make_it():
     from rebasin_cli.commands.compare import Compare
-    from rebasin_cli.commands.verbs.outputs import written_of
+    from rebasin_cli.commands.verbs.report_files import written_of
     from rebasin_cli.session.listener import Listener
 
     asked = Compare(models=(Path("a b"), Path("c")), method=("wm", "am"), points=3, options={"cost": "l2"})

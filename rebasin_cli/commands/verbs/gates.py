@@ -25,9 +25,9 @@ from ...runtime.files import Destinations, is_missing, meant
 from ...runtime.text import clean
 from ...session.listener import Listener
 from ...session.outcomes import ACCEPT, REFUSE
-from . import outputs
+from . import report_files
 from .before import of_missed
-from .outputs import Written, stored_report, write_reports
+from .report_files import Written, stored_report, write_reports
 
 MISSING = (REFUSE, ACCEPT)
 
@@ -65,7 +65,7 @@ def written_of(asked: Any, listener: Listener) -> Written:
     """Where the report goes, and the summary of a step; nothing is written onto the baseline."""
     reads = [asked.baseline] if asked.baseline else []
     summary = github.step_summary(asked.step_summary)
-    return outputs.written_of(asked, listener, summary=summary, reads=reads)
+    return report_files.written_of(asked, listener, summary=summary, reads=reads)
 
 
 @dataclass(frozen=True)

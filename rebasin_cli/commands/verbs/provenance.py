@@ -23,7 +23,8 @@ from ...session.session import Session
 from ...spec.spec import FittedSpec
 from ...version import version
 from . import attestation
-from .outputs import Output, write_files
+from .outputs import Output
+from .report_files import write_files
 
 if TYPE_CHECKING:
     from ...measure.compared import Comparison
