@@ -14,7 +14,8 @@ from rebasin_cli import api, nets
 from rebasin_cli.errors import CheckpointError, RebasinError, UsageError
 from rebasin_cli.networks.evaluation import evaluate
 from rebasin_cli.runtime import signals
-from rebasin_cli.runtime.processes import _account, joined
+from rebasin_cli.runtime.meeting import in_short
+from rebasin_cli.runtime.processes import joined
 from rebasin_cli.runtime.ranks import ALONE
 from rebasin_cli.runtime.seeds import seeded
 from rebasin_cli.spec import library
@@ -29,7 +30,7 @@ def scenario(name):
             with joined("cpu", dist.FileStore(os.path.join(FOLDER, name), SIZE)) as ranks:
                 found = body(ranks)
         except (Exception, KeyboardInterrupt) as error:
-            message, code = _account(error)
+            message, code = in_short(error)
             message = str(error) if isinstance(error, RebasinError) else message
             found = [type(error).__name__, code, message]
         print(json.dumps([name, found]), flush=True)

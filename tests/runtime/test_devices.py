@@ -89,7 +89,7 @@ def test_sums_go_through_nccl_where_each_process_has_a_gpu(machine, monkeypatch,
     machine(cuda=gpus)
     called = {}
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: called.update(device=torch.device(device)))
-    monkeypatch.setattr(processes, "_everyone", lambda *args: [*args[4:]] or [True])
+    monkeypatch.setattr(processes, "everyone", lambda *args: [*args[4:]] or [True])
     monkeypatch.setattr(
         processes.dist, "init_process_group", lambda kind, **kwargs: called.update(kwargs, kind=kind)
     )
