@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from rebasin_cli.checkpoints import checking
 from rebasin_cli.checkpoints.safetensors_format import SafetensorsFile
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.commands.verbs import needs
+from rebasin_cli.errors import ResourceError
 from rebasin_cli.runtime import memory
 
 SPEC = """\
@@ -145,3 +147,56 @@ def test_an_average_of_small_models_is_planned_as_small(run):
         write_safetensors(f"{name}.safetensors", {"w": torch.randn(8, 8)})
     line = ("average", "a.safetensors", "b.safetensors", "-o", "out.safetensors", "--repair", "none")
     assert run(*line, "--max-memory", "310MB").code == 0
+
+
+GB, MB = 10**9, 10**6
+FILES_OF_1_GB = {"parts": {"Python and PyTorch": needs.BASE, "files": GB, "scratch space": 10 * MB}}
+FILES_OF_1_GB |= {"read": 0, "written": 0, "spare": GB}
+REFUSED = {  # bytes of a bound, of the machine, of a proof: what the hint is
+    "a machine that has room for some": (None, 1200 * MB, 0, "Give --max-memory 1.1GB: tensors that"),
+    "a machine that is nearly too small": (None, 320 * MB, 0, "--max-memory 314.1MB tries it all the same"),
+    "a proof beyond the machine": (
+        None,
+        400 * MB,
+        GB,
+        "--max-memory 1.4GB tries it all the same, or --no-prove, if",
+    ),
+    "a bound below the least": (314 * MB, 9 * GB, 0, "Give --max-memory 314.1MB"),
+    "a bound below the proof": (500 * MB, 9 * GB, GB, "Give --max-memory 1.4GB, or --no-prove, if"),
+}
+
+
+def session_of(most):
+    said = []
+    asked = SimpleNamespace(bounded=SimpleNamespace(max_memory=most))
+    return SimpleNamespace(most=most, asked=asked, say=said.append), said
+
+
+@pytest.mark.parametrize("most, there, proof, hint", REFUSED.values(), ids=REFUSED)
+def test_what_is_refused_says_what_would_fit(monkeypatch, most, there, proof, hint):
+    monkeypatch.setattr(memory, "limit", lambda: (there, "this machine"))
+    with pytest.raises(ResourceError) as refused:
+        needs.refuse(session_of(most)[0], needs.Needs(**FILES_OF_1_GB, proof=proof))
+    assert hint in refused.value.hint and ("--no-prove" in refused.value.hint) == bool(proof)
+
+
+@pytest.mark.parametrize("most", [None, 400 * MB])
+@pytest.mark.parametrize("free", [None, 350 * MB, 2 * GB])
+def test_what_fits_and_not_beside_what_is_there_now_is_told(monkeypatch, most, free):
+    monkeypatch.setattr(memory, "limit", lambda: (9 * GB, "this machine"))
+    monkeypatch.setattr(memory, "free", lambda: free)
+    session, said = session_of(most)
+    needs.refuse(session, needs.Needs(**FILES_OF_1_GB))
+    if free == 350 * MB:
+        size = "1.4GB" if most is None else "400MB"
+        assert said == [f"plan: takes {size} of memory, and 350MB are free now (--max-memory SIZE)"]
+    else:
+        assert not said
+
+
+def test_a_bound_spares_no_more_of_the_models_than_it_asks_for():
+    whole = needs.Needs(**FILES_OF_1_GB, again=4 * GB)
+    half = whole.within(whole.search - GB // 2)
+    assert half.search == whole.search - GB // 2 and half.parts["files"] == half.spare == GB // 2
+    assert half.again == 2 * GB and half.least == whole.least and half.bounded
+    assert whole.within(whole.search) == whole == whole.within(None)

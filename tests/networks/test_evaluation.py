@@ -399,6 +399,20 @@ def test_two_figures_that_reports_have_one_name_for_are_refused(objects, figures
         evaluate(Fixed(), IN_SEVENS, metric=[Several(f"m{k}") for k in range(objects)])
 
 
+@pytest.mark.parametrize("other", [{"a": 1.0}, {"a": 1.0, "b": 2.0, "c": 3.0}], ids=["fewer", "more"])
+def test_figures_that_a_metric_computes_of_one_model_alone_are_no_row_of_a_report(other):
+    def scored(figures):
+        metric = MeanOfLargest()
+        metric.compute = lambda: figures
+        return evaluate(Fixed(), IN_SEVENS, metric=metric)
+
+    found = scored({"a": 1.0, "b": 2.0})
+    assert [*found.by_name(["b", "a", "loss"]).items()] == [("b", 2.0), ("a", 1.0), ("loss", found.loss)]
+    alone = "c" if "c" in other else "b"
+    with pytest.raises(NetworkError, match=f"a metric computes {alone} of one model, and not of another"):
+        scored(other).by_name(found.figures)
+
+
 def into_outputs(outputs, targets):
     return outputs.neg_()[:, 0]
 
