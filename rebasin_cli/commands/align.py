@@ -109,13 +109,13 @@ def run(asked: Align, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Alig
     ranks.first(lambda: check_outputs(output, session.reads, permutation_beside=True, as_torch=True))
     search.check(session, output)
     search.check_needs(session)
+    needs.check(session, output)
     if session.grouped:
         _ = session.symmetries  # which all look for, together
         ranks.first(symmetries.check_reference, session)
     spec = session.fitted.spec
     check_same(session, {"the spec": lambda: (spec.name, spec.digest)})
     method.tell(session)
-    needs.check(session, output)
     if output.dry_run:
         return Plan(plans.of_search(session, output))
     inputs, proof = search.inputs(session), prove(session)

@@ -114,6 +114,7 @@ def _found(session: Session, a: Path, b: Path) -> DoctorResult:
     except NoSpecFits:
         if session.asked.loading.spec is not None or session.asked.network.net is not None:
             raise
+        needs.check_compared(session)
         return _by_tensors(session.models, session.asked, a, b)
     needs.check(session, searching=True)
     models = _looked_at(session)

@@ -38,7 +38,7 @@ from ..session.subjects import (
     Scoring,
     Subjects,
 )
-from .verbs import endpoints
+from .verbs import endpoints, needs
 from .verbs.ranks import check_measured
 
 PANEL = "Measure"
@@ -163,6 +163,7 @@ def measured(
     session = Session(
         "eval", [path, *against], listener, dataclasses.replace(subjects, data=data), ranks=ranks
     )
+    needs.check_run(session)
     scorer, (model, *others) = session.scores, session.models
     module = session.network_alone
     samples = session.open_splits(split)[split]

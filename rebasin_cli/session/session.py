@@ -100,7 +100,7 @@ class Session:
     def over(self, models: Sequence[Checkpoint], asked: Subjects) -> Session:
         """The same command on other tensors of these files: what was opened of theirs is opened anew."""
         other = copy.copy(self)
-        for name in ("models", "symmetries", "given", "network", "network_alone", "has_data"):
+        for name in ("models", "plain", "symmetries", "given", "network", "network_alone", "has_data"):
             other.__dict__.pop(name, None)
         other.__dict__["named"], other.asked = list(models), asked
         return other
@@ -217,7 +217,7 @@ class Session:
     @cached_property
     def symmetries(self) -> tuple[FittedSpec, Folds]:
         """`fitted` and `folds`, which are found together; elements that are given may bring both."""
-        asked, averaged = self.asked, self.command in AVERAGING
+        asked = self.asked
         models = self.named  # which all open before any looks for a spec
         if self.form is not None:
             if asked.loading.spec is not None:
@@ -228,22 +228,35 @@ class Session:
             found = self.ranks.each(given.form_of, *self.form, models)
             self.nets |= {net for net in (found[0].spec.net,) if net is not None}
             return found
-        plain = self.ranks.each(
+        if asked.search.groups != "all":
+            return self.plain.ordered, NONE
+        return self.ranks.each(with_groups, self.plain, models, asked, self.say)
+
+    @cached_property
+    def plain(self) -> FittedSpec:
+        """The spec without the groups that `--groups all` finds: no value is read for it."""
+        asked = self.asked
+        found = self.ranks.each(
             lambda: fit_spec(
-                models,
+                self.named,
                 asked.loading,
                 asked.network,
                 asked.data,
                 self.say,
-                averaged=averaged,
+                averaged=self.command in AVERAGING,
                 offers_net=self.command != "apply",
             )
         )
-        if plain.spec.net is not None:
-            self.nets.add(plain.spec.net)
-        if asked.search.groups != "all":
-            return plain.ordered, NONE
-        return self.ranks.each(with_groups, plain, self.models, asked, self.say)
+        if found.spec.net is not None:
+            self.nets.add(found.spec.net)
+        return found
+
+    @property
+    def ungrouped(self) -> Session:
+        """This session before groups are looked for: what it knows is read off headers, and it says nothing."""
+        other = copy.copy(self)
+        other.__dict__["symmetries"], other.say = (self.plain.ordered, NONE), SILENT.say
+        return other
 
     @cached_property
     def form(self) -> tuple[Path, Mapping[str, str]] | None:

@@ -15,6 +15,8 @@ from rebasin_cli.commands.verbs import needs
 from rebasin_cli.errors import ResourceError
 from rebasin_cli.runtime import memory
 
+from .conftest import fresh
+
 SPEC = """\
 tensors:
   tables.{i}: ". r"
@@ -86,6 +88,31 @@ def test_the_option_that_makes_it_fit_is_named_and_works(tall, run, monkeypatch)
     option = re.search(r"Give (--max-memory \S+): tensors that do not fit are read again", told.err)
     assert told.code == 5 and option, told.err
     assert run(*COMMANDS["align"], *option[1].split()).code == 0
+
+
+PAIR = ("m.safetensors", "n.safetensors")
+NET = ("--net", "mlp", "--input", "1x64")
+BEFORE_VALUES = {  # what is run, or looked for, on values: the line, and whether it takes a bound
+    "canon": (("canon", "m.safetensors", *NET, "-o", "out.safetensors"), True),
+    "groups": (("align", *PAIR, *NET, "--groups", "all", "-o", "out.safetensors"), True),
+    "doctor by tensors": (("doctor", "odd.safetensors", "odd.safetensors"), True),
+    "eval": (("eval", "m.safetensors", "--net", "mlp", "--data", "digits"), False),
+    "auto": (("merge", *PAIR, "--net", "mlp", "--data", "digits", "-o", "out.safetensors"), True),
+}
+
+
+@pytest.mark.parametrize("line, bounded", BEFORE_VALUES.values(), ids=BEFORE_VALUES)
+def test_memory_comes_before_values(tmp_path, unread, run, monkeypatch, line, bounded):
+    for k, name in enumerate(PAIR):
+        fresh(tmp_path / name, seed=k, width=24, depth=3)
+    write_safetensors(tmp_path / "odd.safetensors", {"x": torch.randn(7, 3, 2)})
+    monkeypatch.setattr("rebasin_cli.networks.load", None)  # nor a network be given one
+    monkeypatch.setattr(memory, "limit", lambda: (10**8, "this machine"))
+    told = run(*line)
+    assert told.code == 5 and "this machine has 100" in told.err and not os.path.exists("out.safetensors")
+    if bounded:
+        told = run(*line, "--max-memory", "50MB")
+        assert told.code == 5 and "--max-memory 50MB: this command takes" in told.err
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -26,6 +26,7 @@ from .outputs import Output
 BASE = 290 << 20  # bytes of a process that has done the least
 SCRATCH = TURNED + (168 << 20)  # slabs of products, small tensors with another axis first, freed memory
 BLOCKS = 256 << 20  # of what is averaged or permuted in blocks: buffers, and freed memory that is kept
+SORTED = 8  # times the largest tensor: of two, their numbers in order, and where each was, in int64
 COMPARED = 48  # bytes a number of the largest tensor, as doctor compares it in float64
 RAN = {
     "barrier": 16,
@@ -90,8 +91,12 @@ class Needs:
 def check(session: Session, output: Output | None = None, *, searching: bool | None = None) -> None:
     """Refuse what cannot fit, before any tensor is read; say where it fits, and not beside what is there now.
 
-    `searching` is as in `needs`. Raises ResourceError with the option that makes it fit.
+    `searching` is as in `needs`. Groups are looked for on the network itself, so what orders alone take is
+    held to the bound before. Raises ResourceError with the option that makes it fit.
     """
+    if session.grouped and session.form is None:
+        first = session.ungrouped
+        session.ranks.each(lambda: refuse(first, needs(first, output, searching=searching), output))
     session.ranks.each(lambda: refuse(session, needs(session, output, searching=searching), output))
 
 
@@ -177,6 +182,30 @@ def needs(session: Session, output: Output | None = None, *, searching: bool | N
         ),
         proof=PROOF * numbers if proves(session) else 0,
     )
+
+
+def check_compared(session: Session) -> None:
+    """As `check`, of models whose tensors are compared one by one, by no spec."""
+    models = session.named
+    parts = {"Python and PyTorch": BASE, "tensors at work": SORTED * max(map(_largest_tensor, models))}
+    refuse(session, Needs(parts, 4 * sum(map(bytes_of, models)), 0))  # looked at, compared, and sorted
+
+
+def check_run(session: Session) -> None:
+    """Refuse a network that cannot be held, before any tensor is read: no spec is asked for.
+
+    It is run in float32, which is the least that it takes; integers are as they are stored. Raises
+    ResourceError.
+    """
+    model = session.named[0]
+    sizes = {name: 4 if dtype.is_floating_point else dtype.itemsize for name, dtype in model.dtypes.items()}
+    least = sum(size * math.prod(model.shapes[name]) for name, size in sizes.items())
+    session.ranks.each(memory.check_memory, f"the network of {model.path} takes", BASE + least)
+
+
+def _largest_tensor(model: Checkpoint) -> int:
+    """Bytes, as it is stored."""
+    return max((_bytes(model, name) for name in model), default=0)
 
 
 def _numbers(shapes: Iterable[tuple[int, ...]]) -> tuple[int, int]:

@@ -331,7 +331,7 @@ def nothing_to_run(session: Session) -> str:
     try:
         if why := no_network(session):
             return why
-        samples.open_splits(session.models, session.asked.data, session.seed, SILENT.say, wanted=["train"])
+        samples.open_splits(session.named, session.asked.data, session.seed, SILENT.say, wanted=["train"])
     except (NetworkError, DataError) as error:
         if session.asked.network.net is not None or session.asked.data.data is not None:
             raise
