@@ -253,7 +253,7 @@ class Session:
 
     @property
     def ungrouped(self) -> Session:
-        """This session before groups are looked for: what it knows is read off headers, and it says nothing."""
+        """This session before groups are looked for: it knows what headers tell, and says nothing."""
         other = copy.copy(self)
         other.__dict__["symmetries"], other.say = (self.plain.ordered, NONE), SILENT.say
         return other
