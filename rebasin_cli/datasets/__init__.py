@@ -184,7 +184,7 @@ def open_data(
         loader = import_reference(reference, error=DataError)
         if normalize is not None:
             raise UsageError(f"{reference} yields its own batches; --normalize cannot change them")
-        data: Data | LoaderData = open_loader(reference, loader, split, Keyed(targets))
+        data: Data | LoaderData = open_loader(reference, loader, split, Keyed(targets), _positive(batch_size))
     else:
         known = samples.vocabulary
         check(samples, f"{reference} ({split})", len(known) if known else module.CLASSES or MOST_CLASSES)

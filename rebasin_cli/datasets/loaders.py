@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ..errors import DataError, UsageError
 from ..registry import user_code
@@ -43,6 +44,7 @@ class LoaderData:
     skip: int = 0
     keyed: Keyed = Keyed()
     how: str = ""  # it was called and read
+    single: Dataset[Any] | None = None  # where it gave samples in place of batches
     _count: list[int] = field(default_factory=list, repr=False, compare=False)
     _said: list[int] = field(default_factory=lambda: [min(MANY, ENDLESS)], repr=False, compare=False)
 
@@ -109,10 +111,13 @@ class LoaderData:
         """The loader's own order: whether and how it shuffles is its business, but for the seed.
 
         Nothing is compared, so it may give others each time. Where not all are wanted, the same are read each
-        time, as far as a seed decides it.
+        time, as far as a seed decides it. Single samples are mixed anew.
         """
         if self.limit is None and not self.skip:
-            return self._within(drawn(self._source, int(torch.randint(2**31, (), generator=rng))))
+            source, seed = self._source, int(torch.randint(2**31, (), generator=rng))
+            if self.single is not None and isinstance(source, DataLoader):
+                source = _mixed(self.single, source.batch_size or 1, seed)
+            return self._within(drawn(source, seed))
         return self._within(self.batches if isinstance(self.batches, Kept) else drawn(self._source))
 
     def example(self, size: int = 2) -> Any:
@@ -127,19 +132,35 @@ class LoaderData:
         return self.keyed.of(first) if isinstance(first, Mapping) else None
 
 
-def open_loader(name: str, loader: Any, split: str, keyed: Keyed = LoaderData.keyed) -> LoaderData:
+def open_loader(
+    name: str, loader: Any, split: str, keyed: Keyed = LoaderData.keyed, batch_size: int = 500
+) -> LoaderData:
     """What a user's loader yields of one split: `loader(split)` as a rule.
 
     A function without arguments may give a dictionary of splits; and what can be iterated over as it is, such
-    as a DataLoader, is taken for every split. Raises DataError if it fails or if its result can be read only
-    once.
+    as a DataLoader, is taken for every split. In place of batches each may give a `Dataset`: its samples come
+    mixed, `batch_size` at a time. Raises DataError if it fails or if its result can be read only once.
     """
+
+    def opened(batches: Any, how: str) -> LoaderData:
+        """One split; kept as it was read first, where the loader gives other batches each time."""
+        if (single := _single(batches)) is not None:
+            batches, how = (
+                _mixed(single, batch_size, 0),
+                f"{how}; a Dataset, mixed, in batches of {batch_size}",
+            )
+        same = steady(batches)
+        told = [how, "read once and kept, as it gives other batches each time" * isinstance(same, Kept)]
+        return LoaderData(name, split, same, keyed=keyed, how="; ".join(filter(None, told)), single=single)
+
     if isinstance(loader, Mapping):
-        return _opened(name, split, _of_splits(name, loader, split), keyed, "a dictionary of splits")
-    if not callable(loader) and hasattr(loader, "__iter__") and not isinstance(loader, str):
-        if iter(loader) is loader:
+        return opened(_of_splits(name, loader, split), "a dictionary of splits")
+    if _single(loader) is not None or (
+        not callable(loader) and hasattr(loader, "__iter__") and not isinstance(loader, str)
+    ):
+        if _once(loader):
             raise _read_once(name, loader)
-        return _opened(name, split, loader, keyed, "taken as it is, the same for every split")
+        return opened(loader, "taken as it is, the same for every split")
     if not callable(loader):
         raise DataError(f"{name} is {describe(loader)}; expected a function loader(split)", hint=_asked())
     if _takes_nothing(loader):
@@ -147,7 +168,7 @@ def open_loader(name: str, loader: Any, split: str, keyed: Keyed = LoaderData.ke
             found = loader()
         if isinstance(found, Mapping):
             how = "called without arguments, a dictionary of splits"
-            return _opened(name, split, _of_splits(name, found, split), keyed, how)
+            return opened(_of_splits(name, found, split), how)
         raise DataError(
             f"{name} takes no arguments, and gives {describe(found)}",
             hint='Let it give {"train": …, "test": …}, or take the split\'s name: def loader(split)',
@@ -158,7 +179,7 @@ def open_loader(name: str, loader: Any, split: str, keyed: Keyed = LoaderData.ke
     with user_code(f"{name} failed on {split!r}", DataError, hint=wrong and _asked(wrong)):
         with seeded(0, "a loader"):
             batches = loader(split)
-            once = iter(batches) is batches
+            once = _once(batches)
     if once:
         raise _read_once(name, batches)
     if isinstance(batches, Mapping) or _loaders(batches):
@@ -166,14 +187,25 @@ def open_loader(name: str, loader: Any, split: str, keyed: Keyed = LoaderData.ke
             f"{name} returns {describe(batches)} for {split!r}; expected the batches of this split",
             hint=_asked("yours returns several splits at once"),
         )
-    return _opened(name, split, batches, keyed, "called with the name of a split")
+    return opened(batches, "called with the name of a split")
 
 
-def _opened(name: str, split: str, batches: Any, keyed: Keyed, how: str) -> LoaderData:
-    """One split; kept as it was read first, where the loader gives other batches each time."""
-    same = steady(batches)
-    told = [how, "read once and kept, as it gives other batches each time" * isinstance(same, Kept)]
-    return LoaderData(name, split, same, keyed=keyed, how="; ".join(filter(None, told)))
+def _single(batches: Any) -> Dataset[Any] | None:
+    """PyTorch's own set of single samples, by number; None of all else, which gives batches."""
+    by_number = isinstance(batches, Dataset) and not isinstance(batches, IterableDataset)
+    return batches if by_number and hasattr(batches, "__len__") else None
+
+
+def _mixed(single: Dataset[Any], batch_size: int, seed: int) -> DataLoader[Any]:
+    """Batches in an order by a seed, so that the first ones are no worse than any others."""
+    rng = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(single), generator=rng).tolist()  # type: ignore[arg-type]
+    return DataLoader(single, batch_size, sampler=order)
+
+
+def _once(batches: Any) -> bool:
+    """Whether it can be read only once. Raises TypeError for what cannot be read."""
+    return _single(batches) is None and iter(batches) is batches
 
 
 def _read_once(name: str, batches: Any) -> DataError:
@@ -198,7 +230,7 @@ def _of_splits(name: str, splits: Mapping[str, Any], split: str) -> Any:
             f"{name} gives the splits {', '.join(map(repr, list(splits)[:SHOWN]))}, and no {split!r}",
             hint="Call its splits train and test",
         )
-    if iter(splits[split]) is splits[split]:
+    if _once(splits[split]):
         raise _read_once(name, splits[split])
     return splits[split]
 

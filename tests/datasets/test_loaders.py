@@ -42,6 +42,18 @@ def test_one_that_does_not_shuffle_is_read_as_it_is():
     assert steady(batches := [(torch.ones(2, 1), torch.ones(2))]) is batches
 
 
+@pytest.mark.parametrize("give", [lambda split: PAIRS, PAIRS, lambda: {"train": PAIRS, "test": PAIRS}])
+def test_a_set_of_single_samples_is_read_in_batches_mixed_and_for_training_mixed_anew(give):
+    data = open_loader("mine", give, "train", batch_size=6)
+    assert numbers(data) == numbers(data) != sorted(numbers(data)) == list(range(20))
+    assert [len(y) for _, y in data] == [6, 6, 6, 2] and all(torch.equal(x[:, 0], y) for x, y in data)
+    assert "a Dataset, mixed, in batches of 6" in data.how
+    first, rest = data.subset(8), data.subset(12, skip=8)
+    assert numbers(first) + numbers(rest) == numbers(data)
+    epochs = [numbers(data.shuffled(torch.Generator().manual_seed(k))) for k in (0, 1, 0)]
+    assert epochs[0] == epochs[2] != epochs[1] and sorted(epochs[0]) == sorted(epochs[1]) == list(range(20))
+
+
 def test_numpy_batches_that_are_drawn_are_kept_too():
     class Drawn:
         def __iter__(self):
