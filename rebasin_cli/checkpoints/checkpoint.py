@@ -130,6 +130,12 @@ class Checkpoint(Mapping[str, Tensor]):
         )
 
     @property
+    def provenance(self) -> dict[str, str] | None:
+        """What we wrote into its metadata of its making; None where there is nothing."""
+        ours = {key: value for key, value in sorted(self.metadata.items()) if key.startswith("rebasin.")}
+        return ours or None
+
+    @property
     def knows_ties(self) -> bool:
         """Whether `tied` are all ties that there are: formats other than torch's store each name apart."""
         return self.format == "torch"

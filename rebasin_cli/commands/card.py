@@ -19,7 +19,6 @@ from ..session.outcomes import Answer, Screen, Weights
 from ..session.session import Session
 from ..session.subjects import DataSet, Loading, Running, Samples
 from .eval import measured as evaluated
-from .verbs import provenance
 from .verbs.report_files import check_files, stored_report, write_files
 
 PANEL = "Look"
@@ -72,7 +71,7 @@ def run(asked: Card, listener: Listener = SILENT) -> CardResult:
     session = Session("card", [model], listener, subjects)
     check_files([("card", asked.out)], session.reads.and_files([report, recipe]), force=asked.force)
     made = open_checkpoint(model, key=asked.key, unsafe_load=asked.unsafe_load)
-    facts = provenance.recorded(made) or {}
+    facts = made.provenance or {}
     if facts.get("rebasin.command") not in MERGED:
         raise UsageError(
             f"{model} does not record that it was merged", hint="A card is for what rebasin merge wrote"

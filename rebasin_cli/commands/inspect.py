@@ -21,7 +21,6 @@ from ..session.outcomes import Answer
 from ..session.subjects import Loading
 from ..spec import library
 from ..symmetry import stored
-from .verbs import provenance
 
 PANEL = "Look"
 FIGURES = True
@@ -96,7 +95,7 @@ def run(asked: Inspect, listener: Listener = SILENT) -> InspectResult:
         dtypes=dict(Counter(dtypes.values())),
         architecture=guess,
         metadata=dict(sorted(model.metadata.items())),
-        provenance=provenance.recorded(model),
+        provenance=model.provenance,
         sha256=sha256,
         file_sha256=of_file(path) if path.is_file() else None,
     )

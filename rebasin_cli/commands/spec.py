@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RebasinError, SpecError, UsageError
-from ..inference.text import explaining
-from ..proof import prove as proving
 from ..registry.options import MAY_READ, PLAIN, READS, REQUIRED, again, argument, option
 from ..registry.results import NAMED, ON_SCREEN_ONLY, UNSET, Result, Unset
 from ..reports.accounts import describe_kept, describe_proof, outputs_in_words
@@ -168,6 +166,8 @@ def prove(asked: Prove, listener: Listener = SILENT) -> ProveResult:
     if (module := find_network(fitted, network, listener.say)) is None:
         raise none_named(fitted)
     batch = need_inputs(module, network)
+    from ..proof import prove as proving  # what only looks needs none, and it takes half a second to import
+
     found = proving.prove(module, fitted, batch, seed=network.seed, each_word=True, **network.outputs)
     models = [] if asked.checkpoint is None else [opened(asked.checkpoint, loading)]
     return ProveResult(
@@ -290,6 +290,8 @@ def explain(asked: Explain, listener: Listener = SILENT) -> ExplainResult:
 
     Raises UsageError, NetworkError, SpecError, CheckpointError.
     """
+    from ..inference.text import explaining  # torch.export takes a second to import
+
     network, loading = of(asked, Network), of(asked, Loading)
     given = None if loading.spec is None else library.load(loading.spec)
     shapes = shapes_of(asked.checkpoint, loading)

@@ -36,8 +36,7 @@ def symmetries(
     First with channels that are added to one another tied, as they have to be; then with nothing tied and
     shortcuts left out.
     """
-    with torch.device("meta"):
-        network = nets.build(net, input_shape=shape, classes=classes)
+    network = nets.without_values(net, input_shape=shape, classes=classes)
     shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     *hidden, _ = (
         module.weight.shape[0]

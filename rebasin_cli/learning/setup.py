@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-import torch
 from torch import nn
 
 from .. import nets
@@ -166,8 +165,7 @@ def _drawn(net: str, data: Data, shaped: dict[str, Any], seed: int, device: str)
             hint="Text is read by gpt (--data alice, text:FILE), images by all other nets.",
         )
     options = {"input_shape": tuple(data.source.inputs.shape[1:]), "classes": data.classes, **shaped}
-    with torch.device("meta"):  # how large it is, before it is made
-        drawn = nets.build(net, **options)
+    drawn = nets.without_values(net, **options)  # how large it is, before it is made
     numbers = sum(tensor.numel() for tensor in drawn.state_dict().values())
     check_memory(f"{net} of {numbers:,} numbers takes", 16 * numbers)  # weights, gradients, two moments
     with seeded(seed, "initialization", device):

@@ -18,7 +18,9 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from ..errors import NetworkError, UsageError, unknown
 from ..registry import Registry, import_reference
@@ -89,6 +91,22 @@ def build(
         name, input_shape=tuple(input_shape), classes=classes, width=width, norm=norm, depth=depth, **options
     )
     return network
+
+
+class _Undrawn(TorchFunctionMode):
+    """Initial values are not drawn: on the meta device PyTorch's compiler is imported for it, two seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func in (torch.Tensor.normal_, nn.init.normal_):
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)
+
+
+def without_values(name: str, **options: Any) -> nn.Module:
+    """As `build`, on the meta device: its tensors have shapes and no values."""
+    with torch.device("meta"), _Undrawn():
+        return build(name, **options)
 
 
 def resolve(reference: str) -> Callable[..., Any]:

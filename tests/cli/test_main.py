@@ -187,6 +187,30 @@ def test_commands_on_weights_import_torch_and_no_more(pair):
     assert not any(name in line for line in told for name in ("torch._dynamo", "sympy")), ran.stdout
 
 
+LOOKED = """
+import sys
+from rebasin_cli.__main__ import main
+for arguments in {lines!r}:
+    try:
+        main(arguments)
+    except SystemExit as stop:
+        assert not stop.code, arguments
+    heavy = {{"torch._dynamo", "sympy", "scipy", *("rebasin_cli." + room for room in {rooms!r})}}
+    print("HEAVY", arguments, sorted(heavy & set(sys.modules)))
+"""
+
+
+def test_what_looks_at_files_and_specs_imports_no_search_no_proof_no_compiler(pair):
+    """In a process, one for all. Initial values on the meta device would be drawn by PyTorch's compiler."""
+    nets = [["spec", "show", name] for name in ("resnet20", "vgg16", "vit")]
+    lines = [["inspect", str(pair[0])], *nets]
+    rooms = ["inference", "proof", "repair", "measure"]
+    ran = _process(LOOKED.format(lines=lines[:1], rooms=[*rooms, "graph", "session.session"]))
+    ran.stdout += _process(LOOKED.format(lines=nets, rooms=["inference"])).stdout
+    told = [line for line in ran.stdout.splitlines() if line.startswith("HEAVY")]
+    assert told == [f"HEAVY {line} []" for line in lines], ran.stdout + ran.stderr
+
+
 def test_errors_and_results_go_to_their_streams(tmp_path):
     """As a process: exit code, no traceback, and nothing on stdout but the result."""
     ran = processes.rebasin("merge", "x.pt", "y.pt", log=tmp_path.with_name(f"{tmp_path.name}-log"))

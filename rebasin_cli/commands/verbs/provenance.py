@@ -159,7 +159,7 @@ def _alike(models: Sequence[Checkpoint], key: str) -> str | None:
 
 def describe_input(model: Checkpoint) -> dict[str, Any]:
     """What a report says of a model."""
-    return {"file": str(model.path), "sha256": model.digest(), "recorded": recorded(model)}
+    return {"file": str(model.path), "sha256": model.digest(), "recorded": model.provenance}
 
 
 def describe_data(data: Any, *, full: bool) -> dict[str, Any]:
@@ -249,11 +249,6 @@ def notes(
     if proof.get("reason") == "--no-prove":
         found.append("the spec was not proven (--no-prove)")
     return found
-
-
-def recorded(model: Checkpoint) -> dict[str, str] | None:
-    """The provenance that a checkpoint carries; None where it carries none."""
-    return {key: value for key, value in sorted(model.metadata.items()) if key.startswith("rebasin.")} or None
 
 
 def attested(

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ... import nets, networks
 from ...checkpoints import writing
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
@@ -102,8 +100,9 @@ def _fresh_shapes(name: str, spec: Spec, fresh: Fresh) -> Shapes:
         like = None if kind in FLATTENING else shape
         shape = parse_shape(fresh.input, like=like)[1:]
     classes = fresh.classes or (1000 if shape[-1] >= 64 else 10)
-    with torch.device("meta"):
-        network = nets.build(name, input_shape=shape, classes=classes, width=fresh.width, depth=fresh.depth)
+    network = nets.without_values(
+        name, input_shape=shape, classes=classes, width=fresh.width, depth=fresh.depth
+    )
     return {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
 
 
