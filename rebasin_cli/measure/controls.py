@@ -129,7 +129,7 @@ class _Tuning(Learner):
         self.network, self.output, self.device = network, output, device
         self.left = wanted
         parameters = [p.requires_grad_(p.is_floating_point()) for p in network.parameters()]
-        self.optimizer = torch.optim.Adam(parameters, lr=RATE)
+        self.optimizer = torch.optim.Adam(parameters, lr=RATE, fused=True)
 
     def over(self) -> bool:
         return self.left <= 0
