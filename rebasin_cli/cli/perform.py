@@ -259,6 +259,7 @@ def _missed(done: Result) -> tuple[str, int] | None:
 
 def _check_asked(ranks: Ranks, operation: Operation, values: Mapping[str, Any]) -> None:
     """Raise UsageError where ranks were asked for other things; where their files are may differ."""
+    ranks.check_same({"the command": operation.name})
     facts: dict[str, Any] = {}
     for one in operation.options if ranks.size > 1 else ():
         value = values[one.within].get(one.name) if one.within in values else values.get(one.parameter)

@@ -57,7 +57,7 @@ def _meeting_place(place: Place) -> Any:
     waiting.daemon = True
     waiting.start()
     try:
-        return _store(address, port, place.rank, place.size, place.patience)
+        return _store(address, port, place.rank, place.size, patience_to_start(place))
     except (RuntimeError, ValueError) as error:
         raise Lost(
             f"the others are not to be reached at {address}:{port}",
@@ -88,6 +88,11 @@ def patience() -> timedelta:
     if not (found := seconds(text)):
         raise UsageError(f"{TIMEOUT} is {text[:60]!r}, and no time", hint="Write it like 90s, 20m or 2h")
     return timedelta(seconds=found)
+
+
+def patience_to_start(place: Place) -> timedelta:
+    """How long the first waits for the last one to start, and to be connected. Raises UsageError."""
+    return min(place.patience, patience())
 
 
 def excuse(message: str, code: int) -> None:
@@ -162,7 +167,7 @@ def lost(error: BaseException) -> Lost:
     found = (str(error).splitlines() or [type(error).__name__])[0]
     found = re.sub(r"^\[[^]]*\] *", "", found)  # without gloo's own place, and its advice
     found = found.partition(". This is typically")[0]
-    if "imed out" in found:
+    if re.search("time(d |-)?out", found, re.IGNORECASE):
         return Lost(f"waited in vain for another rank ({TIMEOUT} says how long)", problems=[found], hint=HINT)
     return Lost("the connection to another rank is lost", problems=[found], hint=HINT)
 

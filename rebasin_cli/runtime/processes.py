@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from ..errors import Elsewhere, Lost, RebasinError, UsageError
 from . import launchers
@@ -31,6 +32,7 @@ from .meeting import (
     lost,
     of_this_run,
     patience,
+    patience_to_start,
     reason_of,
     told_alike,
 )
@@ -262,13 +264,15 @@ def _meet(store: Any, place: Place, device: torch.device) -> bool:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     # NCCL refuses two processes on one GPU; then, or where one machine has none, all go through the CPU.
-    on_gpu = all(everyone(store, "here", place, place.patience, apart))
+    wait = patience_to_start(place)
+    on_gpu = all(everyone(store, "here", place, wait, apart))
     kind = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-    of: dict[str, Any] = {"rank": place.rank, "world_size": place.size, "timeout": patience()}
+    of: dict[str, Any] = {"rank": place.rank, "world_size": place.size, "timeout": wait}
     try:
         dist.init_process_group(kind, store=store, **of)
     except RuntimeError as error:
         raise lost(error) from error
     # One that is connected and fails at once would leave those that still try to reach it waiting.
-    everyone(store, "connected", place, place.patience)
+    everyone(store, "connected", place, wait)
+    _set_pg_timeout(patience())
     return on_gpu
