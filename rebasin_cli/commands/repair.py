@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..registry.options import READS, REQUIRED, again, argument, option
 from ..registry.results import UNSET, Result, Unset
 from ..repair import REPAIRS, repair_merged
 from ..reports import accounts
+from ..runtime.ranks import ALONE, Ranks
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights
@@ -25,13 +27,16 @@ from ..session.subjects import Repair as Mending
 from ..spec.spec import FittedSpec
 from .verbs import provenance, repairs
 from .verbs.folders import placed
-from .verbs.outputs import check_outputs, default_path, output_of, write
+from .verbs.outputs import Output, check_outputs, default_path, output_of, write
 from .verbs.provenance import attested
+from .verbs.ranks import check_same
+from .verbs.repairs import RepairPlan
 
 FAR = 1 / 3  # of the distance between the endpoints: units in another order are farther, repaired ones nearer
 
 
 PANEL = "Align and merge"
+TOGETHER = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +45,8 @@ class Repair(Loading, Network, DataSet, Choosing, Repairing, Weights, Screen):
 
     Networks with BatchNorm get their running statistics re-estimated instead (reset). With --repair auto a
     model that no repair makes better, on held-out training samples, is written as it is.
+
+    Processes that are started together share the batches: torchrun … -m rebasin_cli repair …
 
     Example: rebasin repair merged.safetensors --endpoints a.pt b_aligned.safetensors --data cifar10
     """
@@ -83,22 +90,33 @@ class RepairResult(Result):
     temperature: Mapping[str, Any] | Unset = UNSET
 
 
-def run(asked: Repair, listener: Listener = SILENT) -> RepairResult:
+def run(asked: Repair, listener: Listener = SILENT, ranks: Ranks = ALONE) -> RepairResult:
     """Repair the merged model, which lies at λ = `share` between its endpoints, and write it.
 
     `perm` brings the second endpoint into the first one's basin, where it is not there yet. Raises SpecError
     where the merged model is not between the endpoints, and as `merge` does. "auto" leaves the model as it is
-    where its held-out loss is not less when repaired.
+    where its held-out loss is not less when repaired. Several `ranks` call this alike.
     """
     path, share = asked.model, asked.share
-    output = placed(output_of(asked, default_path(path, "repaired")), path)
+    output: Output = ranks.first(lambda: placed(output_of(asked, default_path(path, "repaired")), path))
     if asked.repair not in ("auto", *REPAIRS[1:]):
         raise unknown("repair", asked.repair, ["auto", *REPAIRS[1:]])
     if not 0 < share < 1:
         raise UsageError(f"--lambda {share:g} is not between the endpoints", hint="Choose one in 0–1: 0.5")
-    session = Session("repair", [path, *asked.endpoints], listener, subjects_of(asked), perm=asked.perm)
-    check_outputs(output, session.reads, as_torch=True)
+    models, subjects = [path, *asked.endpoints], subjects_of(asked)
+    session = Session("repair", models, listener, subjects, perm=asked.perm, ranks=ranks)
+    ranks.first(lambda: check_outputs(output, session.reads, as_torch=True))
     plan = repairs.planned(session)
+    if why := repairs.not_shared(session, plan):
+        found = session.by_first(why, lambda alone: _repaired(alone, output, plan, share))
+    else:
+        check_same(session, {"the spec": lambda: session.fitted.spec.digest})
+        found = _repaired(session, output, plan, share)
+    return RepairResult(**ranks.last(attested, session, output, found))
+
+
+def _repaired(session: Session, output: Output, plan: RepairPlan, share: float) -> dict[str, Any]:
+    """What was written, and how; of several ranks each writes its share."""
     merged = session.models[0]
     _, first, aligned = session.standing(None)
     check_between(merged, first, aligned, share, session.fitted)
@@ -116,12 +134,11 @@ def run(asked: Repair, listener: Listener = SILENT) -> RepairResult:
     )
     tensors, options, account = repairs.finish(session, plan, replaced(merged, done.tensors), done)
     options = {"lambda": share, "added": [], **options, **session.of_given}
-    meta = provenance.of_session(
-        session, method=options["repair"], options=options, searches=False, like=session.models
-    )
-    written = write(output, tensors, merged, meta, added=options["added"], say=session.say)
-    found = {"written": written, "spec": accounts.describe_spec(session.fitted), **account}
-    return RepairResult(**attested(session, output, found))
+    describe = partial(provenance.of_session, session, method=options["repair"], options=options)
+    meta = session.ranks.first(describe, searches=False, like=session.models)
+    how: dict[str, Any] = {"say": session.say, "ranks": session.ranks}
+    written = write(output, tensors, merged, meta, added=options["added"], **how)
+    return {"written": written, "spec": accounts.describe_spec(session.fitted), **account}
 
 
 def check_between(

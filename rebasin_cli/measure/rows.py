@@ -79,7 +79,7 @@ class Measuring:
             base: Repairs(
                 ready.word, [starts.get(base, a), other], ready.batches, ridge=rows.ridge,
                 output=ready.output, device=device, share=ready.share, logits=ready.logits,
-                known={"graphs": graphs},
+                known={"graphs": graphs}, scores=ready.scores,
             )
             for base, other in others.items()
             if ready.word

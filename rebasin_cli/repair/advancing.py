@@ -20,6 +20,7 @@ from ..graph.interpreter import Run
 from ..graph.program import placeholders
 from ..graph.tracing import needed_for
 from ..networks.running import fed
+from ..runtime.ranks import ALONE, Ranks
 from ..types import Tensors
 from .producers import Graphs, Producers
 
@@ -35,7 +36,8 @@ class Seen:
 class Advancing:
     """`models` on the batches of `data`, brought on together; their tensors may change between two places.
 
-    `memory` is how many bytes of values may be kept. `passes` counts the readings of the data.
+    `memory` is how many bytes of values may be kept. `passes` counts the readings of the data. Several
+    `ranks` take turns with the batches: each brings on its own.
     """
 
     def __init__(
@@ -46,9 +48,10 @@ class Advancing:
         device: str | torch.device,
         *,
         memory: int,
+        ranks: Ranks = ALONE,
     ):
         self.graphs, self.models, self.data, self.device = graphs, models, data, device
-        self.memory = memory
+        self.memory, self.ranks = memory, ranks
         self.kept: list[_Batch] = []
         self.passes = 0
 
@@ -77,7 +80,9 @@ class Advancing:
             return
         self.passes += 1
         some = None
-        for inputs, _ in checked(self.data):
+        for number, (inputs, _) in enumerate(checked(self.data)):
+            if number % self.ranks.size != self.ranks.rank:
+                continue
             inputs = fed(self.graphs.network, inputs, self.device)
             graph = self.graphs.of(inputs)
             batch = _Batch(graph, self.models, inputs)

@@ -26,6 +26,7 @@ from ..errors import NetworkError, UsageError, unknown
 from ..graph.nodes import listed
 from ..networks.running import evaluating, fed, forward
 from ..networks.tied import state_of
+from ..runtime.ranks import ALONE, Ranks
 from ..types import Batches
 from .batchnorm import reset
 from .moments import Measured, Moments, extras
@@ -66,6 +67,7 @@ def renormalize(
     new_bias: bool = False,
     known: dict[Any, Any] | None = None,
     device: str | torch.device = "cpu",
+    ranks: Ranks = ALONE,
 ) -> Repaired:
     """Match the channels of `network`, which holds the merged weights, to those of its endpoints, in place.
 
@@ -77,8 +79,8 @@ def renormalize(
     empty at first and keeps what the endpoints say, for other `weights` with the same endpoints and data.
 
     The data are read once an endpoint and once a level (layers in a row), each time up to there: about
-    L/2 + n full passes for L levels and n endpoints. Raises UsageError, DataError, NetworkError for what
-    cannot be traced.
+    L/2 + n full passes for L levels and n endpoints. Several `ranks`, who have the same models and batches,
+    take turns with these. Raises UsageError, DataError, NetworkError for what cannot be traced.
     """
     if match not in MATCHES:
         raise unknown("match", match, MATCHES)
@@ -91,7 +93,7 @@ def renormalize(
         return reset_norms(network, batches, device=device)
     shares = checked_weights(weights, len(endpoints))
     with evaluating(network), torch.no_grad():
-        measured = Measured(network, batches, device, {} if known is None else known)
+        measured = Measured(network, batches, device, {} if known is None else known, ranks)
         return _renormalize(measured, endpoints, match, shares, new_bias)
 
 

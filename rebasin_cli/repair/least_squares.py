@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..runtime.ranks import Ranks
+
 SLAB = 1 << 20  # numbers that are multiplied at once, in float64
 SINGULAR = 1e-12  # of the largest eigenvalue: what is less is taken for 0
 
@@ -33,6 +35,15 @@ class Sums:
             self.gram.baddbmm_(rows.mT, rows)
             self.cross.baddbmm_(rows.mT, missing)
         self.count += z.shape[1]
+
+    def join(self, ranks: Ranks) -> None:
+        """The sums of all ranks, on each."""
+        if ranks.size == 1:
+            return
+        counts, *shapes = zip(*ranks.all((self.count, self.gram.shape, self.cross.shape)), strict=True)
+        if not self.count:  # it had no batch
+            self.gram, self.cross = (torch.zeros(max(its, key=len), dtype=torch.float64) for its in shapes)
+        self.count, self.gram, self.cross = sum(counts), ranks.sum(self.gram), ranks.sum(self.cross)
 
     def finite(self) -> bool:
         return bool(self.gram.isfinite().all() and self.cross.isfinite().all())

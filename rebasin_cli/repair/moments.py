@@ -12,8 +12,11 @@ from ..datasets.batches import checked
 from ..errors import NetworkError
 from ..graph.tracing import needed_for
 from ..networks.running import fed
+from ..runtime.ranks import ALONE, Ranks
 from ..types import Batches
 from .producers import Graphs, Producers
+
+Part = tuple[int, Tensor, Tensor]  # of a batch: values a channel, their mean and variance (channels,) float64
 
 
 class Moments:
@@ -22,14 +25,13 @@ class Moments:
     def __init__(self) -> None:
         self.count, self.mean, self.squares = 0, torch.zeros(()), torch.zeros(())
 
-    def add(self, value: Tensor, channel: int) -> None:
-        rows = value.movedim(channel, -1).reshape(-1, value.shape[channel])
-        rows = rows if rows.dtype == torch.float64 else rows.float()
-        variance, mean = (x.cpu().double() for x in torch.var_mean(rows, 0, correction=0))
-        count = self.count + len(rows)
+    def add(self, part: Part) -> None:
+        """Chan et al. 1982, eq. 2.1."""
+        more, mean, variance = part
+        count = self.count + more
         apart = mean - self.mean
-        self.squares = self.squares + len(rows) * variance + apart**2 * self.count * len(rows) / count
-        self.mean = self.mean + apart * len(rows) / count
+        self.squares = self.squares + more * variance + apart**2 * self.count * more / count
+        self.mean = self.mean + apart * more / count
         self.count = count
 
     @property
@@ -37,8 +39,18 @@ class Moments:
         return (self.squares / self.count).sqrt()
 
 
+def _part(value: Tensor, channel: int) -> Part:
+    rows = value.movedim(channel, -1).reshape(-1, value.shape[channel])
+    rows = rows if rows.dtype == torch.float64 else rows.float()
+    variance, mean = (x.cpu().double() for x in torch.var_mean(rows, 0, correction=0))
+    return len(rows), mean, variance
+
+
 class Measured:
-    """Runs networks of one kind on the data; a graph for every shape of inputs, since graphs fix it."""
+    """Runs networks of one kind on the data; a graph for every shape of inputs, since graphs fix it.
+
+    Several `ranks` take turns with the batches.
+    """
 
     def __init__(
         self,
@@ -46,22 +58,44 @@ class Measured:
         batches: Batches,
         device: str | torch.device,
         known: dict[Any, Any],
+        ranks: Ranks = ALONE,
     ):
         self.network, self.batches, self.device, self.known = network, batches, device, known
+        self.ranks = ranks
         self.graphs = Graphs(network, known.setdefault("graphs", {}))
         self.passes = 0
 
     def moments(
         self, state: Mapping[str, Tensor], wanted: Iterable[str], added: Mapping[str, Tensor]
     ) -> dict[str, Moments]:
-        """Of the sites of these weights, for a network of these tensors; `added`: new biases, by weight."""
+        """Of the sites of these weights, for a network of these tensors; `added`: new biases, by weight.
+
+        Batches are added up in their order, whoever saw them: figures are the same for every number of ranks.
+        """
         found = {weight: Moments() for weight in wanted}
-        for inputs, _ in checked(self.batches):
+        parts: dict[int, dict[str, Part]] = {}
+        for those in self.ranks.all(self.ranks.each(self._parts, state, set(found), added)):
+            parts |= those
+        for number in sorted(parts):
+            for weight, part in parts[number].items():
+                found[weight].add(part)
+        self.passes += 1
+        return found
+
+    def _parts(
+        self, state: Mapping[str, Tensor], wanted: set[str], added: Mapping[str, Tensor]
+    ) -> dict[int, dict[str, Part]]:
+        """Of this rank's batches by their numbers."""
+        found: dict[int, dict[str, Part]] = {}
+        for number, (inputs, _) in enumerate(checked(self.batches)):
+            if number % self.ranks.size != self.ranks.rank:
+                continue
+            parts = found[number] = {}
             inputs = fed(self.network, inputs, self.device)
             graph = self.graphs.of(inputs)
-            if not set(found) <= set(graph.sites):
+            if not wanted <= set(graph.sites):
                 raise NetworkError("the network has other layers for inputs of another shape")
-            shown = {graph.sites[weight].node: graph.sites[weight] for weight in found}
+            shown = {graph.sites[weight].node: graph.sites[weight] for weight in wanted}
             extra = extras(graph, added)
             needed = needed_for([node for node in graph.program.graph.nodes if node.name in shown])
             nodes = [node for node in graph.program.graph.nodes if node in needed]
@@ -70,8 +104,7 @@ class Measured:
                 if node.name in extra:
                     value = run.env[node] = value + extra[node.name]
                 if (site := shown.get(node.name)) is not None:
-                    found[site.weight].add(value, site.channel)
-        self.passes += 1
+                    parts[site.weight] = _part(value, site.channel)
         return found
 
 

@@ -24,6 +24,7 @@ from ..errors import CheckpointError
 from ..networks.folding import scale_of
 from ..networks.running import evaluating
 from ..networks.tied import state_of
+from ..runtime.ranks import ALONE, Ranks
 from ..runtime.threads import WAITING, Beside, beside
 from ..types import Batches
 from .advancing import Advancing
@@ -51,6 +52,7 @@ def refit(
     memory: int = MEMORY,
     known: dict[Any, Any] | None = None,
     device: str | torch.device = "cpu",
+    ranks: Ranks = ALONE,
 ) -> Repaired:
     """Fit all layers of `network`, which holds the merged weights, to its endpoints' means, in place.
 
@@ -59,7 +61,8 @@ def refit(
     become those of a norm's inputs in the refitted network. Embeddings and what cannot be followed
     stay as they are, and `left` says why. `ridge` 0 is plain least squares. Sums are over samples and places,
     in float64. `memory` bounds the values that are kept from layer to layer; with less, they are computed
-    again. `known` is empty at first and keeps the graphs for other calls with the same network.
+    again. `known` is empty at first and keeps the graphs for other calls with the same network. Several
+    `ranks`, who have the same models and batches, take turns with these; all solve the same sums.
 
     Raises UsageError, DataError, CheckpointError for activations that are no numbers, NetworkError for what
     cannot be traced.
@@ -72,18 +75,19 @@ def refit(
         program = graphs.first(batches, device).program
         layers, left = layers_of(program, shared_in(network))
         states = [own, *(state_of(network, end) for end in endpoints)]
-        moving = Advancing(graphs, states, batches, device, memory=memory)
+        moving = Advancing(graphs, states, batches, device, memory=memory, ranks=ranks)
         fitted, large = _within(layers)
         dead = 0
         for layer in fitted:
-            sums = _seen(moving, layer, shares, own, threads)
+            sums = ranks.each(_seen, moving, layer, shares, own, threads)
+            sums.join(ranks)
             if not sums.finite():
                 raise CheckpointError(
                     f"the activations at {layer.name} hold NaN or infinite values",
                     hint="Check the models' weights; merge them as they are with --repair none",
                 )
             dead += sums.dead
-            _write(layer, sums, ridge, own)
+            _write(layer, sums, ranks.broadcast(change(sums, ridge), source=0), own)
     changed = _names(fitted, own)
     return Repaired(
         "refit", tuple(layer.name for layer in fitted), (*left, *large), dead, moving.passes, changed
@@ -180,9 +184,8 @@ def _pieces(layer: Layer, kernel: Sequence[int], values: Sequence[Tensor]) -> It
     return zip(*(value.split(step) for value in values), strict=True)
 
 
-def _write(layer: Layer, sums: Sums, ridge: float, own: Mapping[str, Tensor]) -> None:
-    """Put the weights that fit into the network; those that fit already stay to the last bit."""
-    found = change(sums, ridge)
+def _write(layer: Layer, sums: Sums, found: Tensor, own: Mapping[str, Tensor]) -> None:
+    """Put the weights that fit into the network, `found` off; those that fit already stay to the last bit."""
     if layer.weight is None:
         if layer.norm is not None:
             _write_alone(layer.norm, found, sums, own)

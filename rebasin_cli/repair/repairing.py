@@ -20,6 +20,7 @@ from ..datasets.batches import First, steady
 from ..errors import CheckpointError, UsageError, unknown
 from ..networks.evaluation import Scores, evaluate
 from ..networks.running import fed
+from ..runtime.ranks import ALONE, Ranks
 from ..types import Batches, Tensors
 from .biases import calibrated_biases
 from .channels import MATCHES, Repaired, renormalize, reset_norms
@@ -81,7 +82,8 @@ class Repairs:
     take, `share` is the part of its training that is done, and `logits` whether outputs may be logits of
     classes, which a loss of the user's own does not tell. `known` keeps what the endpoints say, for
     all merges. "auto" measures by `scores` and chooses by the figure `by`; `metrics` are told if asked for,
-    and where what is measured was `named` by the user it has to be measurable.
+    and where what is measured was `named` by the user it has to be measurable. Several ranks that
+    share `scores` take turns with the batches of a refit and of moments; all else each does alike.
     """
 
     how: str
@@ -100,6 +102,12 @@ class Repairs:
     by: str = "loss"
     metrics: bool = False
     named: bool = False
+
+    @property
+    def ranks(self) -> Ranks:
+        """Those that share what is measured."""
+        found: Ranks = getattr(self.scores, "ranks", ALONE)
+        return found
 
     def apply(self, network: nn.Module, weights: Sequence[float]) -> Repaired:
         """Repair `network`, which holds the merge with these `weights` of the endpoints, in place."""
@@ -132,6 +140,7 @@ class Repairs:
             new_bias=self.new_bias,
             known=self.known,
             device=self.device,
+            ranks=self.ranks,
         )
 
     @property
@@ -150,6 +159,7 @@ class Repairs:
             ridge=RIDGE if self.ridge is None else self.ridge,
             known=self.known,
             device=self.device,
+            ranks=self.ranks,
         )
 
     def choose(

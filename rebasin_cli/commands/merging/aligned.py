@@ -45,8 +45,8 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     repair = repairs.planned(session)
     if output.dry_run:
         return plans.of_search(session, output) | repairs.describe(session, repair)
-    if session.method == "auto" or session.grouped or repair.how not in ("none", "reset"):
-        why = f"--repair {repair.how} is not shared"
+    why = repairs.not_shared(session, repair)
+    if session.method == "auto" or session.grouped or why:
         why = "groups are searched by one process" if session.grouped else why
         why = "auto goes by the clock" if session.method == "auto" else why
         return session.by_first(why, lambda alone: _merge(alone, output, mean, aside, repair))

@@ -30,6 +30,7 @@ from ...session.subjects import Repair
 from ...spec.spec import FittedSpec
 from ...types import Tensors
 from . import provenance, search
+from .ranks import check_measured
 
 OR_CHOOSE = "Leave it out, or name one of them"
 
@@ -142,6 +143,8 @@ def opened(session: Session, plan: RepairPlan, *, needed: bool = False) -> Repai
     if bake:
         network = session.need_network()
         layer = baking.logits_layer(network, fed(network, splits["held"].example(), "cpu"), session.output)
+    if splits:
+        check_measured(session, splits)
     return replace(plan, how=how, network=network, splits=splits, layer=layer)
 
 
@@ -170,6 +173,13 @@ def _if_there(session: Session) -> tuple[nn.Module | None, Splits]:
 def to_try(plan: RepairPlan, asked: Repair, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     """The `inputs` of a search, with the repairs of the merge to come that it may choose from, too."""
     return {**inputs, "repairs": plan.tried, "ridge": asked.ridge} if inputs else inputs
+
+
+def not_shared(session: Session, plan: RepairPlan) -> str:
+    """Why processes cannot share this repair; "" where they can."""
+    if plan.how in ("auto", "distill"):
+        return f"--repair {plan.how} is not shared"
+    return "a temperature is fitted by one process" if session.asked.repair.bake_temperature else ""
 
 
 def tries(session: Session, plan: RepairPlan) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from ...symmetry.form import canonical
 from . import needs, provenance, resume, symmetries
 from .outputs import Output
 from .proof import Proof
+from .ranks import check_measured
 from .resume import Resumable
 
 
@@ -92,7 +93,11 @@ def inputs(session: Session) -> dict[str, Any]:
 
     Raises UsageError that says what is missing, DataError.
     """
-    return session.ranks.each(_inputs, session) if runs_network(session) else {}
+    if not runs_network(session):
+        return {}
+    if found := session.ranks.each(_inputs, session):
+        check_measured(session, {"match": found["data"]})
+    return found
 
 
 def _inputs(session: Session) -> dict[str, Any]:

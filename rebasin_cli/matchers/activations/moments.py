@@ -10,6 +10,8 @@ from types import ModuleType
 import numpy as np
 import torch
 
+from ...runtime.ranks import Ranks
+
 _moments: ModuleType | None
 try:
     from . import _moments
@@ -103,6 +105,27 @@ class Moments:
             self.off[k].add_(part.sum(1))
             self.off_squares[k].add_(torch.linalg.vecdot(part, part))
         self.off_products.addmm_(x, y.T)
+
+    def begin(self, ranks: Ranks, whose: int) -> None:
+        """All ranks subtract what the rank `whose` does, which alone keeps what it has added.
+
+        So each batch gives the same sums whoever sees it.
+        """
+        if self.origin is None:
+            return
+        a, b = (ranks.broadcast(part, source=whose) for part in self.origin)
+        self.origin = a, b
+        if ranks.rank != whose:
+            self.samples = 0
+            for part in (*self.off, *self.off_squares, self.off_products):
+                part.zero_()
+
+    def joined(self, ranks: Ranks) -> Moments:
+        """The sums of all ranks, which have begun alike, on each."""
+        rows = ranks.sum(torch.stack([*self.off, *self.off_squares]))
+        samples = int(ranks.sum_float(self.samples))
+        products = ranks.sum(self.off_products.clone())
+        return Moments(samples, self.origin, (rows[0], rows[1]), (rows[2], rows[3]), products)
 
     def finite(self) -> bool:
         return all(bool(part.isfinite().all()) for part in (*self.off_squares, self.off_products))

@@ -17,6 +17,7 @@ from ...networks.returned import Kept
 from ...networks.running import arguments_of, fed
 from ...repair.producers import shape_of
 from ...runtime import devices
+from ...runtime.ranks import Ranks
 from ...runtime.threads import beside
 from .. import Problem
 from .moments import Moments
@@ -41,30 +42,57 @@ def observed(
 
     It comes at each of the `counts` of samples and at the end; what was given is added to afterwards.
     Places are in the order of the graph. `none(units, device)` makes what is added to at one: its `add`
-    takes the units × samples of every model. Raises as `match`.
+    takes the units × samples of every model. The problem's ranks take turns with the batches, and all get the
+    sums of all; with several, what `none` makes has `begin` and `joined` as `Moments` do. Raises as `match`.
     """
-    device, output = devices.for_search(problem.device), problem.output
+    device, output, ranks = devices.for_search(problem.device), problem.output, problem.ranks
     kept = Kept(output, problem.not_kept)
     network = networks.on(problem.given_network, device)
     known: dict[str, Sites] = {}
     sums: dict[Key, Any] = {}
+    failed: list[Exception] = []  # here; raised when all ranks have come to the same place
     models, seen = tuple(tied.under_all_names(network, model) for model in problem.models), 0
-    for size, (args, kwargs) in _batches(problem.given_data, network, device, options.limit, counts, output):
+    batches = _batches(problem.given_data, network, device, options.limit, counts, output)
+    for number, (size, (args, kwargs)) in enumerate(batches):
         with beside(device) as threads:
             shape = shape_of((args, kwargs))
             if shape not in known:
                 known[shape] = find(network, problem.fitted, args, kwargs, kept=kept)
             chosen = dict(_chosen(known[shape], sides, options.sites))
             order = {node: k for k, node in enumerate(known[shape].program.graph.nodes)}
-            for key in sorted(chosen.keys() - sums.keys(), key=lambda key: (order[chosen[key].node], key)):
+            new = sorted(chosen.keys() - sums.keys(), key=lambda key: (order[chosen[key].node], key))
+            for key in new:
                 sums[key] = none(problem.fitted.words[key[1]], torch.device(device))
-            its = [(place, sums[key]) for key, place in chosen.items()]
-            watch(known[shape], models, (args, kwargs), its, device, threads)
+            whose = number % ranks.size
+            its = [(at, sums[key]) for key, at in chosen.items() if whose == ranks.rank or key in new]
+            if its and not failed:
+                try:
+                    watch(known[shape], models, (args, kwargs), its, device, threads)
+                except Exception as error:
+                    failed.append(error)
+        if ranks.size == 1 or new:
+            ranks.each(_raise, failed)
+        if ranks.size > 1:
+            for key in new:  # which all have looked at, to begin alike
+                sums[key].begin(ranks, whose)
         seen += size
         if seen in counts:
-            yield seen, _finite(sums)
+            yield seen, _joined(sums, ranks, failed, keep=True)
     if seen not in counts:
-        yield seen, _finite(sums)
+        yield seen, _joined(sums, ranks, failed)
+
+
+def _raise(failed: Sequence[Exception]) -> None:
+    for error in failed:
+        raise error
+
+
+def _joined(sums: dict[Key, Any], ranks: Ranks, failed: Sequence[Exception], *, keep: bool = False) -> Sums:
+    """The sums of all ranks; each keeps its own where it goes on."""
+    if ranks.size == 1:
+        return _finite(sums)
+    ranks.each(_raise, failed)
+    return _finite({key: (sums[key] if keep else sums.pop(key)).joined(ranks) for key in [*sums]})
 
 
 def _finite(sums: Sums) -> Sums:
