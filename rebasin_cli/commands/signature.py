@@ -20,6 +20,7 @@ from ..registry.results import ON_SCREEN_ONLY, UNSET, Result, Unset
 from ..reports import accounts
 from ..reports import signature as told
 from ..reports.document import Document
+from ..runtime.ranks import ALONE, Ranks
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.method_options import check_method
@@ -29,11 +30,13 @@ from ..session.session import Session
 from ..session.subjects import Bounded, Data, DataSet, Loading, Method, Methods, Network, Samples, Search
 from .verbs import needs, report_files, search
 from .verbs import search as method
+from .verbs.ranks import check_measured
 
 BOUNDED = 1_000  # samples, on 101 networks between two
 
 
 PANEL = "Measure"
+TOGETHER = True
 FIGURES = True
 
 
@@ -43,6 +46,8 @@ class Signature(Loading, Bounded, Network, DataSet, Samples, Methods, Screen):
 
     Mean and standard deviation over units, a line a permutation; units that are constant on the data are
     counted, and left out.
+
+    Processes that are started together share the batches: torchrun … -m rebasin_cli signature …
 
     Example: rebasin signature a.pt b.pt --data cifar10 --method am --plot signature.png
     """
@@ -99,14 +104,17 @@ class SignatureResult(Result):
         return told.document(self.values(), self.files or ())
 
 
-def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
+def run(asked: Signature, listener: Listener = SILENT, ranks: Ranks = ALONE) -> SignatureResult:
     """How alike matched units are, before and after alignment.
 
     B is aligned with the method of the search, or `perm`. With a trained `curve` from A to B, it is A and the
     curve's middle that are compared (`signatures.along`). `bounds` are those of a theorem
     (`measure.bounds`). Counts of samples (`stability`) ask how stable activation matching is, and take the
-    place of the limit.
+    place of the limit. Several `ranks` call this alike.
     """
+    if asked.method == "auto" and ranks.size > 1:
+        listener.say(f"auto goes by the clock: the first of {ranks.size} processes looks, the others wait")
+        return ranks.alone(run, asked, listener)
     named = "none" if asked.method is None and asked.curve is not None else asked.method
     subjects = subjects_of(dataclasses.replace(asked, method=named))
     counts, perm, curve, bounded = _counts(asked.stability), asked.perm, asked.curve, asked.bounds
@@ -115,8 +123,10 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
     data = _samples(subjects.data, subjects.search, counts, perm)
     subjects = dataclasses.replace(subjects, data=data)
     curves = filter(None, [curve])
-    session = Session("signature", [asked.a, asked.b], listener, subjects, perm=perm, curves=curves)
-    report_files.check_files(files, session.reads.and_files([curve]), force=asked.force)
+    session = Session(
+        "signature", [asked.a, asked.b], listener, subjects, perm=perm, curves=curves, ranks=ranks
+    )
+    ranks.first(report_files.check_files, files, session.reads.and_files([curve]), force=asked.force)
     search.check(session, or_none=True)
     method.tell(session)
     if curve is not None and (session.moved or counts):
@@ -131,7 +141,8 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
     statistics = curve is not None and bool(fitted.statistics)
     splits = session.open_splits("match", *["reset"] * statistics)
     samples = splits["match"]
-    seen = {"network": network, "data": samples, "device": session.device} | session.outputs
+    check_measured(session, splits)
+    seen = {"network": network, "data": samples, "device": session.device, "ranks": ranks} | session.outputs
     stable, found = None, None
     more: dict[str, Any] = {}
     limit = session.asked.data.limit or MATCH_SAMPLES
@@ -177,7 +188,7 @@ def run(asked: Signature, listener: Listener = SILENT) -> SignatureResult:
         **more,
     )
     document = told.document(made.values(), made.files, listener.command or "rebasin signature")
-    report_files.write_document(document, files, force=asked.force)
+    ranks.last(report_files.write_document, document, files, force=asked.force)
     return made
 
 

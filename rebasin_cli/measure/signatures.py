@@ -25,6 +25,7 @@ from ..matchers.activations.observing import Sums, observed
 from ..matchers.activations.similarities import best, compared, sides_of
 from ..matchers.portfolio.listed import apart
 from ..repair.batchnorm import reset
+from ..runtime.ranks import ALONE, Ranks
 from ..spec.spec import FittedSpec
 from ..symmetry.permutation import check, identity
 from ..types import Batches, Permutations, Tensors
@@ -61,6 +62,7 @@ def signature(
     output: str | int | None = None,
     not_kept: Sequence[str] = (),
     device: str = "cpu",
+    ranks: Ranks = ALONE,
 ) -> tuple[dict[str, Any], ...]:
     """One row a "word", in the order of the network: its "units", the "dead", and how the matched correlate.
 
@@ -74,11 +76,11 @@ def signature(
     One pass over the data. Raises SpecError for words that the network does not show, CheckpointError for
     permutations that do not fit and activations that are not finite, DataError, NetworkError.
 
-    `output` and `not_kept` are as in `rebasin_cli.align`.
+    `output` and `not_kept` are as in `rebasin_cli.align`. Several `ranks` take turns with the batches.
     """
     check(permutations, fitted.words, within=fitted.within)
     fitted, b, permutations = apart(fitted, b, permutations)
-    problem = watched((a, b), fitted, network, data, output, not_kept, device)
+    problem = watched((a, b), fitted, network, data, output, not_kept, device, ranks)
     *_, (_, sums) = observed(problem, am.Options(limit=limit), sides=[SIDE])
     return table(sums, fitted, permutations)
 
@@ -94,6 +96,7 @@ def along(
     output: str | int | None = None,
     not_kept: Sequence[str] = (),
     device: str = "cpu",
+    ranks: Ranks = ALONE,
 ) -> tuple[dict[str, Any], ...]:
     """The signature of a curve: how its first end's units correlate with those of its middle, r(½).
 
@@ -108,7 +111,7 @@ def along(
     options, still = am.Options(limit=limit), identity(fitted.words)
 
     def seen(other: Tensors) -> Sums:
-        problem = watched((curve.a, other), fitted, network, data, output, not_kept, device)
+        problem = watched((curve.a, other), fitted, network, data, output, not_kept, device, ranks)
         *_, (_, sums) = observed(problem, options, sides=[SIDE])
         return sums
 
@@ -175,6 +178,7 @@ def watched(
     output: str | int | None,
     not_kept: Sequence[str],
     device: str,
+    ranks: Ranks = ALONE,
 ) -> Problem:
     """These models on this data, as what looks at activations takes them."""
     return Problem(
@@ -185,6 +189,7 @@ def watched(
         output=output,
         not_kept=tuple(not_kept),
         device=device,
+        ranks=ranks,
     )
 
 
@@ -230,6 +235,7 @@ def stability(
     output: str | int | None = None,
     not_kept: Sequence[str] = (),
     device: str = "cpu",
+    ranks: Ranks = ALONE,
 ) -> Stability:
     """Activation matching on the first of `counts` samples, on as many as the next …, and how they agree.
 
@@ -248,7 +254,7 @@ def stability(
             hint="Give them like 2500,5000,10000",
         )
     fitted = fitted.unlisted or fitted
-    problem = watched((a, b), fitted, network, data, output, not_kept, device)
+    problem = watched((a, b), fitted, network, data, output, not_kept, device, ranks)
     options = am.Options(options.cost, options.at, options.sites, limit=samples[-1])
     sides = tuple(dict.fromkeys([SIDE, *sides_of(options)]))
     found: list[dict[str, torch.Tensor]] = []

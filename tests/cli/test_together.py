@@ -15,6 +15,8 @@ from .conftest import fresh, rebasin
 DRIVER = Path(__file__).with_name("together_driver.py")
 PLAIN = ("--repair", "none")
 PAIR = ("a.safetensors", "b.safetensors")
+SOME = ("--data", "digits", "--limit", "200", "--batch-size", "30")
+ACTS = (*SOME, "--method", "am", "--repair-samples", "150")
 # Everything is written below out/, where one process has written it, too.
 WRITES = {
     "one file": ["average", *PAIR, "-o", "out/mean.safetensors", *PLAIN],
@@ -27,6 +29,9 @@ WRITES = {
     "permuted": ["merge", *PAIR, "--perm", "p.perm.safetensors", "-o", "out/p.safetensors", *PLAIN],
     "searched": ["merge", *PAIR, "--method", "wm", "-o", "out/s.safetensors", *PLAIN],
     "applied": ["apply", "p.perm.safetensors", "b.safetensors", "-o", "out/applied.safetensors"],
+    "refitted": ["merge", *PAIR, *ACTS, "--repair", "refit", "-o", "out/refit.safetensors"],
+    "repaired": ["repair", "m.safetensors", "--endpoints", *PAIR, *SOME[:2], "-o", "out/mended.safetensors"],
+    "matched by both": ["align", *PAIR, *SOME, "--method", "dual", "-o", "out/dual.safetensors"],
     "applied to shards": ["apply", "p.perm.safetensors", "b/", "-o", "out/applied/"],
     "canonical": ["canon", "a.safetensors", "--net", "mlp", "--input", "1x64", "-o", "out/canon.safetensors"],
     "a recipe": ["run", "recipe.yaml"],
@@ -39,6 +44,8 @@ MEASURES = {
     "by the clock": ["barrier", *PAIR, *DATA, "--method", "auto", "--points", "3", "--budget", "0.001T"],
     "plane": ["plane", *PAIR, *DATA, "--method", "wm", "--points", "3", "--report", "out/plane"],
     "compare": ["compare", *PAIR, "c.safetensors", *DATA, "--points", "2", "--report", "out/compare"],
+    "signature": ["signature", *PAIR, *SOME, "--method", "am", "--json", "--html", "out/s.html"],
+    "stability": ["signature", *PAIR, *SOME[:2], "--method", "am", "--stability", "45,100", "--json"],
     "eval": ["eval", "a.safetensors", *DATA, "--against", "b.safetensors"],
 }
 
@@ -53,6 +60,8 @@ def inputs(folder):
     pair = [folder / name for name in PAIR]
     found = rebasin("align", *pair, "-o", folder / "p.safetensors")
     assert found.code == 0, found.err
+    merged = rebasin("merge", *pair, "--method", "none", "-o", folder / "m.safetensors", *PLAIN)
+    assert merged.code == 0, merged.err
     (folder / "recipe.yaml").write_text(
         "steps:\n  - average:\n      models: [a.safetensors, b.safetensors]\n"
         "      out: out/recipe.safetensors\n      repair: none\n"
