@@ -167,7 +167,7 @@ def lost(error: BaseException) -> Lost:
     found = (str(error).splitlines() or [type(error).__name__])[0]
     found = re.sub(r"^\[[^]]*\] *", "", found)  # without gloo's own place, and its advice
     found = found.partition(". This is typically")[0]
-    if re.search("time(d |-)?out", found, re.IGNORECASE):
+    if re.search("timed?[ -]?out", found, re.IGNORECASE):
         return Lost(f"waited in vain for another rank ({TIMEOUT} says how long)", problems=[found], hint=HINT)
     return Lost("the connection to another rank is lost", problems=[found], hint=HINT)
 

@@ -162,11 +162,10 @@ class Together(Ranks):
             result = step(*args, **kwargs)
         except Exception as raised:
             error = raised
-        outcomes = self.all(None if error is None else in_short(error))
-        failed = next(((rank, told) for rank, told in enumerate(outcomes) if told is not None), None)
-        if failed is None:
+        mine = None if error is None else (isinstance(error, Elsewhere), self.rank, in_short(error))
+        if not (failed := [its for its in self.all(mine) if its is not None]):
             return result
-        rank, told = failed
+        _, rank, told = min(failed)  # of a step within this one the rank that failed tells it
         if error is not None and rank == self.rank:
             raise error
         raise Elsewhere(*told)

@@ -132,6 +132,7 @@ def test_a_gate_that_is_missed_is_told_once_and_ends_all(told):
         ("batches", "--batch-size"),
         ("gates", "--gate"),
         ("against", "the number of --against"),
+        ("commands", "the command"),
         ("losses", "the code of --loss, --metric or --net"),
     ],
 )

@@ -100,5 +100,6 @@ command("batches", *EVAL, "--batch-size", str(50 + RANK))
 command("gates", *EVAL, "--gate", f"accuracy >= 0.{RANK}")
 command("against", *EVAL, *("--against", "b.safetensors") * RANK)
 command("losses", *EVAL, *("--loss", "torch.nn.functional:cross_entropy") * RANK)
+command("commands", *(EVAL if RANK == 0 else SEARCH))
 with open(f"rank{RANK}.json", "w") as file:
     json.dump(told, file)

@@ -88,6 +88,11 @@ def _(ranks):
     ranks.each(lambda: fail(CheckpointError(f"rank {RANK} cannot")) if RANK == 1 else None)
 
 
+@scenario("one fails within")
+def _(ranks):
+    ranks.each(ranks.each, lambda: fail(CheckpointError(f"rank {RANK} cannot")) if RANK == 1 else None)
+
+
 @scenario("differ")
 def _(ranks):
     ranks.check_same({"the spec": "other" if RANK == 2 else "one", "the model": "a"})
