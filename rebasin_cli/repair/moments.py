@@ -25,13 +25,13 @@ class Moments:
     def __init__(self) -> None:
         self.count, self.mean, self.squares = 0, torch.zeros(()), torch.zeros(())
 
-    def add(self, part: Part) -> None:
+    def add(self, more: Part) -> None:
         """Chan et al. 1982, eq. 2.1."""
-        more, mean, variance = part
-        count = self.count + more
+        size, mean, variance = more
+        count = self.count + size
         apart = mean - self.mean
-        self.squares = self.squares + more * variance + apart**2 * self.count * more / count
-        self.mean = self.mean + apart * more / count
+        self.squares = self.squares + size * variance + apart**2 * self.count * size / count
+        self.mean = self.mean + apart * size / count
         self.count = count
 
     @property
@@ -39,7 +39,8 @@ class Moments:
         return (self.squares / self.count).sqrt()
 
 
-def _part(value: Tensor, channel: int) -> Part:
+def part(value: Tensor, channel: int) -> Part:
+    """Of one batch's values, whose channels lie on this axis."""
     rows = value.movedim(channel, -1).reshape(-1, value.shape[channel])
     rows = rows if rows.dtype == torch.float64 else rows.float()
     variance, mean = (x.cpu().double() for x in torch.var_mean(rows, 0, correction=0))
@@ -77,8 +78,8 @@ class Measured:
         for those in self.ranks.all(self.ranks.each(self._parts, state, set(found), added)):
             parts |= those
         for number in sorted(parts):
-            for weight, part in parts[number].items():
-                found[weight].add(part)
+            for weight, its in parts[number].items():
+                found[weight].add(its)
         self.passes += 1
         return found
 
@@ -104,7 +105,7 @@ class Measured:
                 if node.name in extra:
                     value = run.env[node] = value + extra[node.name]
                 if (site := shown.get(node.name)) is not None:
-                    parts[site.weight] = _part(value, site.channel)
+                    parts[site.weight] = part(value, site.channel)
         return found
 
 

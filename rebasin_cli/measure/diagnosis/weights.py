@@ -19,6 +19,7 @@ from ...matchers.activations.moments import Moments
 from ...matchers.activations.observing import observed
 from ...matchers.portfolio.listed import apart
 from ...repair.moments import Moments as Spread
+from ...repair.moments import part
 from ...spec.notation import Axis, words_of
 from ...spec.spec import FittedSpec
 from ...symmetry.permutation import identity, permuted
@@ -226,7 +227,7 @@ class _Four:
     def add(self, a: torch.Tensor, b: torch.Tensor, *others: torch.Tensor) -> None:
         self.pair.add(a, b)
         for spread, units in zip(self.others, others, strict=True):
-            spread.add(units, 0)
+            spread.add(part(units, 0))
 
     def finite(self) -> bool:
         return self.pair.finite()
