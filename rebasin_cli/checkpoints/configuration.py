@@ -33,7 +33,11 @@ def heads(config: Config | None, within: str = "") -> dict[str, Any]:
     for key, value in (config or {}).items():
         if isinstance(value, dict) and within.count(".") < DEEPEST:
             found |= heads(value, f"{within}{key}.")
-        elif any(part in key for part in HEADS) and isinstance(value, int | float | list):
+        elif (
+            any(part in key for part in HEADS)
+            and "dropout" not in key
+            and isinstance(value, int | float | list)
+        ):
             found[f"{within}{key}"] = value
     return found
 

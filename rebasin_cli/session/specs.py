@@ -83,7 +83,7 @@ def fit_spec(
         for model in models:
             _check_tied(model, fitted)
         if loading.config is None:
-            _check_heads(models)
+            check_heads(models)
     if loading.spec is None or fitted.spec.unproven:
         words = len(fitted.words)
         many = "1 permutation" if words == 1 else f"{words} permutations"
@@ -108,7 +108,7 @@ def _refuse_adapters(models: Sequence[Checkpoint]) -> None:
             )
 
 
-def _check_heads(models: Sequence[Checkpoint]) -> None:
+def check_heads(models: Sequence[Checkpoint]) -> None:
     """Raise SpecError where configurations beside the weights say other numbers of heads."""
     first, *others = (configuration.heads(configuration.beside(model.path)) for model in models)
     problems = [

@@ -252,7 +252,8 @@ class Scoring:
     )
     skip_checks: bool = option(
         False,
-        "Measure endpoints at chance, or far below their recorded accuracy.",
+        "Measure endpoints at chance, or far below their recorded accuracy; average models that number "
+        "their classes or words otherwise.",
         role=TRUSTS,
         everywhere=True,
     )

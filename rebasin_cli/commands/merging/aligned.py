@@ -29,13 +29,16 @@ from ..verbs.outputs import Output, write, write_as_planned
 from ..verbs.proof import prove
 from ..verbs.ranks import check_same
 from ..verbs.repairs import RepairPlan
-from . import configs
+from . import configs, labels
 from .average import Average
 
 
 def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     """Align all models to the reference, average them, repair what averaging broke; write one model."""
     mean.check_aligned()
+    if not session.asked.data.skip_checks:
+        its = session.named
+        labels.check(its, [*its[0].shapes], session.say, by_number=mean.heads == "average")
     session = session if mean.heads else search.chosen(session)
     session, aside = set_aside(session, mean.heads)
     needs.check(session, output)

@@ -133,7 +133,7 @@ def _ties(config: Config, models: Sequence[Checkpoint], written: Shapes) -> Told
     """An embedding that the configuration ties, and of which two other averages are written."""
     if config.get("tie_word_embeddings") is not True:
         return []
-    matrices = [name for name, shape in written.items() if len(shape) == 2]
+    matrices = _of_words(config, {name: shape for name, shape in written.items() if len(shape) == 2})
     for head in (name for name in matrices if LOGITS.search(name) and not EMBEDDING.search(name)):
         for name in matrices:
             if written[name] != written[head] or not EMBEDDING.search(name):
@@ -143,6 +143,13 @@ def _ties(config: Config, models: Sequence[Checkpoint], written: Shapes) -> Told
                 config["tie_word_embeddings"] = False
                 return [(f'"tie_word_embeddings" is false: {head} and {name} differ', True)]
     return []
+
+
+def _of_words(config: Config, matrices: Shapes) -> list[str]:
+    """Those with a row a word, where the configuration says how many words there are; else all."""
+    kinds = (config, config.get("text_config"))
+    counts = {kind.get("vocab_size") for kind in kinds if isinstance(kind, dict)}
+    return [name for name, shape in matrices.items() if shape[0] in counts] or [*matrices]
 
 
 def _tied_now(config: Config, of: Checkpoint, models: Sequence[Checkpoint], written: Shapes) -> Told:

@@ -25,12 +25,13 @@ from ...session.listener import Listener
 from ...session.models import know_digests, naming, open_beside
 from ...session.samples import data_reference
 from ...session.session import Session
+from ...session.specs import check_heads
 from ...spec import library
 from ..verbs import endpoints, needs, provenance, repairs, search
 from ..verbs.folders import tell_differences
 from ..verbs.outputs import Output, write_as_planned
 from ..verbs.ranks import check_same
-from . import configs
+from . import configs, labels
 from .average import Average
 
 SHOWN = 6  # names in a line
@@ -74,7 +75,12 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     copied = mean.copy_from
     source = None if copied is None else open_beside(models[0], copied, asked.loading, listener.say)
     with naming(paths):
+        if asked.loading.config is None:
+            check_heads(models)
         parts = parts_of(models, ignore=mean.ignore, source=source, heads=mean.heads, extra=mean.extra)
+    if not asked.data.skip_checks:
+        averaged = [*parts.averaged, *parts.heads]
+        labels.check(models, averaged, listener.say, by_number=mean.heads == "average")
     if parts.statistics and asked.repair.repair != "none" and len(models) > 1:
         raise repairs.broken_statistics(_is_known(models[0]))
     tensors = combined(

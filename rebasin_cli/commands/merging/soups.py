@@ -25,7 +25,7 @@ from ...types import aside
 from ..verbs import endpoints, provenance, repairs, search
 from ..verbs.outputs import Output, write_as_planned
 from ..verbs.proof import prove
-from . import configs
+from . import configs, labels
 from .average import Average
 
 
@@ -40,6 +40,8 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         first, copied = session.models[0], mean.copy_from
         source = None if copied is None else open_beside(first, copied, session.asked.loading, session.say)
         parts = parts_of(session.models, ignore=mean.ignore, source=source)
+    if not session.asked.data.skip_checks:
+        labels.check(session.models, parts.averaged, session.say, by_number=False)
     network = _network(session)
     resets = repairs.resets(session.asked.repair, network)
     if output.dry_run:

@@ -1,0 +1,116 @@
+"""What rows of heads and embeddings stand for: classes by `config.json`, words by a tokenizer's files.
+
+The mean, by number, of rows that stand for other things is no model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ...averages.parts import EMBEDDING
+from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.configuration import beside
+from ...errors import SpecError
+from ...runtime import files
+from ...runtime.text import some
+from .configs import labels_of
+
+TOKENIZER, LISTS = "tokenizer.json", ("vocab.json", "vocab.txt")
+LARGEST = 1 << 27  # bytes of a vocabulary
+NUMBERED = "LABEL_"  # a label that only counts
+SHOWN = 2
+Numbers = dict[str, int]
+
+
+def check(
+    models: Sequence[Checkpoint], averaged: Collection[str], say: Callable[[str], None], *, by_number: bool
+) -> None:
+    """Raise SpecError where models say that they number classes or words otherwise; say it of other classes.
+
+    `averaged` are the tensors that are averaged; `by_number`: also heads of other sizes are.
+    """
+    first, *others = models
+    labels, words = _classes(first), _vocabulary(first.path)
+    embeds = any(EMBEDDING.search(name) and len(first.shapes.get(name, ())) == 2 for name in averaged)
+    problems, whole = [], []
+    for other in others:
+        theirs = _classes(other)
+        rows = [name for name in averaged if _has_rows(name, first, other, labels, theirs, by_number)]
+        if rows and (told := _moved("class", first, labels, other, theirs)):
+            problems.append(told)
+            whole += rows
+        elif rows and labels and theirs and not {*labels} & {*theirs}:
+            mine, its = some([*labels], SHOWN), some([*theirs], SHOWN)
+            say(f"other classes: {mine} in {first.path}, {its} in {other.path}: rows are averaged by number")
+        its_words = _vocabulary(other.path) if embeds else words
+        if words != its_words and (
+            told := _moved("word", first, _numbers(*words), other, _numbers(*its_words))
+        ):
+            problems.append(told)
+    if problems:
+        kept = "".join(f" --ignore {name}" for name in dict.fromkeys(whole))
+        raise SpecError(
+            "the models number their classes or words otherwise, and rows are averaged by number",
+            problems=problems,
+            hint="Put the rows of one into the order of the other first"
+            + (f"; or keep the first's: rebasin average …{kept}" if whole else "")
+            + "; average them all the same with --skip-checks",
+        )
+
+
+def _has_rows(
+    name: str, a: Checkpoint, b: Checkpoint, labels: Numbers, theirs: Numbers, by_number: bool
+) -> bool:
+    """Whether a tensor has a row a class in both, which are averaged."""
+    if EMBEDDING.search(name) or not (labels and theirs and a.shapes.get(name) and b.shapes.get(name)):
+        return False
+    sizes = a.shapes[name][0], b.shapes[name][0]
+    return sizes == (len(labels), len(theirs)) and (by_number or sizes[0] == sizes[1])
+
+
+def _moved(what: str, a: Checkpoint, here: Numbers, b: Checkpoint, there: Numbers) -> str | None:
+    moved = [name for name, k in here.items() if there.get(name, k) != k]
+    if not moved:
+        return None
+    more = f" ({len(moved):,} such)" if len(moved) > 1 else ""
+    name = moved[0]
+    return f"{what} {name!r}  is {here[name]} in {a.path}, {there[name]} in {b.path}{more}"
+
+
+def _classes(model: Checkpoint) -> Numbers:
+    """The number of each class that has a name of its own."""
+    labels = labels_of(beside(model.path) or {}) or []
+    named = {label.casefold(): k for k, label in enumerate(labels)}
+    return {} if any(label.startswith(NUMBERED) for label in labels) or len(named) < len(labels) else named
+
+
+def _vocabulary(model: Path) -> tuple[str, bytes]:
+    """The file beside a model that numbers its words, and what is in it; nothing where there is none."""
+    folder = model if model.is_dir() else model.parent
+    for name in (TOKENIZER, *LISTS):
+        with suppress(OSError):
+            return name, files.content(folder / name, LARGEST)
+    return "", b""
+
+
+def _numbers(name: str, content: bytes) -> Numbers:
+    """The number of each word; of a whole tokenizer also of those added. None where that is unclear."""
+    try:
+        parsed = content.decode().splitlines() if name.endswith(".txt") else json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    words: Any = parsed
+    added: Any = None
+    if name == TOKENIZER and isinstance(parsed, dict):
+        inner, added = parsed.get("model"), parsed.get("added_tokens")
+        words = inner.get("vocab") if isinstance(inner, dict) else None
+    if isinstance(words, list):  # unigrams: each with its score
+        first = ((word[0] if isinstance(word, list) and word else word) for word in words)
+        words = {word: k for k, word in enumerate(first) if isinstance(word, str)}
+    pairs = [*words.items()] if isinstance(words, dict) else []
+    pairs += [(each.get("content"), each.get("id")) for each in added or [] if isinstance(each, dict)]
+    return {word: k for word, k in pairs if isinstance(word, str) and type(k) is int}
