@@ -1,6 +1,6 @@
 """How many wrong specs does the proof accept? Break one thing of a right spec at a time, and try to prove it.
 
-    python benchmarks/mutations.py [--rows NAME,…] [--each N] [--seed N]
+    python benchmarks/mutations.py [--rows NAME,…] [--each N] [--seed N] [--kept FILE]
 
 Mutants: an axis loses its word, a tensor loses all of them, two axes of a tensor are exchanged, an axis gets
 another word of its size, or a new one of its own, two factors of an axis are exchanged. Whether a mutant is
@@ -10,12 +10,14 @@ any of them it is wrong; one that is right is another valid spec, whose refusal 
 are valid since a tensor has no effect at all (a key's bias). Exits with 1 if a wrong mutant is accepted.
 
 Built-in networks, and small ones of the structures where proofs are hard; rows of timm and transformers run
-where these are installed (`--rows`).
+where these are installed (`--rows`). With `--kept` every row is kept when it ends, and a run that was stopped
+goes on with the next.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import random
 import sys
@@ -24,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -444,15 +447,22 @@ def main() -> None:
     parser.add_argument("--rows", metavar="NAME,…", default=",".join((*BUILT_IN, *OWN)))
     parser.add_argument("--each", type=int, default=50, metavar="N", help="mutants of each network (50)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kept", type=Path, metavar="FILE", help="rows of a run that was stopped")
     options = parser.parse_args()
     print(line(("date", *HEADING, "seconds")), line(["---"] * (len(HEADING) + 2)), sep="\n", flush=True)
+    kept = json.loads(options.kept.read_text()) if options.kept and options.kept.exists() else {}
     total: Counter = Counter()
     for name in options.rows.split(","):
-        began = time.process_time()
-        counts = measured(name, options.each, options.seed, lambda text: print(text, file=sys.stderr))
-        total += counts
-        cells = [counts[key] for key in HEADING[1:]]
-        print(line((date.today(), name, *cells, f"{time.process_time() - began:.0f}")), flush=True)
+        began, key = time.process_time(), f"{name} {options.each} {options.seed}"
+        if key not in kept:
+            found = measured(name, options.each, options.seed, lambda text: print(text, file=sys.stderr))
+            seconds = round(time.process_time() - began)
+            kept[key] = [str(date.today()), [found[column] for column in HEADING[1:]], seconds]
+            if options.kept:
+                options.kept.write_text(json.dumps(kept))
+        day, cells, seconds = kept[key]
+        total += Counter(dict(zip(HEADING[1:], cells, strict=True)))
+        print(line((day, name, *cells, seconds)), flush=True)
     cells = [total[key] if key not in ("tensors", "words") else "" for key in HEADING[1:]]
     print(line((date.today(), "all", *cells, "")))
     sys.exit(f"{total['accepted wrong']} wrong specs accepted" if total["accepted wrong"] else 0)

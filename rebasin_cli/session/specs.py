@@ -88,7 +88,9 @@ def fit_spec(
         words = len(fitted.words)
         many = "1 permutation" if words == 1 else f"{words} permutations"
         if fitted.spec.net is None and network.net is None and how == FOUND:
-            how += "' names, and not proven: right for the networks that have them (--net proves it)"
+            said = [f"{name.removeprefix(CONFIG)} = {size}" for name, size in fitted.told.items()]
+            rests = f" and {', '.join(said)}, as {configuration.CONFIG} says" if said else ""
+            how += f"' names, and not proven: right for the networks that have them{rests} (--net proves it)"
         if fitted.spec.unproven:
             how = f"unproven: {fitted.spec.unproven}; to prove it: --net file.py:factory"
         say(f"spec: {fitted.spec.name}, {how} ({many})")

@@ -89,6 +89,7 @@ def fit(spec: Spec, shapes: Shapes, settings: Mapping[str, Any] | None = None) -
         within=within,
         groups=groups,
         untold=tuple(dict.fromkeys(name for names in untold.values() for name in names)),
+        told=found_sizes.told,
     )
     return fitted.opened(stacks, every) if stacks else fitted
 

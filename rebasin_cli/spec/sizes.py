@@ -30,12 +30,13 @@ class Sizes:
     """Units of every word, of a starred one in each block.
 
     `given` are those that no axis told alone: stated, or looked up. `untold` are words without one, and the
-    names that would have told it.
+    names that would have told it. `told` are the keys of the configuration that nothing else says.
     """
 
     units: dict[str, int]
     given: dict[str, int]
     untold: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    told: dict[str, int] = field(default_factory=dict)
 
 
 def sizes_of(
@@ -53,10 +54,11 @@ def sizes_of(
         if not name.startswith(CONFIG) and name not in words
     ]
     where = dict.fromkeys(given, "sizes ")
+    looked_up: dict[str, tuple[str, int]] = {}
     for word, names in asked.items():
         found = ((name, setting(settings, name)) for name in names if name.startswith(CONFIG))
         if (told := next(((name, size) for name, size in found if size is not None), None)) is not None:
-            where[word], given[word] = told
+            looked_up[word] = where[word], given[word] = told
     while True:
         found_now: list[str] = []
         units = _word_sizes(axes, shapes, given, where, found_now)
@@ -70,7 +72,9 @@ def sizes_of(
             break
         given |= {word: size for word, (_, size) in same.items()}
         where |= {word: name for word, (name, _) in same.items()}
-    return Sizes(units, given, {word: names for word, names in asked.items() if word not in units})
+    without = sizes_of(spec, axes, shapes, {}, []).untold if looked_up else {}
+    alone = dict(told for word, told in looked_up.items() if word in without)
+    return Sizes(units, given, {word: names for word, names in asked.items() if word not in units}, alone)
 
 
 def setting(settings: Mapping[str, Any], name: str) -> int | None:

@@ -137,8 +137,8 @@ class FittedSpec:
     tensor to its axes, all sizes known; `ignored` tensors stay as they are; `within` says of each starred
     word what it lies within, `groups` of each word that has more than permutations what it has. `stacks` has
     the lists by the names of their lines: each tensor of one has the axes that it has beside its place.
-    `untold` are names that would tell how many units a word has, which stays for want of it; `beside` are
-    specs that fit as well, and move more.
+    `untold` are names that would tell how many units a word has, which stays for want of it, and `told` what
+    the configuration alone tells; `beside` are specs that fit as well, and move more.
     """
 
     spec: Spec
@@ -151,6 +151,7 @@ class FittedSpec:
     groups: dict[str, str] = field(default_factory=dict)
     stacks: dict[str, Stack] = field(default_factory=dict)
     untold: tuple[str, ...] = ()
+    told: Mapping[str, int] = field(default_factory=dict)
     beside: tuple[str, ...] = ()
 
     @cached_property

@@ -603,6 +603,7 @@ def test_models_whose_configurations_say_other_numbers_of_heads_are_not_aligned(
         save_file(
             {key: torch.randn(size) for key, size in shapes.items()}, tmp_path / name / "model.safetensors"
         )
-    done("align", tmp_path / "a", tmp_path / "c", "-o", tmp_path / "fits.safetensors")
+    said = done("align", tmp_path / "a", tmp_path / "c", "-o", tmp_path / "fits.safetensors").err
+    assert "right for the networks that have them and n_head = 4, as config.json says (--net" in said
     others = (tmp_path / "a", tmp_path / "b", "-o", tmp_path / "o.safetensors")
     refused(4, "align", *others, says=("n_head  is 4 in ", "--config"))

@@ -616,11 +616,11 @@ def test_a_size_may_be_looked_up_in_a_configuration_and_what_none_tells_stays():
     for settings, heads in (({"part": {"n": 3}, "n": 4}, 3), ({"n": 4}, 4)):
         found = fit(spec, shapes, settings)
         assert found.words["heads.0"] == heads and found.within["dim.0"].size == 12 // heads
-        assert found.untold == ()
+        assert found.untold == () and [*found.told.values()] == [heads]
         assert fit(found.spec, shapes).words == found.words  # again, without the configuration
     for settings in (None, {}, {"n": "4"}, {"n": True}, {"n": 0}, {"part": 3}):
         found = fit(spec, shapes, settings)
-        assert found.words == {"s": 5} and found.untold == ("config.part.n", "config.n")
+        assert found.words == {"s": 5} and found.untold == ("config.part.n", "config.n") and not found.told
     assert problems(lambda: fit(spec, shapes, {"n": 5}))[0].startswith("q.0  axis 0 has 12 entries")
     own = read("include: base\nsizes:\n  heads.{i}: 6\n", include={"base": spec}.get)
     assert fit(own, shapes).words["heads.0"] == 6
@@ -637,7 +637,8 @@ def test_what_no_configuration_tells_holds_all_that_its_axes_have():
 
 def test_a_configuration_and_a_shape_that_disagree_are_an_error():
     spec = read("tensors:\n  q: '(h d*)'\n  scale: 'h'\nsizes:\n  h: config.n\n")
-    assert fit(spec, {"q": (12,), "scale": (3,)}, {"n": 3}).words["h"] == 3
+    agree = fit(spec, {"q": (12,), "scale": (3,)}, {"n": 3})
+    assert agree.words["h"] == 3 and not agree.told  # the shape says it, too
     found = problems(lambda: fit(spec, {"q": (12,), "scale": (3,)}, {"n": 4}))
     assert 'config.n is "h", 4 units' in found and 'scale  axis 0 is "h", 3 units' in found
 
