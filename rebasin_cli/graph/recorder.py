@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from . import views
 from .float64 import Uncompiled
 from .operations import operation_of
 
@@ -47,6 +48,7 @@ class Seen(torch.Tensor):
     node: fx.Node
     recorder: Recorder
     exact: bool
+    shows: views.View[Seen] | None = None  # of what it shows, where it has no memory of its own
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
@@ -194,7 +196,7 @@ class Recorder(Uncompiled):
         node = self.graph.create_node("call_function", func, read, named, name=func._opname)
         node.meta["place"] = _place(self.outside)
         if isinstance(found, torch.Tensor):
-            return self._seen(found, node, exact)
+            return self._shown(self._seen(found, node, exact), func, args, kwargs)
         if isinstance(found, (bool, int, float, complex)):  # with `numbers` alone
             self.decided.append(node)
             return found
@@ -203,7 +205,17 @@ class Recorder(Uncompiled):
         node.meta["val"] = type(found)(map(_without_numbers, found))
         parts = [self.graph.call_function(operator.getitem, (node, k)) for k in range(len(found))]
         known = [exact or (func._opname in LENGTHS and k > 0) for k in range(len(found))]
-        return type(found)(self._seen(*each) for each in zip(found, parts, known, strict=True))
+        seen = [self._seen(*each) for each in zip(found, parts, known, strict=True)]
+        return type(found)(self._shown(each, func, args, kwargs, k) for k, each in enumerate(seen))
+
+    def _shown(
+        self, seen: Seen, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], k: int = 0
+    ) -> Seen:
+        """The same, which remembers what it is a view of, if it is one."""
+        whole = args[0] if args and isinstance(args[0], Seen) else None
+        if whole is not None and _memory(whole.value) == _memory(seen.value):
+            seen.shows = views.View(whole, func, args[1:], kwargs, k)
+        return seen
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, torch.device) and value != self.device:
@@ -225,17 +237,44 @@ class Recorder(Uncompiled):
         ):
             raise Unfollowed(f"{func._opname} writes into a tensor")
         memory = _memory(own.value)
-        if memory in self.given or any(it() is not None and it() is not own for it in self.sharing[memory]):
-            raise Unfollowed(
-                f"{func._opname} writes into what others read: a part of a tensor, or one with a second name"
-            )
+        if memory in self.given:
+            raise Unfollowed(f"{func._opname} writes into what the network was given")
+        others = [it for each in self.sharing[memory] if (it := each()) is not None and it is not own]
+        others = [it for it in others if _memory(it.value) == memory]
         with self:
             found = instead(*args, **kwargs)
-        if not isinstance(found, Seen) or _memory(found.value) == memory or _kind(found) != _kind(own):
-            raise Unfollowed(f"{func._opname} changes what it writes into")
-        own.value, own.node, own.exact = found.value, found.node, found.exact
-        self.sharing.setdefault(_memory(own.value), []).append(weakref.ref(own))
+            alike = isinstance(found, Seen) and (found.shape, found.dtype) == (own.shape, own.dtype)
+            if not alike or _memory(found.value) == memory:
+                raise Unfollowed(f"{func._opname} changes what it writes into")
+            self._write(own, found, others)
         return own
+
+    def _write(self, own: Seen, new: Seen, others: list[Seen]) -> None:
+        """The whole that is written into is another then, and all that show it show that."""
+        whole, showing, value = own, {own, *others}, new
+        while whole.shows is not None and value is not None:
+            value, whole = views.put(whole.shows, value), whole.shows.whole
+            showing.add(whole)
+        if value is not None and _kind(value) != _kind(whole):
+            value = torch.ops.aten.copy.default(whole, value)
+        known = value is not None and _kind(value) == _kind(whole)
+        if not known or any(seen.shows is None for seen in showing - {whole}):
+            raise Unfollowed("it writes into a part of what others read, in a way that is not known")
+        self._replace(whole, value)
+        anew = {whole}
+
+        def refresh(seen: Seen) -> None:
+            if seen.shows is not None and seen not in anew:
+                refresh(seen.shows.whole)
+                self._replace(seen, views.taken(seen.shows))
+                anew.add(seen)
+
+        for seen in showing:
+            refresh(seen)
+
+    def _replace(self, own: Seen, new: Seen) -> None:
+        own.value, own.node, own.exact = new.value, new.node, new.exact
+        self.sharing.setdefault(_memory(own.value), []).append(weakref.ref(own))
 
 
 def _run(func: Any, args: Any, kwargs: Any) -> Any:

@@ -72,6 +72,11 @@ def _kind(value: Any) -> Any:
 
 
 def _export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], numbers: bool) -> Program:
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.layout != torch.strided:
+            raise NetworkError(
+                f"{name} is a sparse tensor, and products with these are not followed", hint=DENSE
+            )
     (table, kept), args, kwargs = _decompositions(), tuple(args), dict(kwargs)
     record = functools.partial(dispatched.record, module, args, kwargs, table, kept, numbers=numbers)
     ways = [record, *[functools.partial(record, whole=True)] * numbers]
@@ -227,11 +232,13 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
+DENSE = "Let the factory make it dense, with .to_dense(): the outputs are the same"
 NEXT_STEPS = {  # a part of the tracer's message, in small letters → what to do
     "scriptmodule": "Give the module that the TorchScript one was made from",
     "uninitialized": "Its lazy layers are not made yet: let the factory run it once on inputs",
     "quantized": "It holds packed integers: give the network as it was before it was quantised",
     "packedparams": "It holds packed integers: give the network as it was before it was quantised",
+    "sparse": DENSE,
     "numpy": "What is computed outside of torch cannot be followed; use torch's operations, or write a spec "
     "(docs/specs.md)",
     "fxgraphmodule": "Give the module that was traced, not its trace",

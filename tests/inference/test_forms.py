@@ -78,6 +78,22 @@ def one_image(s, x):
     return s.c(x[0])
 
 
+def through_a_part(y, x):
+    y[:, 0] = 1
+    return y
+
+
+def through_a_view(y, x):
+    y.view(-1).mul_(2)
+    return y
+
+
+def through_a_half(y, x):
+    first, second = y.chunk(2, 1)
+    first.mul_(2)
+    return torch.cat([first, second], 1)
+
+
 FOLLOWED = {
     "expanded": (after(lambda y, x: y.sum(1, keepdim=True).expand(4, 6).add(1)), ROWS),
     "in place": (after(added_in_place), ROWS),
@@ -174,6 +190,10 @@ FOLLOWED = {
         ),
         IMAGES,
     ),
+    "written through a view": (after(through_a_view), ROWS),
+    "written through a half": (after(through_a_half), ROWS),
+    "a view that is written below": (after(lambda y, x: (y.t(), y.mul_(2))), ROWS),
+    ".data that is written into": (after(lambda y, x: (y.data.mul_(2), y)), ROWS),
 }
 
 
@@ -203,22 +223,6 @@ def test_a_graph_computes_what_its_network_does_with_other_weights_and_inputs(fo
         assert torch.allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
-def through_a_part(y, x):
-    y[:, 0] = 1
-    return y
-
-
-def through_a_view(y, x):
-    y.view(-1).mul_(2)
-    return y
-
-
-def through_a_half(y, x):
-    first, second = y.chunk(2, 1)
-    first.mul_(2)
-    return torch.cat([first, second], 1)
-
-
 def turned_in_place(y, x):
     y.t_()
     return y
@@ -238,12 +242,8 @@ def with_gradients(s, x):
 
 LEFT = {
     "written through a part": after(through_a_part),
-    "written through a view": after(through_a_view),
-    "written through a half": after(through_a_half),
     "turned in place": after(turned_in_place),
     "told where to write": after(told_where),
-    "a view that is written below": after(lambda y, x: (y.t(), y.mul_(2))),
-    ".data that is written into": after(lambda y, x: (y.data.mul_(2), y)),
     "a number": after(lambda y, x: y * x.sum().item()),
     "numpy": after(lambda y, x: y * float(x.numpy().sum())),
     "a constant": after(lambda y, x: y + torch.tensor([1.0, 2, 3, 4, 5, 6])),

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from rebasin_cli.errors import NetworkError
 from rebasin_cli.inference import infer
 from rebasin_cli.inference.axes.axes import product, total
 from rebasin_cli.inference.axes.units import Units
@@ -242,6 +243,90 @@ def test_cells_unrolled_by_hand(cell, gates):
 
     lines = lines_of(Net(unrolled, c=cell(3, 6), h=nn.Linear(6, 2)), SEQUENCE)
     assert lines["c.weight_hh"] == f"({gates} c) c" and lines["h.weight"] == "2 c"
+
+
+@pytest.mark.filterwarnings("ignore:TF32")
+@pytest.mark.parametrize(("cell", "gates"), [(nn.LSTMCell, 4), (nn.GRUCell, 3)])
+def test_cells_beside_values_that_decide(cell, gates):
+    def halting(s, x):
+        state = None
+        for step in x.unbind(1):
+            state = s.c(step, state)
+            hidden = state[0] if gates == 4 else state
+            if torch.sigmoid(s.g(hidden)).mean() > 0.9:
+                break
+        return s.h(hidden)
+
+    lines = lines_of(Net(halting, c=cell(3, 6), g=nn.Linear(6, 1), h=nn.Linear(6, 2)), SEQUENCE)
+    assert (
+        lines["c.weight_hh"] == f"({gates} c) c" and lines["h.weight"] == "2 c" and lines["g.weight"] == "1 c"
+    )
+
+
+@pytest.mark.filterwarnings("ignore:TF32")
+def test_units_stay_that_a_tensor_may_read_which_did_not_run_since_values_decide():
+    def branching(s, x):
+        h = torch.relu(s.a(x))
+        if x[0, 0] > 100:
+            h = h + s.more(h)
+        return s.c(torch.relu(s.b(h)))
+
+    network = Net(branching, a=nn.Linear(3, 8), more=nn.Linear(8, 8), b=nn.Linear(8, 5), c=nn.Linear(5, 2))
+    lines = lines_of(network, ROWS)
+    assert stays(lines["a.weight"]) and lines["b.weight"] == "b 8" and lines["c.weight"] == "2 b"
+    assert "whether more.weight reads such units" in why(network, ROWS, "a.weight axis 0")
+    large = ROWS.clone()
+    large[0, 0] = 1000
+    assert lines_of(network, large)["more.weight"] == "a a"
+
+    def experts(s, x):
+        h = torch.relu(s.a(x))
+        if x[0, 0] > 100:
+            return s.c(s.one(h))
+        return s.c(s.two(h))
+
+    def expert():
+        return nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4))
+
+    network = Net(experts, a=nn.Linear(3, 8), one=expert(), two=expert(), c=nn.Linear(4, 2))
+    lines = lines_of(network, ROWS)
+    assert lines["two.2.weight"] == "4 two.0" and stays(lines["a.weight"])  # what is inside is read inside
+
+
+def test_windows_along_one_axis_leave_the_others_free():
+    def unfolded(s, x):
+        h = torch.relu(s.a(x)).unfold(1, 3, 2)  # batch, windows, units, places
+        return s.b(h.mean((1, 3)))
+
+    def in_strides(s, x):
+        h = torch.relu(s.a(x))  # (2, 5, 6): windows of 3 that overlap by one
+        return s.b(h.as_strided((2, 2, 3, 6), (30, 12, 6, 1)).amax((1, 2)))
+
+    def across(s, x):
+        h = torch.relu(s.a(x))
+        return s.b(h.as_strided((2, 2, 6), (30, 7, 1)).amax(1))  # the second begins at the second unit
+
+    for function, moves in ((unfolded, True), (in_strides, True), (across, False)):
+        lines = lines_of(Net(function, a=nn.Linear(3, 6), b=nn.Linear(6, 2)), SEQUENCE)
+        assert (lines["b.weight"] == "2 a") is moves
+
+
+def test_rows_put_by_several_numbers():
+    def put(s, x):
+        h = torch.relu(s.a(x))
+        out = torch.zeros(3, 4, 6)
+        out[torch.tensor([0, 2, 1]), torch.tensor([1, 3, 0])] = h[:3]
+        return s.b(out.amax((0, 1)))
+
+    assert lines_of(Net(put, a=nn.Linear(3, 6), b=nn.Linear(6, 2)), ROWS)["b.weight"] == "2 a"
+
+
+def test_a_sparse_tensor_is_told_with_the_next_step():
+    network = Net(lambda s, x: s.b(torch.sparse.mm(s.adj, s.a(x))), a=nn.Linear(3, 6), b=nn.Linear(6, 2))
+    network.register_buffer("adj", torch.eye(4).to_sparse())
+    with pytest.raises(NetworkError, match="adj is a sparse tensor") as caught:
+        infer(network, ROWS)
+    assert "to_dense" in caught.value.hint
 
 
 def test_heads_that_are_cut_apart_share_the_orders_within_no_longer():

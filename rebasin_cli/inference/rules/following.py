@@ -8,6 +8,7 @@ that nothing changes for it; where a rule fails or returns other sizes than the 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from os.path import commonprefix
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from ...networks.returned import Kept
 from ..axes.axes import Axes, Fixed, Var, variables
 from ..axes.stack import Stack
 from . import contractions, cuts, routing, rules, shaping, stacking  # noqa: F401 (contractions has rules)
-from .walk import CHECKS, INPUT, INSTEAD, KEPT, OUTPUT, TABLE, UNUSED, WRITTEN, Value, Walk
+from .walk import CHECKS, INPUT, INSTEAD, KEPT, MAY_READ, OUTPUT, TABLE, UNUSED, WRITTEN, Value, Walk
 
 
 def follow(
@@ -48,7 +49,42 @@ def follow(
     for axes in walk.tensors.values():
         if id(axes) not in tied:
             walk.freeze(axes, unused)
+    if not program.general:
+        _hold_what_others_may_read(walk, [program, *program.others])
     return walk
+
+
+def _hold_what_others_may_read(walk: Walk, programs: list[Program]) -> None:
+    """Values decide what runs, and some tensors did not: units that these may have on other inputs stay.
+
+    They are as many as an axis of such a tensor has, or divide it, and do not stay within a module that the
+    tensor is no part of.
+    """
+    sources = [pair for one in programs for pair in zip(placeholders(one), one.inputs, strict=True)]
+    read = {id(walk.tensors.get(spec.target or "")) for node, spec in sources if node.users}
+    unread = {
+        spec.target: node.meta["val"].shape
+        for node, spec in sources
+        if spec.target in walk.tensors
+        and id(walk.tensors[spec.target]) not in read
+        and node.meta["val"].is_floating_point()
+    }
+    places: dict[Var, list[str]] = {}
+    for name in walk.used if unread else ():
+        for var in {var for axis in walk.tensors[name] for var in variables(walk.units.resolve(axis))}:
+            places.setdefault(var, []).append(name)
+    for var, names in places.items():
+        within = _module_of(names)
+        for name, shape in unread.items():
+            if name.startswith(within) and any(size % var.size == 0 for size in shape):
+                walk.freeze(var, MAY_READ.format(name))
+
+
+def _module_of(names: list[str]) -> str:
+    """How the names of all in the innermost module begin that has these tensors, but of no single layer."""
+    layers = {tuple(name.split(".")[:-1]) for name in names}
+    same = commonprefix([*layers])
+    return "".join(f"{part}." for part in (same[:-1] if len(layers) == 1 else same))
 
 
 def _through(walk: Walk, program: Program, kept: Kept) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,10 +35,15 @@ def index(walk: Walk, a: dict[str, Any]) -> Axes | None:
         cut = [run.start, len(run), value.shape[at] - run.stop]
         part = walk.units.pieces(value.axes[at], cut, walk.why("it is cut into pieces"))[1]
         return (*value.axes[:at], part, *value.axes[at + 1 :])
-    for d in looked:
-        walk.freeze(value.axes[d], "it is looked up by number")
-    found = broadcast(walk, [lookups[d].axes for d in looked])
-    rest = [axis for d, axis in enumerate(value.axes) if d not in looked]
+    return _taken(walk, value.axes, {d: lookups[d].axes for d in looked})
+
+
+def _taken(walk: Walk, axes: Axes, numbers: Mapping[int, Axes]) -> Axes:
+    """What is looked up along these dimensions by numbers with these axes: such dimensions stay."""
+    for d in numbers:
+        walk.freeze(axes[d], "it is looked up by number")
+    found, looked = broadcast(walk, [*numbers.values()]), [*numbers]
+    rest = [axis for d, axis in enumerate(axes) if d not in looked]
     at = looked[0] if looked == list(range(looked[0], looked[-1] + 1)) else 0
     return (*rest[:at], *found, *rest[at:])
 
@@ -103,20 +108,16 @@ def run_of_numbers(walk: Walk, node: fx.Node, size: int) -> range | None:
 def index_put(walk: Walk, a: dict[str, Any]) -> Axes | None:
     """Rows put, or added, where numbers or a mask say: these stay, and the numbers go with the rows."""
     axes: Axes = a["self"].axes
-    looked = [d for d, lookup in enumerate(a["indices"]) if lookup is not None]
-    if len(looked) != 1:
-        return None
-    if a["indices"][looked[0]].dtype in MASKS:
-        kept = len(axes) - len(a["indices"][looked[0]].axes) + 1
+    numbers = {d: lookup.axes for d, lookup in enumerate(a["indices"]) if lookup is not None}
+    if any(lookup is not None and lookup.dtype in MASKS for lookup in a["indices"]):
+        kept = len(axes) - len(a["indices"][-1].axes) + 1
         rows = (Fixed(1),) * (kept - len(a["values"].axes)) + a["values"].axes
         put = _masked(walk, axes, a["indices"], [axis.size for axis in rows])
         return None if put is None or unite(walk, [put, rows]) is None else axes
-    (at,), source = looked, a["values"].axes
-    walk.freeze(axes[at], "it is looked up by number")
     if not a["accumulate"]:  # of two that go to one place the last stays
-        walk.freeze(a["indices"][at].axes, "it is looked up by number")
-    put = (*axes[:at], *a["indices"][at].axes, *axes[at + 1 :])
-    unite(walk, [put, source])
+        for each in numbers.values():
+            walk.freeze(each, "it is looked up by number")
+    unite(walk, [_taken(walk, axes, numbers), a["values"].axes])
     return axes
 
 

@@ -237,6 +237,39 @@ def select(walk: Walk, a: dict[str, Any]) -> Axes:
     return (*axes[:at], *axes[at + 1 :])
 
 
+@rule("unfold", "unfold_copy")
+def unfold(walk: Walk, a: dict[str, Any]) -> Axes:
+    """Windows along one axis, and the places in each behind all others."""
+    axes, at = list(a["self"].axes), a["dimension"] % len(a["self"].axes)
+    (still,) = walk.freeze(axes[at], "windows depend on its order")
+    axes[at] = Fixed(walk.node.meta["val"].shape[at], still.why)
+    return (*axes, Fixed(a["size"], still.why))
+
+
+@rule("as_strided", "as_strided_copy")
+def as_strided(walk: Walk, a: dict[str, Any]) -> Axes | None:
+    """Axes that no window cuts go through; all others depend on their order."""
+    lain, axes, size = walk.node.args[0].meta["val"], a["self"].axes, 1
+    before = [*zip(lain.shape, lain.stride(), strict=True)]
+    after = [*zip(a["size"], a["stride"], strict=True)]
+    for n, stride in sorted((pair for pair in before if pair[0] > 1), key=lambda pair: pair[1]):
+        if stride != size:  # there are gaps in it
+            return None
+        size *= n
+    if a.get("storage_offset"):
+        return None
+    through: dict[int, int] = {}
+    for j, (n, stride) in enumerate(after):
+        within = sum((m - 1) * its for m, its in after if its < stride)
+        whole = all(its % (n * stride) == 0 for k, (_, its) in enumerate(after) if its >= stride and k != j)
+        if n > 1 and (n, stride) in before and whole and within < stride:
+            through[j] = before.index((n, stride))
+    cut = tuple(axis for k, axis in enumerate(axes) if k not in through.values())
+    still = walk.freeze(cut, "windows depend on its order")
+    why = still[0].why if still else ""
+    return tuple(axes[through[j]] if j in through else Fixed(n, why) for j, (n, _) in enumerate(after))
+
+
 @rule("unbind", "unbind_copy")
 def unbind(walk: Walk, a: dict[str, Any]) -> list[Axes]:
     return [select(walk, a)] * a["self"].shape[a["dim"]]
