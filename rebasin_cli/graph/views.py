@@ -58,7 +58,7 @@ def put(view: View[T], new: torch.Tensor) -> Any:
     if name in ("select", "unbind"):
         start, new = given.get("index", view.part) % whole.shape[dim], new.unsqueeze(dim)
     elif name.removeprefix("unsafe_") in ("split", "split_with_sizes"):
-        sizes = given.get("split_size", given.get("split_sizes"))
+        sizes: Any = given.get("split_size", given.get("split_sizes"))
         start = view.part * sizes if isinstance(sizes, int) else sum(sizes[: view.part])
     else:
         return None

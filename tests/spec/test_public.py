@@ -240,6 +240,29 @@ CASES |= {
         "2": {"attention_head_dim": [2, 4, 8, 4], "use_linear_projection": True, "in_channels": 9},
     }.items()
 }
+XL = {
+    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+    "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+    "use_linear_projection": True,
+    "addition_embed_type": "text_time",
+}
+CASES["unet xl"] = Case(
+    "unet_xl",
+    "diffusers",
+    "UNet2DConditionModel",
+    XL
+    | {
+        "block_out_channels": (16, 32, 64),
+        "norm_num_groups": 4,
+        "cross_attention_dim": 24,
+        "attention_head_dim": [2, 4, 8],
+        "transformer_layers_per_block": [1, 2, 3],
+        "addition_time_embed_dim": 8,
+        "projection_class_embeddings_input_dim": 6 * 8 + 10,
+    },
+    side=8,
+    more=CUTS,
+)
 INSIDE = ("encoder_last_hidden_state", "past_key_values")  # of an output: records on its way
 # One of each kind; the others over again, or large.
 SHORT = (
@@ -323,11 +346,15 @@ def batch_of(network: torch.nn.Module, case: Case) -> Any:
     if case.package == "diffusers":
         size = (2, case.settings.get("in_channels", 4), case.side, case.side)
         words = torch.rand(2, 5, case.settings["cross_attention_dim"], generator=rng)
-        return {
+        given = {
             "sample": torch.rand(size, generator=rng),
             "timestep": torch.tensor([3, 500]),
             "encoder_hidden_states": words,
         }
+        if "addition_embed_type" in case.settings:
+            sizes = torch.tensor([[8.0, 9, 0, 1, 8, 8], [7, 9, 1, 0, 8, 6]])
+            given["added_cond_kwargs"] = {"text_embeds": torch.rand(2, 10, generator=rng), "time_ids": sizes}
+        return given
     return torch.rand(2, 3, case.side, case.side, generator=rng)
 
 
@@ -451,6 +478,18 @@ def test_the_unet_of_stable_diffusion_has_its_spec_as_large_as_it_is(settings):
     alone = library.find(shapes)  # without the numbers of groups and heads
     assert "config.norm_num_groups" in alone.untold and alone.words["up0.2"] == 1280
     assert not any(word.startswith(("skip", "inner", "dim")) for word in alone.words)
+
+
+def test_the_unet_of_stable_diffusion_xl_has_its_spec_as_large_as_it_is():
+    """By its published configuration, without any values."""
+    published = XL | {"block_out_channels": (320, 640, 1280), "attention_head_dim": [5, 10, 20]}
+    published |= {"transformer_layers_per_block": [1, 2, 10], "cross_attention_dim": 2048}
+    published |= {"addition_time_embed_dim": 256, "projection_class_embeddings_input_dim": 2816}
+    shapes, config = unet_shapes(**published)
+    assert sum(map(torch.Size.numel, map(torch.Size, shapes.values()))) > 2.5e9
+    fitted = library.find(shapes, config)
+    assert fitted.spec.name == "unet_xl" and fitted.untold == ()
+    assert fitted.words["heads.mid.0.9.1"] == 20 and fitted.words["heads.down.1.0.0.2"] == 10
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from ...graph.nodes import operand
 from ..axes.axes import Axes, Fixed, Var, product, total, variables
 from .rules import broadcast, kind, places, rule, tensors
 from .walk import Shifted
@@ -249,7 +250,7 @@ def unfold(walk: Walk, a: dict[str, Any]) -> Axes:
 @rule("as_strided", "as_strided_copy")
 def as_strided(walk: Walk, a: dict[str, Any]) -> Axes | None:
     """Axes that no window cuts go through; all others depend on their order."""
-    lain, axes, size = walk.node.args[0].meta["val"], a["self"].axes, 1
+    lain, axes, size = operand(walk.node).meta["val"], a["self"].axes, 1
     before = [*zip(lain.shape, lain.stride(), strict=True)]
     after = [*zip(a["size"], a["stride"], strict=True)]
     for n, stride in sorted((pair for pair in before if pair[0] > 1), key=lambda pair: pair[1]):
