@@ -100,7 +100,9 @@ def _vocabulary(model: Path) -> tuple[str, bytes]:
 def _numbers(name: str, content: bytes) -> Numbers:
     """The number of each word; of a whole tokenizer also of those added. None where that is unclear."""
     try:
-        parsed = content.decode().splitlines() if name.endswith(".txt") else json.loads(content)
+        parsed = (
+            content.decode().replace("\r", "").split("\n") if name.endswith(".txt") else json.loads(content)
+        )
     except (ValueError, RecursionError):
         return {}
     words: Any = parsed
@@ -112,5 +114,9 @@ def _numbers(name: str, content: bytes) -> Numbers:
         first = ((word[0] if isinstance(word, list) and word else word) for word in words)
         words = {word: k for k, word in enumerate(first) if isinstance(word, str)}
     pairs = [*words.items()] if isinstance(words, dict) else []
-    pairs += [(each.get("content"), each.get("id")) for each in added or [] if isinstance(each, dict)]
+    pairs += [
+        (each.get("content"), each.get("id"))
+        for each in (added if isinstance(added, list) else [])
+        if isinstance(each, dict)
+    ]
     return {word: k for word, k in pairs if isinstance(word, str) and type(k) is int}

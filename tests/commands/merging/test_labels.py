@@ -73,6 +73,22 @@ def test_words_in_another_order(tmp_path, file, words, code):
     assert done.code == code and ("word '[PAD]'  is 0 in" in done.err) == bool(code)
 
 
+@pytest.mark.parametrize(
+    ("content", "file"),
+    [
+        ('{"model": {"vocab": [5, ["the"], []]}, "added_tokens": 5}', "tokenizer.json"),
+        ("[[]]", "tokenizer.json"),
+        ('{"eng": {"a": 1}}', "vocab.json"),
+        ("\r\n".join(WORDS), "vocab.txt"),
+    ],
+)
+def test_what_numbers_no_words_refuses_nothing(tmp_path, content, file):
+    a, b = two(tmp_path, ({}, {}), embed=4)
+    (tmp_path / a / "vocab.txt").write_text(FILES["vocab.txt"](WORDS))
+    (tmp_path / b / file).write_text(content, newline="")
+    assert average(tmp_path, a, b).code == 0
+
+
 def test_other_numbers_of_heads(tmp_path):
     a, b = two(tmp_path, ({"num_attention_heads": 2}, {"num_attention_heads": 4}), body=4)
     done = average(tmp_path, a, b)
