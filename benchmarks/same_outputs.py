@@ -1,10 +1,12 @@
 """Do two installations of rebasin give the same? Runs a fixed list of commands with both and compares.
 
-    python benchmarks/same_outputs.py OLD_BIN NEW_BIN --work DIR [--only SUBSTRING]
+    python benchmarks/same_outputs.py OLD_BIN NEW_BIN --work DIR [--only SUBSTRING] [--part K/N]
 
 Inputs are made once, with OLD_BIN, in DIR/inputs. Then each command runs with the old and with the new
 program, each time in a fresh copy of the inputs at one and the same path (DIR/here), so that no path can make
-a difference. What a run leaves is kept in DIR/old/NAME and DIR/new/NAME.
+a difference. What a run leaves is kept in DIR/old/NAME and DIR/new/NAME. --part 3/8 runs every eighth command from
+the third: the whole list in parts, for which one DIR serves. With --forked one process of each program imports
+all of it once, and a copy of that process runs each command: seconds in place of a minute on a busy machine.
 
 Compared are: the exit code, stdout, every file left behind (names and bytes), and, as a softer category,
 stderr. Masked are durations in texts, the folder of the installation, lines on progress in stderr (but
@@ -32,7 +34,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,7 @@ class Settings:
 class Program:
     binary: Path
     version: str
+    forked: list[Forked] = field(default_factory=list)  # one, where its commands are to be run so
 
     @property
     def home(self) -> Path | None:
@@ -92,6 +95,60 @@ class Outcome:
     def files(self) -> dict[str, Path]:
         found = sorted(path for path in self.folder.rglob("*") if path.is_file())
         return {str(path.relative_to(self.folder)): path for path in found}
+
+
+SERVER = """
+import gc, importlib, json, os, pkgutil, signal, sys
+answers, sys.argv = os.fdopen(os.dup(1), "w"), ["rebasin"]
+from rebasin_cli.__main__ import main, prepare
+prepare()
+import rebasin_cli, safetensors.torch, scipy.optimize, torch, torch.export, torch._dynamo
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+for found in pkgutil.walk_packages(rebasin_cli.__path__, "rebasin_cli."):
+    if not found.name.endswith("__main__"):
+        importlib.import_module(found.name)
+gc.freeze()
+print("ready", file=answers, flush=True)
+for line in sys.stdin:
+    arguments, where, env, limit = json.loads(line)
+    if (child := os.fork()) == 0:
+        os.chdir(where)
+        os.environ.update(env)
+        for stream, name, how in ((0, os.devnull, os.O_RDONLY), (1, "../out", 577), (2, "../err", 577)):
+            os.dup2(os.open(name, how), stream)
+        sys.argv += arguments
+        main()
+        sys.exit(0)
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(child, signal.SIGKILL))
+    signal.alarm(limit)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    signal.alarm(0)
+    print("timeout" if status == -signal.SIGKILL else status, file=answers, flush=True)
+"""
+
+
+class Forked:
+    """A process of a program that has imported all of it; each command runs in a copy of that process."""
+
+    def __init__(self, by: Program, settings: Settings):
+        self.work = settings.work
+        self.process = subprocess.Popen(
+            [by.binary.with_name("python"), "-P", "-c", SERVER],
+            env=settings.environment(),
+            **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True},
+        )
+        self.process.stdout.readline()
+
+    def call(self, arguments: list[str], where: Path, env: dict[str, str]) -> tuple[int | str, str, str, float]:
+        """As `call`."""
+        began = time.monotonic()
+        for name in ("out", "err"):
+            (self.work / name).write_text("")
+        print(json.dumps([arguments, str(where), env, TIMEOUT]), file=self.process.stdin, flush=True)
+        said = self.process.stdout.readline().strip()
+        out, err = ((self.work / name).read_text("utf-8", "backslashreplace") for name in ("out", "err"))
+        code = int(said) if said != "timeout" else said
+        return code, out, err, time.monotonic() - began
 
 
 def program(binary: str, settings: Settings) -> Program:
@@ -119,7 +176,11 @@ def run(command: Command, by: Program, settings: Settings, keep: Path) -> Outcom
     shutil.rmtree(keep, ignore_errors=True)
     shutil.copytree(inputs, here)
     env = settings.environment(command.env)
-    code, out, err, seconds = call([str(by.binary), *shlex.split(command.line)], here, env)
+    arguments = shlex.split(command.line)
+    if by.forked:
+        code, out, err, seconds = by.forked[0].call(arguments, here, env)
+    else:
+        code, out, err, seconds = call([str(by.binary), *arguments], here, env)
     drop_inputs(here, inputs)
     keep.parent.mkdir(parents=True, exist_ok=True)
     here.rename(keep)
@@ -409,6 +470,13 @@ def summary(rows: list[Row], seconds: float) -> None:
     )
 
 
+def part(text: str) -> tuple[int, int]:
+    first, _, step = text.partition("/")
+    if not 1 <= int(first) <= int(step):
+        raise ValueError(text)
+    return int(first), int(step)
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("old", metavar="OLD_BIN")
@@ -421,6 +489,8 @@ def arguments() -> argparse.Namespace:
         "--fresh", action="store_true", help="run the old program anew, where it has run before"
     )
     parser.add_argument("--strict", action="store_true", help="another stderr is a difference, too")
+    parser.add_argument("--part", type=part, default=(1, 1), metavar="K/N", help="every Nth from the Kth")
+    parser.add_argument("--forked", action="store_true", help="import each program once for all commands")
     parser.add_argument("--threads", type=int, default=1, help="of each process (1)")
     parser.add_argument("--list", action="store_true", help="print the commands and stop")
     return parser.parse_args()
@@ -428,7 +498,8 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     given = arguments()
-    chosen = [command for command in COMMANDS if given.only in command.line]
+    first, step = given.part
+    chosen = [command for command in COMMANDS[first - 1 :: step] if given.only in command.line]
     if given.list:
         print("\n".join(f"{command.code}  {command.line}" for command in chosen))
         return 0
@@ -437,6 +508,8 @@ def main() -> int:
     old, new = program(given.old, settings), program(given.new, settings)
     print(f"old  {old.binary}  {old.version}\nnew  {new.binary}  {new.version}", flush=True)
     make_inputs(old, settings)
+    for each in (old, new) if given.forked else ():
+        each.forked.append(Forked(each, settings))
     began = time.monotonic()
     rows = [compare(command, old, new, settings, given.fresh) for command in chosen]
     summary(rows, time.monotonic() - began)

@@ -121,6 +121,7 @@ OPERATIONS = _table(
     # entry by entry
     # PyTorch tags many activations as pointwise: those need a row only for what else is true of them.
     ("relu relu_ leaky_relu abs", Operation("activation", homogeneous=True)),
+    ("rrelu", Operation("activation", homogeneous=True, whole=True)),
     ("tanh sin erf atan asinh sinh", Operation("activation", odd=True)),
     ("_prelu_kernel softplus hardswish hardtanh elu gelu hardsigmoid mish silu celu log_sigmoid clamp",
      Operation("activation")),

@@ -55,10 +55,16 @@ def squareplus():
     return module.Net()
 
 
+def leaking():
+    """Slopes that are drawn in training, and their mean in evaluation."""
+    return nn.Sequential(nn.Linear(20, 16), nn.RReLU(), nn.Linear(16, 12), nn.RReLU(), nn.Linear(12, 4))
+
+
 IMAGES = (12, 3, 8, 8)
 CASES = {
     "empty": (Circular, IMAGES, "first"),
     "grid_sampler_2d": (Turned, IMAGES, "first"),
+    "rrelu": (leaking, (30, 20), "0"),
     "extras::squareplus": (squareplus, (30, 20), "first"),
 }
 
