@@ -4,9 +4,10 @@
 
 Inputs are made once, with OLD_BIN, in DIR/inputs. Then each command runs with the old and with the new
 program, each time in a fresh copy of the inputs at one and the same path (DIR/here), so that no path can make
-a difference. What a run leaves is kept in DIR/old/NAME and DIR/new/NAME. --part 3/8 runs every eighth command from
-the third: the whole list in parts, for which one DIR serves. With --forked one process of each program imports
-all of it once, and a copy of that process runs each command: seconds in place of a minute on a busy machine.
+a difference. What a run leaves is kept in DIR/old/NAME and DIR/new/NAME. --part 3/8 runs every eighth
+command from the third: the whole list in parts, for which one DIR serves. With --forked one process of each
+program imports all of it once, and a copy of that process runs each command: on a busy machine a command
+takes seconds in place of half a minute.
 
 Compared are: the exit code, stdout, every file left behind (names and bytes), and, as a softer category,
 stderr. Masked are durations in texts, the folder of the installation, lines on progress in stderr (but
@@ -139,7 +140,9 @@ class Forked:
         )
         self.process.stdout.readline()
 
-    def call(self, arguments: list[str], where: Path, env: dict[str, str]) -> tuple[int | str, str, str, float]:
+    def call(
+        self, arguments: list[str], where: Path, env: dict[str, str]
+    ) -> tuple[int | str, str, str, float]:
         """As `call`."""
         began = time.monotonic()
         for name in ("out", "err"):

@@ -7,7 +7,7 @@ from rebasin_cli.errors import UsageError
 from rebasin_cli.groups.group import find, is_known, names
 from rebasin_cli.symmetry.projection import project
 
-N = 6
+N = 12  # which pairs, threes, fours and sixes divide
 MAPPED = [name for name in names() if find(name).drawn(N, torch.Generator()) is not None]
 
 
@@ -83,7 +83,7 @@ def test_learned_maps_begin_at_the_identity_and_stay_in_the_group(name):
 @pytest.mark.parametrize("name", [name for name in names() if find(name).balances])
 def test_a_balance_makes_both_sides_alike_is_of_the_group_and_outlasts_what_keeps_it(name):
     group = find(name)
-    x, q = (torch.randn(N, 9, generator=rng(seed), dtype=torch.float64) for seed in (3, 4))
+    x, q = (torch.randn(N, 15, generator=rng(seed), dtype=torch.float64) for seed in (3, 4))
     map_ = group.balance(x, q)
     assert group.wrong(map_) == ""
     own = dense(map_)
