@@ -12,7 +12,7 @@ from rebasin_cli.matchers import Problem, State, ste, ste_mm
 from rebasin_cli.matchers.portfolio.align import align
 from rebasin_cli.matchers.straight_through.learned import Learned
 from rebasin_cli.matchers.straight_through.mixture import Flat
-from rebasin_cli.matchers.straight_through.ordered import Ordered
+from rebasin_cli.matchers.straight_through.projection import Projection
 from rebasin_cli.symmetry import elements as acts
 from rebasin_cli.symmetry.form import canonical
 from tests.transformers import Factored, Gated, Rotary, Transformer, drawn, inferred, outputs, relu, tanh
@@ -178,7 +178,7 @@ def test_signs_follow_weights_that_change_theirs(word):
     word = sorted(fitted.groups)[int(word[1])]
     flat = Flat(net)
     moving, row = flat.row(model), flat.row(model)
-    follower = Ordered(flat.views(moving), flat.views(row), fitted)
+    follower = Projection(flat.views(moving), flat.views(row), fitted)
     for seed in (2, 3):
         element = acts.random(fitted, torch.Generator().manual_seed(seed), of={word: "signed"})
         moving.copy_(flat.row(acts.acted(model, fitted, element)))

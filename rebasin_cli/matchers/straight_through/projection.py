@@ -2,13 +2,14 @@
 
 The model stands permuted as it was last found, so what is solved is by how much its units have to move from
 there: mostly not at all. Each assignment starts from the last one's duals (Ito et al. 2025, section 4.2).
+Signs move with orders; what maps are learned, beside this, stays still.
 
 Several models take turns, and are solved side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -16,14 +17,18 @@ from ...runtime.seeds import generator
 from ...runtime.threads import on_one_thread, pool
 from ...spec.notation import words_of
 from ...spec.spec import FittedSpec
-from ...symmetry import assignment, permutation
+from ...symmetry import acting, assignment, permutation
+from ...symmetry import elements as acts
 from ...symmetry.assignment import Solution
+from ...symmetry.elements import Elements
 from ...symmetry.permutation import permute_
+from ...symmetry.projection import project
 from ...types import Permutations, Tensors
 from ..descent import starred
 from ..descent.pair import Pair
 
 AHEAD = 1 << 30  # bytes of matrices that are assigned while the next are made, beside a GPU
+DOUBT = 1e-6  # of what similarities with signs could be worth: a step that gains less is rounding
 TOGETHER = 1 << 22  # bytes of matrices that are assigned one after the other: the solver stays in the caches
 
 
@@ -31,13 +36,15 @@ class Projection:
     """One model, standing in memory of its own (`standing`, changed in place), and the weights it follows.
 
     `moving` are those weights, changed by others. `names` are the words that can be solved, of coupled ones
-    the first; solving all of them once is one sweep of weight matching. `permutations` say how the model
-    stands.
+    the first; solving all of them once is one sweep of weight matching. `permutations` and, of words that
+    have them, `signs` say how the model stands. Heads with matrices in them stay in the order that they start
+    in, and so do words with signs that stand on two axes of one tensor.
     """
 
     def __init__(self, moving: Tensors, standing: Tensors, fitted: FittedSpec, *, device: str = "cpu"):
         self.fitted, self.standing = fitted, standing
-        self.pair = self._paired(moving, standing, fitted, device)
+        signed = {w for w in fitted.groups if fitted.group(w).more and not fitted.group(w).matrix}
+        self.pair = Pair(moving, standing, fitted, whole=signed, device=device)
         self.pair.settle_offsets()  # the same ones for a search that was interrupted
         self.permutations = permutation.identity(fitted.words)
         self.solves = 0
@@ -48,16 +55,23 @@ class Projection:
             **{word: (word,) for word in fitted.words if word not in coupled},
             **{name: group.words for name, group in self._groups.items()},
         }
+        twice = {word for word in signed if self.pair.double[word]}
+        staying = twice | {word for word in fitted.groups if fitted.group(word).matrix}
         self.names = sorted(
-            name for name, words in self.members.items() if any(fitted.words[word] > 1 for word in words)
+            name
+            for name, words in self.members.items()
+            if any(fitted.words[word] > 1 for word in words) and staying.isdisjoint(words)
         )
+        self.signs = {word: torch.ones(fitted.words[word], dtype=torch.float64) for word in signed - twice}
         self._starts: dict[str, Solution] = {}
         self._carrying = {
             word: [name for name in _once(standing) if word in _words(fitted, name)] for word in fitted.words
         }
 
-    def _paired(self, moving: Tensors, standing: Tensors, fitted: FittedSpec, device: str) -> Pair:
-        return Pair(moving, standing, fitted, device=device)
+    @property
+    def element(self) -> Elements:
+        """Orders and signs together."""
+        return Elements(dict(self.permutations), dict(self.signs))
 
     def work(self, name: str) -> int:
         """Multiplications that the similarity of a word takes."""
@@ -72,13 +86,18 @@ class Projection:
         back = permutation.invert(self.permutations)
         self._move(permutation.compose(back, permutations))
 
+    def place_signs(self, signs: Mapping[str, torch.Tensor]) -> None:
+        """Stand with these signs; the orders stay."""
+        for word, now in signs.items():
+            self._flip(word, now * self.signs[word])
+
     def solve(self, names: Sequence[str]) -> int:
         """Best permutations of these words and groups in turn, all others held; how many units moved.
 
-        Words that do not touch are solved together, ahead of those between them.
+        Words that do not touch are solved together, ahead of those between them, and those with signs last.
         """
         total = 0
-        for some in self._side_by_side(names):
+        for some in self._side_by_side([name for name in names if name not in self.signs]):
             self.pair.refresh()
             self.solves += len(some)
             changes = self._together(some[0]) if some[0] in self._groups else self._alone(some)
@@ -86,7 +105,7 @@ class Projection:
             if any(moved.values()):
                 self._move({word: changes[word] for word in changes if moved[word]})
             total += sum(moved.values())
-        return total
+        return total + sum(self._with_signs(word) for word in names if word in self.signs)
 
     def _side_by_side(self, names: Sequence[str]) -> Iterator[list[str]]:
         """Sets of words that do not touch, as many together as may be, cut where their matrices are many."""
@@ -140,6 +159,28 @@ class Projection:
         if starred.quadratic(pair, group):
             gain = starred.gain(pair, here, changes)
         return changes if gain > 0 else here
+
+    def _with_signs(self, word: str) -> int:
+        """The best order and signs of one word, all others held; how many units moved."""
+        self.pair.refresh()
+        self.solves += 1
+        similarity = self._similarity(word).double().cpu()
+        found = project(similarity, self.fitted.groups[word])
+        if found.value - float(similarity.trace()) <= DOUBT * abs(found.value):
+            return 0
+        self._move({word: found.perm})
+        self.signs[word] = self.signs[word][found.perm]
+        signs = torch.ones(len(found.perm)) if found.map is None else found.map
+        self._flip(word, signs)
+        return int(((found.perm != self._still[word]) | (signs < 0)).sum())
+
+    def _flip(self, word: str, by: torch.Tensor) -> None:
+        """Multiply the word's units by 1 and −1, in the tensors that carry them, and in the account."""
+        self.signs[word] = self.signs[word] * by
+        maps = acts.maps_of(Elements({}, {word: by}))
+        for name in self._carrying[word]:
+            tensor = self.standing[name]
+            tensor.copy_(acting.act(tensor, self.fitted.tensors[name], self.fitted, maps))
 
     def _move(self, changes: Permutations) -> None:
         """Let units change places: in the tensors that carry them, and in the account."""

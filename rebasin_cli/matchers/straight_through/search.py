@@ -34,7 +34,6 @@ from .. import MatchResult, Problem, State, kept
 from ..accounts import Learned, Setting
 from .history import LOOKED, packed, unpacked
 from .mixture import Mixture
-from .ordered import Ordered
 from .projection import Followers, Projection
 from .starting import STARTS, started
 from .training import HELD_OUT, RATES, Optimizer, Training
@@ -105,18 +104,12 @@ class Run(Learner):
         self.optimizers = [Optimizer(dummy, options, scale) for dummy in self.dummies]
         views, rest = self.mixture.flat.views, problem.models[0]
         made = [
-            (Ordered if problem.groups else Projection)(
-                views(dummy, rest),
-                views(row, model),
-                problem.fitted,
-                device=problem.device,
-            )
+            Projection(views(dummy, rest), views(row, model), problem.fitted, device=problem.device)
             for dummy, row, model in zip(self.dummies, rows, problem.models[1:], strict=True)
         ]
         self.followers = Followers(made, self.seed)
         flat = self.mixture.flat
-        ordered = [follower for follower in made if isinstance(follower, Ordered)]
-        self.turning = Turning(problem, options, flat, rows, ordered) if problem.groups else None
+        self.turning = Turning(problem, options, flat, rows, made) if problem.groups else None
         self.train, self.held = _parts(problem, options, whole=bool(literal))
         least = self.mixture.normed + 1
         self.passes = Passes(self.train, self.seed, options.epochs, options.limit, least)

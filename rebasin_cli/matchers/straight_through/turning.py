@@ -18,7 +18,7 @@ from ...types import Permutations
 from .. import Problem, State
 from .learned import Learned
 from .mixture import Flat
-from .ordered import Ordered
+from .projection import Projection
 from .starting import matched
 from .training import RATES, Training
 
@@ -38,7 +38,7 @@ class Turning:
         options: Training,
         flat: Flat,
         rows: Sequence[torch.Tensor],
-        followers: Sequence[Ordered],
+        followers: Sequence[Projection],
     ):
         self.followers = followers
         self.problem, self.options, self.flat, self.rows = problem, options, flat, rows
