@@ -1,7 +1,7 @@
 """What a user waits for: whole commands from the shell, beside `import torch` and plain loops.
 
     python benchmarks/waiting.py --work DIR [--mlp A B] [--cnn A B] [--large] [--against PYTHON] [--runs 5]
-                                 [--only NAME] [--files] [--many]
+                                 [--only NAME] [--files] [--passes NAME …] [--many]
 
 Every run is a process. Programs alternate, so that what else the machine does touches all of them; a row
 is the median of its wall and of its processor seconds, since wall times of a shared machine say little, and
@@ -15,8 +15,9 @@ models of 2.2 GB each. `--many` runs commands on very many small tensors, lines 
 
 The plain loop of a report runs as many samples as the report's rows do, in inference mode and batches of the
 size that is fastest here, images channels last and norms folded into convolutions, and measures loss and
-accuracy; where norms are reset, it runs them in training mode, too. "memory kept": the C library is told to
-keep what is freed, as the command tells it.
+accuracy; where norms are reset, it runs them in training mode, too. `--passes mlp` (or `cnn`) prints that
+report beside its fastest loop and nothing else: processor seconds of one thread, in turn. "memory kept": the
+C library is told to keep what is freed, as the command tells it.
 """
 
 from __future__ import annotations
@@ -164,7 +165,9 @@ def rows(work: Path, files: dict[str, Sequence[str]], measured: bool) -> Iterato
     refit = ("--data", "mnist", "--repair", "refit", "-o", out, "--force")
     yield Row("merge mlp, MNIST, --repair refit", ("merge", *files["mlp"], *refit))
     yield Row("doctor mlp, MNIST", ("doctor", *files["mlp"], "--data", "mnist"))
-    yield Row("barrier mlp, MNIST", ("barrier", *files["mlp"], "--data", "mnist", *report))
+    barrier = ("barrier", *files["mlp"], "--data", "mnist", *report)
+    yield Row("barrier mlp, MNIST", barrier)
+    yield Row("barrier mlp, MNIST, wm", (*barrier, "--method", "wm"))
     passes = 55 * 15_000  # points of all rows, of which the ends of most are known
     yield from _plain(files["mlp"][0], "mlp", "mnist", passes, 0, 10_000, 500)
     learnt = ("--method", "ste-mm", "-o", out, "--force", "-q")
@@ -247,6 +250,26 @@ def beside_files(every: dict[str, Row], work: Path, runs: int) -> None:
         print(f"| {date.today()} | {name} | {ours:.1f} | {plain:.1f} | {ratio:.2f} |", flush=True)
 
 
+REPORTS = {
+    "mlp": ("barrier mlp, MNIST, wm", "mlp"),
+    "cnn": ("barrier cnn, BatchNorm, am, --limit 1000", "tinyten"),
+}
+
+
+def beside_passes(every: dict[str, Row], names: Sequence[str], work: Path, runs: int) -> None:
+    """Of each report in turn: its processor seconds on one thread, and those of its passes in a loop."""
+    print("| date | row | its seconds | fastest plain loop | ratio (≤ 1.15) |\n|---|---|---|---|---|")
+    for ours, net in map(REPORTS.__getitem__, names):
+        loops = [row for name, row in every.items() if name.startswith(f"its passes in a plain loop, {net}")]
+        seconds(sys.executable, Row("", (*every[ours].words, "--dry-run")), work, 1)  # compiles
+        found = []
+        for _ in range(runs):
+            its, *others = (seconds(sys.executable, row, work, 1)[1] for row in (every[ours], *loops))
+            found.append((its, min(others), its / min(others)))
+        cells = " | ".join(f"{statistics.median(each):.2f}" for each in zip(*found, strict=True))
+        print(f"| {date.today()} | {ours} | {cells} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--work", type=Path, required=True, help="a folder for models and outputs")
@@ -257,6 +280,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", default="", help="rows whose names hold this")
     parser.add_argument("--files", action="store_true", help="align less its search, against its files alone")
+    parser.add_argument("--passes", nargs="+", choices=[*REPORTS], default=())
     parser.add_argument("--many", action="store_true", help="very many tensors, lines and steps")
     options = parser.parse_args()
     work = options.work.resolve()
@@ -281,6 +305,9 @@ def main() -> None:
         every = list(rows(work, files, bool(os.environ.get("REBASIN_DATA"))))
     if options.files:
         beside_files({row.name: row for row in every}, work, options.runs)
+        return
+    if options.passes:
+        beside_passes({row.name: row for row in every}, options.passes, work, options.runs)
         return
     print(f"| date | row | {' | '.join(programs)} |\n|---|---|{'---|' * len(programs)}")
     for row in every:

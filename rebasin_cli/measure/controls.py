@@ -129,7 +129,9 @@ class _Tuning(Learner):
         self.network, self.output, self.device = network, output, device
         self.left = wanted
         parameters = [p.requires_grad_(p.is_floating_point()) for p in network.parameters()]
-        self.optimizer = torch.optim.Adam(parameters, lr=RATE, fused=True)
+        self.optimizer = torch.optim.Adam(
+            parameters, lr=RATE, fused=torch.device(device).type == "cpu" or None
+        )
 
     def over(self) -> bool:
         return self.left <= 0

@@ -70,7 +70,7 @@ def dream(
     rng = generator(seed, "dreams")
     place = next(networks[0].parameters()).device
     mean, std = (
-        torch.tensor(v, device=place).view(-1, *[1] * (len(shape) - 1)) for v in (pixels.mean, pixels.std)
+        torch.tensor(v).to(place).view(-1, *[1] * (len(shape) - 1)) for v in (pixels.mean, pixels.std)
     )
     inputs, targets = [], []
 
@@ -112,13 +112,14 @@ def _uphill(
             hint="Does forward run without gradients (no_grad, detach), or round?",
         )
     loss = F.cross_entropy(logits, wanted)
-    if not torch.isfinite(loss):
+    value = loss.item()  # once: an accelerator is waited for
+    if not math.isfinite(value):
         raise NetworkError(
-            f"the loss on noise is {loss.item()}",
+            f"the loss on noise is {value}",
             hint="Are these pixels what the models get? Their mean and deviation are --pixels MEAN/STD",
         )
     (slope,) = torch.autograd.grad(len(wanted) * (loss + MEMORY * sum(far)), seen)
-    return loss.item(), slope
+    return value, slope
 
 
 def _images(point: Tensor) -> Tensor:

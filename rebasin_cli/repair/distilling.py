@@ -98,7 +98,8 @@ class _Distillation(Learner):
         self.network, self.samples, self.steps = network, samples, steps
         self.began, self.seconds = began, seconds
         parameters = [p for p in network.parameters() if p.is_floating_point()]
-        self.optimizer = torch.optim.Adam(_rated(parameters), fused=True)  # one pass, not ten
+        fused = all(p.device.type == "cpu" for p in parameters) or None  # one pass over them, not ten
+        self.optimizer = torch.optim.Adam(_rated(parameters), fused=fused)
 
     def run(self) -> int:
         """The steps that were taken."""

@@ -35,6 +35,8 @@ ALIGN = {
 WRITE = {
     "repair": ("merge", *MLPS, *DIGITS[:2], "--repair", "repair", "--bake-temperature"),
     "reset": ("merge", *NETS, *PICTURES),
+    "refit": ("merge", *MLPS, *DIGITS[:2], "--repair", "refit"),
+    "distill": ("merge", *MLPS, *DIGITS[:2], "--repair", "distill", "--repair-samples", "300"),
     "merge-many": ("merge", *THREE, "--method", "merge-many"),
     "universe": ("merge", *THREE, "--method", "universe"),
     "ste-mm": ("merge", *THREE, "--method", "ste-mm", *DIGITS, *EPOCHS, *EVERY),
@@ -49,6 +51,9 @@ LOOK = {
     "eval": ("eval", "a.safetensors", "--data", "digits", "--skip-checks"),
     "signature": ("signature", *NETS, *PICTURES),
     "doctor": ("doctor", *NETS, *PICTURES),
+    "plane": ("plane", *THREE, *DIGITS, "--points", "3", "--skip-checks"),
+    "curve": ("curve", *MLPS, *DIGITS, "--epochs", "1", "-o", "made.curve.safetensors", "--force"),
+    "dream": ("dream", NETS[0], "--images", "16", "--steps", "2", "-o", "made.npz", "--force"),
 }
 
 
@@ -103,10 +108,15 @@ def models(folder):
     return folder
 
 
-def near(one, other):
+# On the CPU statistics are summed in another way, since images lie channels last there, and Adam takes its
+# steps in one pass over the weights; 200 of them let rounding grow.
+ROUNDED = {"reset": 1e-6, "distill": 1e-5}
+
+
+def near(one, other, most):
     """Whether two files hold the same numbers up to rounding."""
     a, b = load_file(one), load_file(other)
-    return list(a) == list(b) and all(torch.allclose(a[name], b[name], rtol=1e-5, atol=1e-6) for name in a)
+    return list(a) == list(b) and all(torch.allclose(a[name], b[name], rtol=1e-5, atol=most) for name in a)
 
 
 def told_by(command, place, *more):
@@ -142,8 +152,7 @@ def test_results_are_the_cpus_and_computed_there(ran, which):
     for name, command in those(which, ALIGN, WRITE).items():
         for kind in ("safetensors", "perm.safetensors")[: 1 + (command[0] == "align")]:
             files = [folder / f"{name} {place}.{kind}" for place in PLACES]
-            # on the CPU statistics are summed in another way, since images lie channels last there
-            assert near(*files) if name == "reset" else same(*files), name
+            assert near(*files, ROUNDED[name]) if name in ROUNDED else same(*files), name
         here, there = (told[f"{name} {place}"][1] for place in PLACES)
         # a CPU is tried on a few samples first, so it may multiply more often
         assert there.get("products there", 0) > 0 and here.get("products here", 0) > 0, name
