@@ -48,6 +48,7 @@ WIDE, HIGH, DPI = 4.9, 3.6, 130  # inches of a panel with what stands around it
 LEFT, RIGHT, HEAD, FOOT = 0.62, 0.16, 0.4, 0.62  # of these inches, beside the axes
 PAD = 0.16  # inches beside what is drawn for a page
 LINE, LETTER, SAID = 0.19, 0.07, 0.077  # inches of a line of words, of a letter of the legend, of a headline
+TITLE, BOLD = 0.24, 0.118  # inches of a line of the title, of a letter of it
 MOST = 3  # panels a row
 FLAT = 4.0  # times as wide as high: from there on the axes of a surface have two scales
 HEADING: dict[str, Any] = {"fontsize": 13, "fontweight": "bold"}
@@ -75,16 +76,19 @@ def png(document: Document) -> bytes:
     across = [min(len(figure.panels), MOST) for figure in figures]
     wide = WIDE * max(sum(across), 1.6)
     each = wide / max(sum(across), 1)  # inches of a panel
+    letters = int((wide - LEFT - RIGHT) / BOLD)
+    title = textwrap.wrap(drawable(document.name or document.title, 2 * letters), letters, max_lines=2)
     parts = (drawable(plain(line), 4000) for line in document.headline)
     said = [text for part in parts for text in sentences(part, int((wide - LEFT - RIGHT) / SAID), lines=2)]
     keys = [_keys(figure, each * columns) for figure, columns in zip(figures, across, strict=True)]
     rows = max((math.ceil(len(figure.panels) / MOST) for figure in figures), default=0)
     below = max((len(lines) for lines in keys), default=0) * LINE
     top = HIGH * rows + below
-    high = top + 0.5 + LINE * len(said)
+    more = TITLE * max(len(title) - 1, 0)
+    high = top + 0.5 + more + LINE * len(said)
     with _canvas(wide, high) as (figure, draw):
-        figure.text(LEFT / wide, 1 - 0.3 / high, drawable(document.name or document.title, 78), **HEADING)
-        figure.text(LEFT / wide, 1 - 0.42 / high, "\n".join(said), **HEADLINE)
+        figure.text(LEFT / wide, 1 - (0.3 + more) / high, "\n".join(title), **HEADING)
+        figure.text(LEFT / wide, 1 - (0.42 + more) / high, "\n".join(said), **HEADLINE)
         left = 0.0
         for told, columns, lines in zip(figures, across, keys, strict=True):
             for number, panel in enumerate(told.panels):
@@ -192,7 +196,7 @@ def _draw(where: Axes, panel: Panel, *, legend: bool, titled: bool = True) -> No
     if panel.surface is not None:
         _surface(where, panel.surface)
     for place, line in enumerate(panel.lines):
-        _line(where, line, place, top=panel.top, over=over)
+        _line(where, line, place, ends=(panel.floor, panel.top), over=over)
     for x, said in panel.marks:
         where.axvline(x, color=CHORD[0], linewidth=1, linestyle=":", label=said)
     for axis in panel.log:
@@ -215,8 +219,10 @@ def _draw(where: Axes, panel: Panel, *, legend: bool, titled: bool = True) -> No
         where.legend(loc="best")  # by default matplotlib warns where it is slow
 
 
-def _line(where: Axes, line: Line, place: int, *, top: float | None, over: bool) -> None:
-    color, label = _color(line, place)[0], _label(line)
+def _line(
+    where: Axes, line: Line, place: int, *, ends: tuple[float | None, float | None], over: bool
+) -> None:
+    (floor, top), color, label = ends, _color(line, place)[0], _label(line)
     if line.bars:
         where.bar(line.x, line.y, width=line.bars, color=color, alpha=0.55, label=label)
         return
@@ -228,6 +234,8 @@ def _line(where: Axes, line: Line, place: int, *, top: float | None, over: bool)
         style |= {"path_effects": [withStroke(linewidth=3, foreground=PAPER)], "clip_on": True}
     xy = [(x, y) for x, y in zip(line.x, line.y, strict=True) if math.isfinite(y)]
     x, y = zip(*xy, strict=True) if xy else ((), ())
+    if floor is not None and any(value < floor for value in y):
+        style["clip_on"] = True  # what leaves the axes below crosses no words
     if line.errors:
         where.errorbar(line.x, line.y, line.errors, capsize=3, elinewidth=1.5, label=label, **style)
     else:

@@ -144,13 +144,24 @@ def test_a_word_without_a_mean_or_a_deviation_is_not_drawn():
     assert (len(before.x), len(after.x)) == (1, 4) and list(before.errors) == [0.1]
 
 
-def test_words_above_a_picture_end_within_it():
+@pytest.mark.parametrize("title", ["title", "Wide mottos of many words, about models: " * 4, "a/long/path/" * 30])
+@pytest.mark.parametrize("panels", [1, 3])
+def test_words_above_a_picture_end_within_it(title, panels):
     panel = Panel("loss", "", "", [Line("naive", [0, 1], [0.0, 1.0])])
-    for panels in (1, 3):
-        said = "Alignment explains most of what was gained over the naive mean; repair would gain more. " * 9
-        drawn = pictures.png(Document("title", [said], [Figure("", [panel] * panels, "")]))
-        pixels = np.asarray(Image.open(io.BytesIO(drawn)).convert("L"))
-        assert (pixels[:90, :-12] < 128).any() and (pixels[:, -12:] > 250).all()
+    said = "Alignment explains most of what was gained over the naive mean; repair would gain more. " * 9
+    drawn = pictures.png(Document(title, [said], [Figure("", [panel] * panels, "")]))
+    pixels = np.asarray(Image.open(io.BytesIO(drawn)).convert("L"))
+    assert (pixels[:90, :-12] < 128).any() and (pixels[:, -12:] > 250).all()
+
+
+def test_a_line_that_falls_below_its_panel_crosses_no_words():
+    figures = [
+        Figure("", [Panel("", "", "", [Line("", [1, 2], [0.5, y])], "y", floor=0.1)], "") for y in (1, 1e-6)
+    ]
+    for figure in figures:
+        pixels = np.asarray(Image.open(io.BytesIO(pictures.png(Document("t", [], [figure])))).convert("RGB"))
+        below = pixels[-int(pictures.FOOT * pictures.DPI) + 15 :].astype(int)
+        assert (below[..., 0] - below[..., 2] < 60).all()  # nothing in the line's colour
 
 
 def whole():
