@@ -1,5 +1,7 @@
 """A network of ours or of the tests is traced once for inputs of one shape, as long as a process lives.
 
+And its spec is inferred once for one batch of inputs: nothing of that depends on its weights.
+
 Inference, methods that look at activations and repairs trace the network whenever they are called. That
 takes 10 to 100 ms, and 0.2 s or more where PyTorch's exporter has to do it; the graph depends on the
 structure of the network and on the shapes of its inputs, not on its weights. Networks of classes that a user
@@ -9,6 +11,7 @@ Tests do it once.
 """
 
 import functools
+import hashlib
 import itertools
 import sys
 
@@ -17,29 +20,55 @@ from torch._export import utils as listing
 from torch.export import decomp_utils, exported_program
 from torch.utils import _pytree as pytree
 
+from rebasin_cli import inference
 from rebasin_cli.graph import tracing
 from rebasin_cli.inference import inferring
 from rebasin_cli.matchers.activations import sites
 from rebasin_cli.repair import producers
 
 USERS = inferring, sites, producers
+_PARTICULAR = []  # programs where values decide what runs
 _TRACED = {}  # the network as well, so that nothing of it gives its place in memory to another one
 
 
 def export(network, args, kwargs, *, numbers=False):
-    classes = {type(module) for module in network.modules()}
-    if not all(map(_stays, classes)):
-        return tracing.export(network, args, kwargs, numbers=numbers)
-    leaves, structure = pytree.tree_flatten((args, dict(kwargs)))
-    inputs = [_kind(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    forwards = [(cls, cls.forward) for cls in sorted(classes, key=repr)]  # a test may have put in another one
-    key = repr((_described(network), forwards, inputs, structure, numbers))
+    key, forwards = _key(network, args, kwargs, _kind, numbers)
     if key in _TRACED:
         return _TRACED[key][-1]
     program = tracing.export(network, args, kwargs, numbers=numbers)
-    if program.general:
+    if not program.general:
+        _PARTICULAR.append(program)
+    elif key:
         _TRACED[key] = network, forwards, program
     return program
+
+
+def _once(function):
+    """`infer` or `folds_of`, which gives for one network and one batch what it gave before."""
+
+    @functools.wraps(function)
+    def once(network, *inputs, **asked):
+        key, forwards = _key(network, inputs, {}, _values, function.__name__, sorted(asked.items()))
+        if key not in _TRACED:
+            before = len(_PARTICULAR)
+            found = function(network, *inputs, **asked)
+            if not key or len(_PARTICULAR) > before:
+                return found
+            _TRACED[key] = network, forwards, found
+        return _TRACED[key][-1]
+
+    return once
+
+
+def _key(network, args, kwargs, told, *more):
+    """What a network is, of inputs that are `told` so: None of one that is not found by its name."""
+    classes = {type(module) for module in network.modules()}
+    if not all(map(_stays, classes)):
+        return None, []
+    leaves, structure = pytree.tree_flatten((args, dict(kwargs)))
+    inputs = [told(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    forwards = [(cls, cls.forward) for cls in sorted(classes, key=repr)]  # a test may have put in another one
+    return repr((_described(network), forwards, inputs, structure, more)), forwards
 
 
 def _stays(cls):
@@ -51,6 +80,12 @@ def _stays(cls):
 
 def _kind(tensor):
     return tuple(tensor.shape), tensor.dtype, tensor.device
+
+
+def _values(tensor):
+    return _kind(tensor), hashlib.sha256(
+        tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy()
+    ).digest()
 
 
 def _described(network):
@@ -93,6 +128,8 @@ class _Callable(metaclass=_Unsaid):
 def trace_once():
     for module in USERS:
         module.export = export
+    inferring.folds_of = _once(inferring.folds_of)
+    inferring.infer = inference.infer = _once(inferring.infer)
     name = "_collect_all_valid_cia_ops"  # of the PyTorch that is pinned; others may do without
     if hasattr(listing, name):
         operations = functools.cache(getattr(listing, name))  # tests add theirs when they are read

@@ -109,7 +109,7 @@ def test_it_is_aligned_merged_measured_and_held_against_a_gate(example, done, ru
     for flag, value in zip(options[::2], options[1::2], strict=True):
         own += [flag, f"{name}.py:{value}"]
     loss = own[: own.index("--metric")] if "--metric" in own else own
-    budget = "50G" if name == "detector" else "10G"
+    budget = "30G" if name == "detector" else "10G"
     done("align", "a.pt", "b.pt", *loss, "-o", "aligned.safetensors")
     done("merge", "a.pt", "b.pt", *loss, "--method", "auto", "--budget", budget, "-o", "merged.safetensors")
     ends = [holding(module, torch.load(f"{letter}.pt")) for letter in "ab"]

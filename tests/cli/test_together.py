@@ -13,6 +13,7 @@ from tests import processes
 from .conftest import fresh, rebasin
 
 DRIVER = Path(__file__).with_name("together_driver.py")
+SWEEP = pytest.mark.sweep
 PLAIN = ("--repair", "none")
 PAIR = ("a.safetensors", "b.safetensors")
 SOME = ("--data", "digits", "--limit", "200", "--batch-size", "30")
@@ -111,7 +112,7 @@ def alone(tmp_path_factory):
     return folder, told
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=SWEEP), 3, pytest.param(4, marks=SWEEP)])
 def test_any_number_of_processes_writes_the_same_bytes(alone, tmp_path, size):
     folder, expected = alone
     work = tmp_path / "work"
@@ -129,7 +130,7 @@ def test_any_number_of_processes_writes_the_same_bytes(alone, tmp_path, size):
     assert not [name for name in os.listdir(work) if name.startswith(".rebasin-")]
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=SWEEP)])
 def test_processes_that_share_batches_have_the_figures_of_one(alone, tmp_path, size):
     folder, _ = alone
     before = os.getcwd()
