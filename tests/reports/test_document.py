@@ -144,7 +144,7 @@ def test_a_word_without_a_mean_or_a_deviation_is_not_drawn():
     assert (len(before.x), len(after.x)) == (1, 4) and list(before.errors) == [0.1]
 
 
-@pytest.mark.parametrize("title", ["title", "Wide mottos of many words, about models: " * 4, "a/long/path/" * 30])
+@pytest.mark.parametrize("title", ["title", "Wide mottos of many words: " * 6, "a/long/path/" * 30])
 @pytest.mark.parametrize("panels", [1, 3])
 def test_words_above_a_picture_end_within_it(title, panels):
     panel = Panel("loss", "", "", [Line("naive", [0, 1], [0.0, 1.0])])
