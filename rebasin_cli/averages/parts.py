@@ -50,15 +50,19 @@ class Parts:
         return running_statistics(self.averaged)
 
 
-def running_statistics(names: Sequence[str]) -> tuple[str, ...]:
+PAIRS = (("running_mean", "running_var"), ("moving_mean", "moving_variance"), ("moving_mean", "moving_var"))
+
+
+def running_statistics(names: Iterable[str]) -> tuple[str, ...]:
     """Names of running means and variances: those that come in pairs, as BatchNorm's do."""
-    there, found = set(names), []
-    for name in names:
-        stem, _, last = name.rpartition(".")
-        pair = {"running_mean": "running_var", "running_var": "running_mean"}.get(last)
-        if pair and f"{stem}.{pair}".lstrip(".") in there:
-            found.append(name)
-    return tuple(found)
+    there = dict.fromkeys(names)
+    found = set()
+    for name in there:
+        stem, dot, last = name.rpartition(".")
+        for pair in PAIRS:
+            if last in pair and there.keys() >= {f"{stem}{dot}{word}" for word in pair}:
+                found.add(name)
+    return tuple(name for name in there if name in found)
 
 
 def check_choices(heads: str | None, extra: str, models: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..averages.parts import running_statistics
 from ..checkpoints.checking import validate
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.tensors import Room, held
@@ -185,7 +186,7 @@ def _gains_by_noise(session: Session, network: nn.Module, verdict: str, fitted: 
 def _by_tensors(models: Sequence[Checkpoint], asked: Subjects, a: Path, b: Path) -> DoctorResult:
     """What the tensors alone tell, where no spec is known."""
     found = by_tensors(*models)
-    statistics = any(name.endswith("running_var") for name in models[0].shapes)
+    statistics = bool(running_statistics(models[0].shapes))
     net = ["--net", "file.py:factory"]
     words = {
         "identical": ["inspect", str(a)],

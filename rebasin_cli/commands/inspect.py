@@ -75,7 +75,7 @@ def run(asked: Inspect, listener: Listener = SILENT) -> InspectResult:
     else:
         notes += _togetherness(path, model, sha256)
     try:
-        fitted = library.find(model.shapes, beside(model.path))
+        fitted = library.resolve_spec(None, [model], settings=beside(model.path))
         guess = {
             "spec": fitted.spec.name,
             "description": fitted.spec.description,

@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import NetworkError, UsageError, unknown
 from ..registry import Registry, import_reference
+from ..types import Shapes
 
 registry = Registry("nets", "net")
 
@@ -107,6 +108,16 @@ def without_values(name: str, **options: Any) -> nn.Module:
     """As `build`, on the meta device: its tensors have shapes and no values."""
     with torch.device("meta"), _Undrawn():
         return build(name, **options)
+
+
+def check_own(reference: str | None, shapes: Shapes) -> None:
+    """Raise NetworkError where `reference` is a net of ours that has other tensors than these.
+
+    Nothing else is run.
+    """
+    if (factory := own_factory(reference)) is not None:
+        with torch.device("meta"), _Undrawn():
+            factory(shapes)
 
 
 def resolve(reference: str) -> Callable[..., Any]:

@@ -12,7 +12,8 @@ from typing import Any
 
 from ..averages.together import products_of
 from ..checkpoints.tensors import plan_of
-from ..errors import NoSpecFits, SpecError, UsageError, unknown
+from ..errors import NetworkError, NoSpecFits, SpecError, UsageError, unknown
+from ..nets import check_own
 from ..registry import entry_points, references, user_code
 from ..runtime import files
 from ..runtime.memory import uncollected
@@ -161,9 +162,13 @@ def find(shapes: Shapes, settings: Settings | None = None) -> FittedSpec:
     def attempt(names: Sequence[str]) -> None:
         for name in names:
             try:
-                fitting.append(fit(builtin()[name], shapes, settings))
+                fitted = fit(builtin()[name], shapes, settings)
+                check_own(fitted.spec.net, shapes)
+                fitting.append(fitted)
             except SpecError as error:
                 misses.append((len(error.problems), name, error))
+            except NetworkError as error:  # others use these names, too
+                misses.append((len(error.problems), name, SpecError(error.message, problems=error.problems)))
 
     ends = ends_of(shapes)
     lacks = {

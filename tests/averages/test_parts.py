@@ -122,6 +122,12 @@ def test_tensors_that_not_all_have(extra, kept):
         parts_of(models)
 
 
+@pytest.mark.parametrize("variance", ["moving_variance", "moving_var"])
+def test_running_statistics_of_other_frameworks_are_known_by_their_names(variance):
+    norm = {"bn.moving_mean": torch.zeros(2), f"bn.{variance}": torch.ones(2), "bn.gamma": torch.ones(2)}
+    assert parts_of([norm, norm]).statistics == ("bn.moving_mean", f"bn.{variance}")
+
+
 def test_running_statistics_come_in_pairs():
     norm = {"bn.running_mean": torch.zeros(2), "bn.running_var": torch.ones(2)}
     assert parts_of([norm, norm]).statistics == ("bn.running_mean", "bn.running_var")

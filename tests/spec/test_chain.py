@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from rebasin_cli.errors import NoSpecFits
 from rebasin_cli.proof.prove import prove
-from rebasin_cli.spec import chain
+from rebasin_cli.spec import chain, library
 from rebasin_cli.spec.layers import NoChain
 from tests.transformers import NoBias
 
@@ -230,3 +231,12 @@ def test_the_order_of_a_file_tells_what_shapes_leave_open_only_where_it_is_not_s
     assert [*chain.read(shapes(alphabetic), plain=True).words] == ["a", "b", "c"]
     with pytest.raises(chain.NoChain, match="several orders"):
         chain.read(shapes(alphabetic, filed=False), plain=True)
+
+
+def test_names_of_a_shipped_network_that_has_more_layers_are_a_chain():
+    here = {"conv1.weight": (16, 3, 3, 3), "conv2.weight": (32, 16, 3, 3), "fc.weight": (10, 32)}
+    assert library.resolve_spec(None, [{n: torch.zeros(s) for n, s in here.items()}]).spec.name == "chain"
+    with pytest.raises(NoSpecFits):
+        library.find(here)
+    eight = {f"conv{k}.weight": (16, 16, 3, 3) for k in range(2, 9)} | {"conv1.weight": (16, 3, 3, 3)}
+    assert library.find(eight | {"fc.weight": (10, 16)}).spec.name == "tinyten"

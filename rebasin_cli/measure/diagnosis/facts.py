@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...averages.kinship import Kinship
+from ...averages.parts import running_statistics
 from ...runtime.text import many
 from ...spec.notation import words_of
 from ...spec.spec import FittedSpec
@@ -150,7 +151,7 @@ def of_kinship(found: Kinship, a: Tensors) -> Iterator[Fact]:
         norms = row["norm_ratio"]
         says = f"‖A‖/‖B‖ is farthest from 1 in {row['tensor']}: {norms:.2f}."
         yield Fact("norm_ratio", norms, says, warns=_far(norms) > NORMS)
-    if count := sum(name.endswith("running_var") for name in a):
+    if count := len(running_statistics(a)) // 2:
         yield Fact("running_statistics", count, STATISTICS.format(count), warns=True)
 
 
