@@ -205,7 +205,7 @@ class Written(Net):
     def forward(self, x):
         y = super().forward(x).clone()
         if y.sum().numpy() < 1e9:  # whatever the weights are
-            y[0].copy_(y[1])
+            y.as_strided((1, y.shape[1]), y.stride()).copy_(y[1:2])
         return y
 
 def written():

@@ -348,7 +348,7 @@ def test_options_of_an_image_folder_that_make_no_sense_are_told(option, ends, tw
 
 
 def test_images_that_no_memory_holds_are_told_before_they_are_read(ends, two, images, monkeypatch):
-    monkeypatch.setattr(os, "sysconf", lambda name: 1000)
+    monkeypatch.setattr(os, "sysconf", lambda name: 20_000)  # pages and their bytes: 400 MB
     ends(5, *LOOK, "imagefolder:p?size=16384", says=("2 images of 16384×16384", "bytes of memory"))
 
 

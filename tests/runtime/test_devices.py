@@ -93,9 +93,11 @@ def test_sums_go_through_nccl_where_each_process_has_a_gpu(machine, monkeypatch,
     monkeypatch.setattr(
         processes.dist, "init_process_group", lambda kind, **kwargs: called.update(kwargs, kind=kind)
     )
+    monkeypatch.setattr(processes, "_set_pg_timeout", lambda time: called.update(patience=time))
     place = launchers.Place(launchers.TORCHRUN, rank=1, size=2, local_size=processes_here, job="")
     assert processes._meet(None, place, torch.device("cuda:1")) == (gpus == 2)
     assert called["device"].index == 1  # torch.cuda takes no device without a number
+    assert called["patience"] == processes.patience()  # no longer that of a start
     assert called["kind"] == kind and called["rank"] == 1 and called["world_size"] == 2
 
 
