@@ -136,8 +136,8 @@ def _repaired(session: Session, output: Output, plan: RepairPlan, share: float) 
     options = {"lambda": share, "added": [], **options, **session.of_given}
     describe = partial(provenance.of_session, session, method=options["repair"], options=options)
     meta = session.ranks.first(describe, searches=False, like=session.models)
-    how: dict[str, Any] = {"say": session.say, "ranks": session.ranks}
-    written = write(output, tensors, merged, meta, added=options["added"], **how)
+    ranks, added = session.ranks, options["added"]
+    written = write(output, tensors, merged, meta, added=added, say=session.say, ranks=ranks)
     return {"written": written, "spec": accounts.describe_spec(session.fitted), **account}
 
 
