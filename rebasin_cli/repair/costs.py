@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import NetworkError
+from ..runtime.devices import for_search
 from .ensemble import MEMORY
 from .options import epochs_of
 from .refitting import plan_refit
@@ -46,7 +47,7 @@ def refit_products(network: nn.Module, inputs: Any, device: str, speed: float | 
         return 0.0
     if speed is not None:
         return products / speed
-    some = torch.ones(PRODUCT, PRODUCT, dtype=torch.float64, device=device)
+    some = torch.ones(PRODUCT, PRODUCT, dtype=torch.float64, device=for_search(device))
     some @ some
     began = time.perf_counter()
     (some @ some).sum().item()

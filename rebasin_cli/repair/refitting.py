@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from ..errors import CheckpointError
 from ..networks.folding import scale_of
 from ..networks.running import evaluating
 from ..networks.tied import state_of
+from ..runtime.devices import for_search
 from ..runtime.ranks import ALONE, Ranks
 from ..runtime.threads import WAITING, Beside, beside
 from ..types import Batches
@@ -60,9 +62,10 @@ def refit(
     Linear layers, convolutions of any kind and norms are fitted; running statistics
     become those of a norm's inputs in the refitted network. Embeddings and what cannot be followed
     stay as they are, and `left` says why. `ridge` 0 is plain least squares. Sums are over samples and places,
-    in float64. `memory` bounds the values that are kept from layer to layer; with less, they are computed
-    again. `known` is empty at first and keeps the graphs for other calls with the same network. Several
-    `ranks`, who have the same models and batches, take turns with these; all solve the same sums.
+    in float64; where the device has none, on the CPU. `memory` bounds the values that are kept from layer to
+    layer; with less, they are computed again. `known` is empty at first and keeps the graphs for other calls
+    with the same network. Several `ranks`, who have the same models and batches, take turns with these; all
+    solve the same sums.
 
     Raises UsageError, DataError, CheckpointError for activations that are no numbers, NetworkError for what
     cannot be traced.
@@ -70,7 +73,11 @@ def refit(
     shares = checked_weights(weights, len(endpoints))
     check_ridge(ridge)
     graphs = Graphs(network, {} if known is None else known.setdefault("graphs", {}))
-    with beside(device, most=1) as threads, evaluating(network), torch.no_grad():
+    there, device = device, for_search(device)
+    with ExitStack() as open_, torch.no_grad():
+        threads = open_.enter_context(beside(device, most=1))
+        open_.callback(network.to, there)
+        open_.enter_context(evaluating(network.to(device)))
         own = network.state_dict()
         program = graphs.first(batches, device).program
         layers, left = layers_of(program, shared_in(network))
