@@ -232,8 +232,8 @@ class Search:
             order = descent.order(self.problem.seed, f"wm sweep {attempt} {sweep}")
             if anew and sweep == 0:
                 first = descent.outward(order, current)
-                if (reached := self.pair.objective(first)) >= now or descent.turning:
-                    current, now, summed = first, reached, True
+                if (reached := descent.reached(first)) >= now or descent.turning:
+                    current, now, summed = first, reached, False
                 descent.proving = now > NEAR * self.pair.limit()
             else:
                 if gained := descent.sweep(order, current, stale):

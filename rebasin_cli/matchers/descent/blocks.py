@@ -250,9 +250,16 @@ class Blocks:
         return tensor.to(device=self.device, dtype=self.dtype)
 
     def _matrices(self, a: torch.Tensor, b: torch.Tensor, dim: int) -> Slab:
-        """Axis `dim` first, the others flattened behind it in the order in which they lie in `a`."""
-        order = first(dim, in_memory(a))
-        a, b = (self._wide(t).permute(order).reshape(t.shape[dim], -1) for t in (a, b))
+        """Axis `dim` first, the others flattened behind it in the order in which they lie in `a`.
+
+        Where `dim` does not lie outermost, its units come to lie beside each other: that copies rows.
+        """
+        order = in_memory(a)
+        if order[0] == dim:
+            a, b = (self._wide(t).permute(order).reshape(t.shape[dim], -1) for t in (a, b))
+        else:
+            order = [*(d for d in order if d != dim), dim]
+            a, b = (self._wide(t).permute(order).reshape(-1, t.shape[dim]).T for t in (a, b))
         return a, b
 
 

@@ -70,6 +70,7 @@ class Descent:
         self._reaches: dict[tuple[str, ...], float] = {}
         self._limit: float | None = None
         self.proving = False  # whether proofs are tried before solves: they succeed where models nearly match
+        self._told, self._untold = 0.0, set(pair.atoms)
         self.sampling = True  # whether the first sweep looks at a part of the columns: no longer if in vain
 
     @property
@@ -103,6 +104,7 @@ class Descent:
         tensors whose other words have had their turn say anything. `order` decides among equals.
         """
         pair, found = self.pair, dict(current)
+        self._told, self._untold = 0.0, set(pair.atoms)
         known = {word for name in self.members.keys() - {*order} for word in self.members[name]}
         place = {name: k for k, name in enumerate(order)}
         total = {name: self._columns({w: pair.single[w] for w in self.members[name]}) for name in order}
@@ -124,6 +126,10 @@ class Descent:
                 look(other)
         return found
 
+    def reached(self, found: Permutations) -> float:
+        """The objective of what `outward` found: what its matrices said, and the sum of all other tensors."""
+        return self._told + self.pair.inner(self._untold, found)
+
     def _first(self, name: str, known: set[str], found: dict[str, torch.Tensor]) -> None:
         """Match a word, or coupled ones, on what is known alone; `found` changes in place."""
         pair = self.pair
@@ -143,6 +149,8 @@ class Descent:
         (solution,) = self.assignments.solved([name], [similarity])
         if self._gain(similarity, solution.perm, found[name]) > self._least(name):
             found[name] = solution.perm
+        self._told += assignment.total(similarity, found[name]) + pair.taken_off(name, evidence, found)
+        self._untold -= {*evidence}
 
     def sweep(self, order: Sequence[str], current: dict[str, torch.Tensor], stale: set[str]) -> float:
         """Every stale word once, words that do not touch together; `current` and `stale` change in place.

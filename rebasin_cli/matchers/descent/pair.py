@@ -39,11 +39,6 @@ class Pair(Values):
         super().__init__(*args, **kwargs)
         self.whole = frozenset(whole)  # words compared as they are: no mean is taken off their units
         self._offsets: dict[tuple[Atom, int], bool] = {}
-        self._ready: dict[tuple[Atom, int], tuple[torch.Tensor, torch.Tensor, list[str | None]]] = {}
-
-    def refresh(self) -> None:
-        self._ready = {}
-        super().refresh()
 
     def element(self, current: Permutations) -> Elements:
         """The element by which the model stands, words that take more than an order as they are baked."""
@@ -185,13 +180,11 @@ class Pair(Values):
         They are cut so that copies take bounded memory; of what lies as it is needed none is made.
         """
         a, b = self._views(atom)
-        if a.numel() <= FEW and self.on_cpu:
-            yield self._small_slab(atom, dim, permutations)
-            return
-        rest = [d for d in range(a.ndim) if d != dim]
-        if not rest:  # a vector is one column
+        if a.numel() <= FEW or a.ndim == 1:  # a vector is one column
+            b = self._others(b, atom, (dim,), permutations)
             yield self._centred(atom, dim, *self._matrices(a, b, dim))
             return
+        rest = [d for d in range(a.ndim) if d != dim]
         others = (word for d, word in enumerate(atom.words) if d != dim)
         if not any(word in permutations for word in others) and self._lie_ready(atom, a, b, dim):
             a, b = self._matrices(a, b, dim)
@@ -203,32 +196,19 @@ class Pair(Values):
             part = self._others(part, atom, (dim, along), permutations)
             yield self._centred(atom, dim, *self._matrices(a.narrow(along, start, length), part, dim))
 
-    def _small_slab(self, atom: Atom, dim: int, permutations: Permutations) -> Slab:
-        """As `_slabs`, of an atom so small that the calls take longer than what they do: (n, k) of both.
+    def taken_off(self, word: str, chosen: Iterable[Atom], permutations: Permutations) -> float:
+        """What a matrix from `chosen`, which carry the word once, says too little of every order.
 
-        All but B's order is made once, and kept while there is room.
+        n · ⟨mean unit of A, mean unit of B⟩ of the atoms whose units have much in common.
         """
-        if (atom, dim) not in self._ready:
-            a, b = self._views(atom)
-            order = first(dim, in_memory(a))
-            a, b = self._wide(a).permute(order), self._wide(b).permute(order)
-            if self._has_offset(atom, dim):
-                a, b = a - a.mean(dim=0), b - b.mean(dim=0)
-            ready = a.reshape(a.shape[0], -1), b, [atom.words[d] for d in order]
-            if (size := 2 * a.numel() * self.dtype.itemsize) > self._left:
-                return self._in_order(*ready, permutations)
-            self._left -= size
-            self._ready[atom, dim] = ready
-        return self._in_order(*self._ready[atom, dim], permutations)
-
-    @staticmethod
-    def _in_order(
-        a: torch.Tensor, b: torch.Tensor, words: Sequence[str | None], permutations: Permutations
-    ) -> Slab:
-        for d, word in enumerate(words):
-            if d and word is not None and word in permutations:
-                b = b.index_select(d, permutations[word])
-        return a, b.reshape(a.shape)
+        result = 0.0
+        for atom in (atom for atom in chosen if atom in self.mine):
+            if self._has_offset(atom, dim := atom.words.index(word)):
+                a, b = (self._wide(view).mean(dim=dim) for view in self._views(atom))
+                left = replace(atom, words=(*atom.words[:dim], *atom.words[dim + 1 :]))
+                b = self._others(b, left, (), permutations)
+                result += self.words[word] * torch.dot(a.reshape(-1), b.reshape(-1)).item()
+        return self.ranks.sum_float(result)
 
     def _lie_ready(self, atom: Atom, a: torch.Tensor, b: torch.Tensor, dim: int) -> bool:
         """Whether both views are matrices as they lie in memory: nothing to convert, or to take off."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,8 @@ from ...spec.atoms import Atom
 from ...types import Permutations
 from .blocks import SLAB, Blocks, Slab
 
-FEW = 1 << 16  # numbers whose products are summed as they are
+FEW = 1 << 16  # numbers of which calls take longer than what they do
+TINY, HUGE = 1e-12, 1e15  # norms between which float32's squares are right
 
 
 def total(values: Iterable[float]) -> float:
@@ -54,8 +55,8 @@ class Values(Blocks):
                 result += (self._take(a, dim, units).double() * change).sum().item()
         result = self.ranks.sum_float(result)
         if self.double[word]:
-            result += self._inner(self.double[word], {**permutations, word: perm})
-            result -= self._inner(self.double[word], permutations)
+            result += self.inner(self.double[word], {**permutations, word: perm})
+            result -= self.inner(self.double[word], permutations)
         return result
 
     def unit_norms(self, word: str) -> Slab:
@@ -102,10 +103,9 @@ class Values(Blocks):
 
     def _norms(self, atom: Atom) -> tuple[float, float]:
         if atom not in self._atom_norms:
-            small = [other for other in self.mine if math.prod(self.shapes[other]) <= FEW]
-            if atom in small and self.on_cpu:  # all of them in one call
-                views = [self._wide(view) for other in small for view in self._views(other)]
-                norms = torch.stack(torch._foreach_norm(views, dtype=torch.float64)).tolist()
+            if math.prod(self.shapes[atom]) <= FEW and self.on_cpu:  # all of them in one call
+                small = [other for other in self.mine if math.prod(self.shapes[other]) <= FEW]
+                norms = norms_of([self._wide(view) for other in small for view in self._views(other)])
                 self._atom_norms |= zip(small, zip(norms[::2], norms[1::2], strict=True), strict=True)
             else:
                 a, b = self._views(atom)
@@ -113,16 +113,9 @@ class Values(Blocks):
         return self._atom_norms[atom]
 
     def _norm(self, view: torch.Tensor) -> float:
-        if view.numel() <= FEW:
-            norm: float = torch.linalg.vector_norm(self._wide(view), dtype=torch.float64).item()
-            return norm
-        return math.sqrt(total(self._squares(view)))
-
-    def _squares(self, view: torch.Tensor) -> Iterator[float]:
-        """Sums of squares, a slab at a time: a product as large as the tensor is not made."""
-        for start, length in self._steps(view, 0):
-            part = self._wide(view.narrow(0, start, length))
-            yield self._dot(part, part)
+        """A slab at a time: a product as large as the tensor is not made."""
+        parts = (self._wide(view.narrow(0, *some)) for some in self._steps(view, 0))
+        return math.hypot(*(norm for part in parts for norm in norms_of([part])))
 
     def distances(self, atom: Atom, permutations: Permutations) -> dict[int, torch.Tensor]:
         """‖√r · a − b / √r‖² (n,) for the units of every axis that has a word, with B as it is permuted.
@@ -156,37 +149,36 @@ class Values(Blocks):
 
     def objective(self, permutations: Permutations) -> float:
         """Σ ⟨A, πB⟩ over every tensor that is evidence and that some word permutes; added in float64."""
-        return self._inner(self.atoms, _moving(permutations))
+        return self.inner(self.atoms, _moving(permutations))
 
-    def _inner(self, chosen: Iterable[Atom], permutations: Permutations) -> float:
-        parts, small = [], []
-        for atom in (atom for atom in chosen if atom in self.mine):
-            a, b = self._views(atom)
-            if a.numel() <= FEW:
-                b = self._wide(b)
-                for d, word in enumerate(atom.words):
-                    if word is not None and word in permutations:
-                        b = b.index_select(d, permutations[word].to(b.device))
-                small.append((self._wide(a) * b).flatten())
-            else:
-                parts.append(self._inner_atom(atom, permutations))
-        if small:  # one sum for all of them
-            parts.append(torch.cat(small).sum(dtype=torch.float64).item())
-        return self.ranks.sum_float(total(parts))
+    def inner(self, chosen: Iterable[Atom], permutations: Permutations) -> float:
+        """Σ ⟨A, πB⟩ over these atoms; words that have no permutation stay."""
+        own = (self._inner_atom(atom, permutations) for atom in chosen if atom in self.mine)
+        return self.ranks.sum_float(total(own))
 
     def _inner_atom(self, atom: Atom, permutations: Permutations) -> float:
         a, b = self._views(atom)
+        if a.numel() <= FEW:
+            return _dot(self._wide(a), self._wide(self._others(b, atom, (), permutations)))
         result = 0.0
         for start, length in self._steps(a, 0):
             part = self._placed(atom, permutations, start, length)
-            result += self._dot(self._wide(a.narrow(0, start, length)), self._wide(part))
+            result += _dot(self._wide(a.narrow(0, start, length)), self._wide(part))
         return result
 
-    def _dot(self, a: torch.Tensor, b: torch.Tensor) -> float:
-        if a.numel() > FEW:  # a sum a row first: twice as fast
-            product: float = torch.linalg.vecdot(a.flatten(1), b.flatten(1)).sum(dtype=torch.float64).item()
-            return product
-        return (a * b).sum(dtype=torch.float64).item()
+
+def norms_of(tensors: Sequence[torch.Tensor]) -> list[float]:
+    """‖tensor‖ of each; in float64 only where its squares may leave the range of float32."""
+    norms: list[float] = torch.stack(torch._foreach_norm(list(tensors))).tolist() if tensors else []
+    return [
+        norm if TINY < norm < HUGE else torch.linalg.vector_norm(tensor, dtype=torch.float64).item()
+        for norm, tensor in zip(norms, tensors, strict=True)
+    ]
+
+
+def _dot(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Σ a·b of at most a slab: its own sums are better than 1e-8 of ‖a‖·‖b‖, and quicker than float64's."""
+    return torch.dot(a.reshape(-1), b.reshape(-1)).item()
 
 
 def summed_squares(tensor: torch.Tensor, dim: int) -> torch.Tensor:
