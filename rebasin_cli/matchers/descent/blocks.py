@@ -48,6 +48,7 @@ class Blocks:
         self.reference, self.model = reference, model
         self.words, self.within = fitted.words, fitted.within
         self.device, self.ranks = torch.device(device), ranks
+        self.on_cpu = self.device.type == "cpu"
         found = [atom for atom in atoms(fitted) if any(atom.words)]
         self.dtype = wide([reference, model], {atom.tensor for atom in found})
         self._bundles = bundles(found)
@@ -75,10 +76,6 @@ class Blocks:
         self._left = TURNED
         self._there: dict[tuple[int, str], torch.Tensor] = {}
         self._resident = type(reference) is type(model) is dict
-
-    @property
-    def on_cpu(self) -> bool:
-        return self.device.type == "cpu"
 
     @property
     def meanwhile(self) -> ThreadPoolExecutor | None:
@@ -231,8 +228,8 @@ class Blocks:
         return self._there[k, name]
 
     def _take(self, tensor: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
-        index = index.to(tensor.device)
-        if index.numel() * tensor.numel() <= COPIED * tensor.shape[dim]:
+        index = index if self.on_cpu else index.to(tensor.device)
+        if self._pool is None or index.numel() * tensor.numel() <= COPIED * tensor.shape[dim]:
             return index_select(tensor, dim, index)
         with self._pace.threaded():  # nothing is added here
             return index_select(tensor, dim, index)
@@ -247,6 +244,8 @@ class Blocks:
         return part
 
     def _wide(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.on_cpu and tensor.dtype == self.dtype:
+            return tensor  # most are, and to find that out takes torch longer
         return tensor.to(device=self.device, dtype=self.dtype)
 
     def _matrices(self, a: torch.Tensor, b: torch.Tensor, dim: int) -> Slab:

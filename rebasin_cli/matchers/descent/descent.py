@@ -21,7 +21,6 @@ import torch
 
 from ...runtime.seeds import generator
 from ...spec.atoms import Atom
-from ...symmetry import assignment
 from ...symmetry.assignment import Solution
 from ...symmetry.elements import Elements
 from ...types import Permutations
@@ -147,9 +146,11 @@ class Descent:
             return
         similarity = self.similarities.matrix(name, found, chosen=evidence)
         (solution,) = self.assignments.solved([name], [similarity])
-        if self._gain(similarity, solution.perm, found[name]) > self._least(name):
+        after, before = self._worth(similarity, solution.perm, found[name])
+        better = pair.ranks.agree(after - before) > self._least(name)
+        if better:
             found[name] = solution.perm
-        self._told += assignment.total(similarity, found[name]) + pair.taken_off(name, evidence, found)
+        self._told += (after if better else before) + pair.taken_off(name, evidence, found)
         self._untold -= {*evidence}
 
     def sweep(self, order: Sequence[str], current: dict[str, torch.Tensor], stale: set[str]) -> float:
@@ -329,7 +330,15 @@ class Descent:
 
     def _gain(self, similarity: torch.Tensor, perm: torch.Tensor, old: torch.Tensor) -> float:
         """The same on all ranks, whatever their processors round."""
-        return self.pair.ranks.agree(assignment.total(similarity, perm) - assignment.total(similarity, old))
+        after, before = self._worth(similarity, perm, old)
+        return self.pair.ranks.agree(after - before)
+
+    @staticmethod
+    def _worth(similarity: torch.Tensor, *perms: torch.Tensor) -> list[float]:
+        """Σ_i similarity[i, perm[i]] for each, in float64."""
+        chosen = similarity.gather(1, torch.stack(perms, dim=1).to(similarity.device))
+        worth: list[float] = chosen.sum(dim=0, dtype=torch.float64).tolist()
+        return worth
 
     def _judged(
         self, word: str, similarity: torch.Tensor, perm: torch.Tensor, current: Permutations

@@ -19,7 +19,7 @@ from ...spec.atoms import Atom
 from ...symmetry.elements import Elements
 from ...types import Permutations
 from .blocks import SLAB, Slab, first, is_matrix
-from .values import FEW, Values
+from .values import FEW, Values, norms_of
 
 SLIVER = 64  # a slab with fewer columns waits for others
 ALONE = 1 << 27  # multiplications of a sample that one thread does
@@ -263,12 +263,13 @@ class Pair(Values):
         return (a - a.mean(dim=0), b - b.mean(dim=0)) if self._has_offset(atom, dim) else (a, b)
 
     def _has_offset(self, atom: Atom, dim: int) -> bool:
-        if atom.words[dim] in self.whole:
-            return False
         if (atom, dim) not in self._offsets:
-            tensor = self._wide(self._views(atom)[0])
-            common, whole = torch.linalg.vector_norm(tensor.sum(dim=dim)).item(), self._norms(atom)[0]
-            self._offsets[atom, dim] = common * common > OFFSET * whole * whole * tensor.shape[dim]
+            alike = self._few if atom in self._few else [atom]  # of small ones all in one call
+            terms = [(each, d) for each in alike for d, word in enumerate(each.words) if word is not None]
+            commons = norms_of([self._wide(self._views(each)[0]).sum(dim=d) for each, d in terms])
+            for (each, d), common in zip(terms, commons, strict=True):
+                much = OFFSET * self._norms(each)[0] ** 2 * self.shapes[each][d]
+                self._offsets.setdefault((each, d), each.words[d] not in self.whole and common**2 > much)
         return self._offsets[atom, dim]
 
     def settle_offsets(self) -> None:

@@ -29,6 +29,8 @@ class Values(Blocks):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        # of these one call does for all
+        self._few = {atom for atom in self.mine if self.on_cpu and math.prod(self.shapes[atom]) <= FEW}
         self._unit_norms: dict[str, Slab] = {}
         self._scales: dict[str, float] = {}
         self._atom_norms: dict[Atom, tuple[float, float]] = {}
@@ -103,8 +105,7 @@ class Values(Blocks):
 
     def _norms(self, atom: Atom) -> tuple[float, float]:
         if atom not in self._atom_norms:
-            if math.prod(self.shapes[atom]) <= FEW and self.on_cpu:  # all of them in one call
-                small = [other for other in self.mine if math.prod(self.shapes[other]) <= FEW]
+            if atom in (small := self._few):  # all of them in one call
                 norms = norms_of([self._wide(view) for other in small for view in self._views(other)])
                 self._atom_norms |= zip(small, zip(norms[::2], norms[1::2], strict=True), strict=True)
             else:
