@@ -10,8 +10,7 @@ lies within that stands elsewhere than right before it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,25 +21,18 @@ from .spec import FittedSpec
 Step = tuple[Any, ...]  # the name of a tensor's method, and its arguments
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Atom:
     """A view of one tensor: `steps` make it, `words[d]` permutes its axis d (None: it stays).
 
-    Starred words permute as flat words do; the words they lie within have no axis of their own. Shapes can
+    Each is equal to itself alone. Starred words permute as flat words do; the words they lie within have no axis of their own. Shapes can
     be had without values: from a tensor on the meta device. `sides` are those of the words (`Word.side`).
     """
 
     tensor: str
     words: tuple[str | None, ...]
     steps: tuple[Step, ...] = ()
-    sides: tuple[str, ...] = field(default=(), compare=False)
-
-    def __hash__(self) -> int:  # a search looks atoms up thousands of times
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.tensor, self.words, self.steps))
+    sides: tuple[str, ...] = ()
 
     def word(self, dim: int) -> str:
         """The word that permutes this axis; raises LookupError where the axis stays."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -62,11 +62,15 @@ class Blocks:
             for word in set(present):
                 (self.single if present.count(word) == 1 else self.double)[word].append(atom)
                 self.neighbours[word] |= set(present) - {word}
+        self._beside = {
+            word: [(atom, {*atom.words} - {None, word}) for atom in its] for word, its in self.single.items()
+        }
         plan = plan_of(reference)
         self.shapes = {atom: _shape(atom, plan) for atom in self.atoms if atom not in self._bundles}
         for bundle, parts in self._bundles.items():
             self.shapes[bundle] = fitted.words[bundle.word(0)], len(parts)
-        self.mine = ranks.share(self.atoms, [math.prod(self.shapes[atom]) for atom in self.atoms])
+        self.numels = {atom: math.prod(self.shapes[atom]) for atom in self.atoms}
+        self.mine = ranks.share(self.atoms, [self.numels[atom] for atom in self.atoms])
         self._pool: ThreadPoolExecutor | None = None
         self.threads = 1
         self._pace = Pace(1)
@@ -146,17 +150,13 @@ class Blocks:
             return self.run(lambda k: solve(k, matrices[k]), range(len(matrices)))
         return [solve(k, matrix) for k, matrix in enumerate(matrices)]
 
-    def resting_on(self, word: str, known: Collection[str]) -> list[Atom]:
+    def resting_on(self, word: str, known: Set[str]) -> list[Atom]:
         """The atoms that carry the word once, and beside it only words that are known."""
-        return [
-            atom
-            for atom in self.single[word]
-            if all(other in known for other in atom.words if other is not None and other != word)
-        ]
+        return [atom for atom, others in self._beside[word] if others <= known]
 
     def columns(self, chosen: Iterable[Atom], word: str) -> int:
         """How many numbers a unit of the word has in these atoms."""
-        return sum(math.prod(self.shapes[atom]) for atom in chosen) // self.words[word]
+        return sum(self.numels[atom] for atom in chosen) // self.words[word]
 
     def _steps(self, tensor: torch.Tensor, along: int) -> Iterator[tuple[int, int]]:
         """Start and length of the slabs that an axis is cut into."""

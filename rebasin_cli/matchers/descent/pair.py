@@ -161,7 +161,9 @@ class Pair(Values):
             else:
                 waiting.append(slab)
         if waiting:
-            a, b = (torch.cat(side, dim=1) for side in zip(*waiting, strict=True))
+            a, b = (
+                torch.cat(side, dim=1) if len(side) > 1 else side[0] for side in zip(*waiting, strict=True)
+            )
             self._add_product(mine, a, b)
         if self.ranks.size > 1 and terms:
             out += self.ranks.sum(mine)
@@ -204,7 +206,7 @@ class Pair(Values):
         result = 0.0
         for atom in (atom for atom in chosen if atom in self.mine):
             if self._has_offset(atom, dim := atom.words.index(word)):
-                a, b = (self._wide(view).mean(dim=dim) for view in self._views(atom))
+                a, b = self._means(atom, dim)
                 left = replace(atom, words=(*atom.words[:dim], *atom.words[dim + 1 :]))
                 b = self._others(b, left, (), permutations)
                 result += self.words[word] * torch.dot(a.reshape(-1), b.reshape(-1)).item()
@@ -260,7 +262,11 @@ class Pair(Values):
 
     def _centred(self, atom: Atom, dim: int, a: torch.Tensor, b: torch.Tensor) -> Slab:
         """Both without what their units have in common, where that is much."""
-        return (a - a.mean(dim=0), b - b.mean(dim=0)) if self._has_offset(atom, dim) else (a, b)
+        if not self._has_offset(atom, dim):
+            return a, b
+        if atom in self._bundles:  # whatever the order
+            return a - self._means(atom, dim)[0], b - self._means(atom, dim)[1]
+        return a - a.mean(dim=0), b - b.mean(dim=0)
 
     def _has_offset(self, atom: Atom, dim: int) -> bool:
         if (atom, dim) not in self._offsets:

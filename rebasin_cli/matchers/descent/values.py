@@ -30,17 +30,18 @@ class Values(Blocks):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         # of these one call does for all
-        self._few = {atom for atom in self.mine if self.on_cpu and math.prod(self.shapes[atom]) <= FEW}
+        self._few = {atom for atom in self.mine if self.on_cpu and self.numels[atom] <= FEW}
         self._unit_norms: dict[str, Slab] = {}
         self._scales: dict[str, float] = {}
         self._atom_norms: dict[Atom, tuple[float, float]] = {}
         self._atom_spreads: dict[Atom, tuple[float, float]] = {}
+        self._mean_units: dict[tuple[Atom, int], Slab] = {}
         self._atom_distances: dict[Atom, tuple[list[torch.Tensor | None], dict[int, torch.Tensor]]] = {}
 
     def refresh(self) -> None:
         """Forget what was measured or copied: the models' values are others now."""
         self._unit_norms, self._scales, self._atom_norms, self._atom_spreads = {}, {}, {}, {}
-        self._atom_distances = {}
+        self._mean_units, self._atom_distances = {}, {}
         super().refresh()
 
     def gain(self, word: str, permutations: Permutations, perm: torch.Tensor) -> float:
@@ -92,10 +93,17 @@ class Values(Blocks):
         if len(atom.words) > 1 and atom not in self._bundles:
             return self._norms(atom)
         if atom not in self._atom_spreads:
-            views = (self._wide(view) for view in self._views(atom))
-            a, b = ((view - view.mean(dim=0)).norm().item() for view in views)
+            sides = zip(self._views(atom), self._means(atom, 0), strict=True)
+            a, b = norms_of([self._wide(view) - mean for view, mean in sides])
             self._atom_spreads[atom] = a, b
         return self._atom_spreads[atom]
+
+    def _means(self, atom: Atom, dim: int) -> Slab:
+        """The mean unit along an axis, of both models as they are."""
+        if (atom, dim) not in self._mean_units:
+            a, b = (self._wide(view) for view in self._views(atom))
+            self._mean_units[atom, dim] = a.mean(dim=dim), b.mean(dim=dim)
+        return self._mean_units[atom, dim]
 
     def limit(self) -> float:
         """‖A‖·‖B‖ over all atoms: no objective is larger."""
