@@ -41,9 +41,11 @@ MANY = False
 GROUPS = True
 DECLARES = frozenset({"identity", "planted", "monotone"})
 
+NARROW = 512  # units of the largest word, below which optima differ by percents, and a third kick pays
 WIDE = 768  # units of the largest word, from which a sweep takes time, and a kick pays after the polish
 ROUGH = 3e-4  # the tolerance of what goes before a polish
 FINER = 1e-4  # … where words are narrower, so that sweeps cost next to nothing
+MOVED = 0.2  # the share of a word's units that a kick moves
 LITTLE = 3e-3  # of what permutations can reach: where later sweeps gain less, kicks lead nowhere else
 CLOSE = 1.01  # a bound this near to the objective need not be nearer
 MARKS = ("small", "stale")  # how the notes of words begin in a state that is kept
@@ -151,7 +153,8 @@ class Search:
         turning = bool(self.descent.turning)
         planned = (TURNING if turning else ATTEMPTS)[options.effort]
         self.planned, self.kinds = len(planned), (*planned, *("restart",) * options.restarts)
-        self.wide = max(pair.words.values(), default=0) >= WIDE
+        largest = max(pair.words.values(), default=0)
+        self.narrow, self.wide = largest < NARROW, largest >= WIDE
         self.rough = 0.0 if turning else ROUGH if self.wide or options.effort == "fast" else FINER
         start = problem.start
         if start is None:
@@ -222,8 +225,11 @@ class Search:
             now, summed = self.pair.objective(current), True
         if kick:
             rng = generator(self.problem.seed, f"wm kick {attempt}")
-            for word, perm in kicked(current, rng, self.pair.within).items():
-                now += descent.move(word, perm, current)
+            moved = kicked(current, rng, self.pair.within, share=MOVED)
+            first = descent.first(descent.order(self.problem.seed, f"wm sweep {attempt} 0"))
+            for word in sorted(moved.keys() - first):  # to kick the first would change nothing
+                now += self.pair.gain(word, current, moved[word])
+                current[word] = moved[word]
             summed = False
         stale = set(descent.words) if stale is None else set(stale)
         sweep = self.sweeps if attempt == 0 else 0
@@ -270,7 +276,8 @@ class Search:
             if best - first < little or best > NEAR * limit:
                 return self.planned - 1
         descent = math.inf if self.progress.descent is None else self.progress.descent
-        if self.wide and attempt == 1 and best > descent + DOUBT * limit:
+        gained = self.wide and attempt == 1 and best > descent + DOUBT * limit
+        if gained or (attempt == 2 and not self.narrow):
             return self.kinds.index("polish")
         if attempt == self.kinds.index("polish") and not self.wide:
             return self.planned

@@ -25,8 +25,9 @@ Step = tuple[Any, ...]  # the name of a tensor's method, and its arguments
 class Atom:
     """A view of one tensor: `steps` make it, `words[d]` permutes its axis d (None: it stays).
 
-    Each is equal to itself alone. Starred words permute as flat words do; the words they lie within have no axis of their own. Shapes can
+    Starred words permute as flat words do; the words they lie within have no axis of their own. Shapes can
     be had without values: from a tensor on the meta device. `sides` are those of the words (`Word.side`).
+    An atom is equal to itself alone: a search looks atoms up thousands of times.
     """
 
     tensor: str

@@ -201,14 +201,9 @@ class Descent:
         self.assignments.forget(word for leader in beside for word in self.members[leader])
         return gain
 
-    def move(self, word: str, perm: torch.Tensor, current: dict[str, torch.Tensor]) -> float:
-        """Give a word this permutation, for better or worse; what the objective gains."""
-        if self.pair.double[word]:
-            gain = self.pair.gain(word, current, perm)
-        else:
-            gain = self._gain(self.similarities.matrix(word, current), perm, current[word])
-        current[word] = perm
-        return gain
+    def first(self, order: Sequence[str]) -> set[str]:
+        """The words that a sweep in this order begins with and finds the best of, wherever they stand."""
+        return {word for word in self._apart(order) if word in self.single and not self.pair.double[word]}
 
     def settle(self, current: dict[str, torch.Tensor], seed: int, *, max_sweeps: int = 100) -> float:
         """Sweep in random orders until nothing improves; `current` changes in place. What is gained."""

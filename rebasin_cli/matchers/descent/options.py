@@ -9,7 +9,7 @@ from .. import Declared
 
 ATTEMPTS = {
     "fast": ("descent",),
-    "normal": ("descent", "kick", "kick", "polish", "fine kick", "polish"),
+    "normal": ("descent", "kick", "kick", "kick", "polish", "fine kick", "polish"),
     "high": ("descent", "soft", *("kick",) * 16, "polish"),
 }
 TURNING = {  # where words take more than an order

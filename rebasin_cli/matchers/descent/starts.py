@@ -14,7 +14,7 @@ from ...types import Permutations, Tensors
 from .baked import Baked
 from .pair import Pair
 
-KICK = 0.1  # the share of every word's units that a kick moves
+KICK = 0.1  # the share of every word's units that a kick of many models moves
 NEAR = 0.95  # of what no objective exceeds: one that leaves nothing to search for
 
 Orders = Callable[[tuple[Tensors, ...], FittedSpec], Permutations]
@@ -56,12 +56,14 @@ def kicked(
     permutations: Permutations,
     rng: torch.Generator,
     within: index_maps.Within = index_maps.PLAIN,
+    *,
+    share: float = KICK,
 ) -> dict[str, torch.Tensor]:
     """A share of every word's units, drawn at random, in another order; blocks take their units along."""
     moved = dict(permutations)
     for word in sorted(permutations.keys() - within.keys()):
         perm = permutations[word].clone()
-        some = torch.randperm(len(perm), generator=rng)[: round(KICK * len(perm))]
+        some = torch.randperm(len(perm), generator=rng)[: round(share * len(perm))]
         perm[some] = perm[some.roll(1)]
         moved[word] = perm
     return permutation.carried(moved, within)
