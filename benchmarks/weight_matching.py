@@ -3,6 +3,7 @@
     python benchmarks/weight_matching.py [--rows NAME,…] [--runs 3] [--pairs a.safetensors:b.safetensors …]
     python benchmarks/weight_matching.py --before CHECKOUT    # wm of another version in place of the baseline
     python benchmarks/weight_matching.py --below --runs 5 --rows trained --pairs …
+    python benchmarks/weight_matching.py --table --before CHECKOUT --ste-mm FOLDER --runs 5 --rows … --pairs …
 
 The baseline solves every layer in random order in each sweep, with scipy in float64 and full products, and
 stops when no layer improves by more than 1e-12 (Ainsworth et al. 2022, Algorithm 1). It multiplies with
@@ -21,6 +22,11 @@ With --before each version runs in a process of its own, in turns: whether order
 engine for groups alone (0.2.0), it is given the pair without groups, and its orders are compared with those
 of `--effort fast`. With --below each seed is one run of wm and one of the quickest form, and a row says
 in how many wm's objective is below the baseline's, by more than rounding.
+
+With --table wm of a checkout and of this one, each in a process of its own, the quickest form of the baseline
+and, of mlps, STE-MM's program with its own solver (github.com/e5-a/STE-MM in FOLDER; its lap_uv/src/main.cpp
+compiled with -O3 -march=native to srcs/lap_uv.so) take turns, seed by seed: medians over seeds of the least
+processor seconds of one thread, of as many calls as take 0.3 seconds.
 """
 
 from __future__ import annotations
@@ -31,12 +37,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import torch
 from _rows import (
+    BRIEF,
     SHORT,
     TRANSFORMER,
     TRANSFORMER_SPEC,
@@ -60,9 +70,12 @@ from rebasin_cli.matchers import wm
 from rebasin_cli.matchers.descent.pair import Pair
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.atoms import atoms
+from rebasin_cli.spec.notation import Word
 from rebasin_cli.spec.spec import FittedSpec
 from rebasin_cli.symmetry import permutation
 from rebasin_cli.symmetry.permutation import Permutations
+
+Ask = Callable[[int, str, int], tuple[str, float]]
 
 ROUNDING = 1e-7  # of an objective, which is no difference
 SWEEPS = 100  # at most, as in the authors' program: in float32 rounding may go round in circles
@@ -179,8 +192,9 @@ for line in sys.stdin:
 """
 
 
-def versions(case: Case, runs: int, before: Path) -> None:
-    """A row of what wm of a checkout and of this one find, with `runs` seeds, and their seconds, in turns."""
+@contextmanager
+def searching(case: Case, before: Path) -> Iterator[Ask]:
+    """Asks wm of a checkout (0) or of this one (1): a digest of its orders, and seconds."""
     here = Path(__file__).resolve().parents[1]
     with tempfile.TemporaryDirectory() as folder:
         files = [os.path.join(folder, name) for name in ("a.safetensors", "b.safetensors")]
@@ -201,7 +215,15 @@ def versions(case: Case, runs: int, before: Path) -> None:
             running[who].stdin.flush()
             return tuple(json.loads(running[who].stdout.readline()))
 
-        cells, alike = [], []
+        yield ask
+        for process in running:
+            process.communicate()
+
+
+def versions(case: Case, runs: int, before: Path) -> None:
+    """A row of what wm of a checkout and of this one find, with `runs` seeds, and their seconds, in turns."""
+    cells, alike = [], []
+    with searching(case, before) as ask:
         for effort in ("normal", "fast"):
             said: tuple[list[Any], list[Any]] = ([], [])
             for seed in range(runs):
@@ -212,8 +234,6 @@ def versions(case: Case, runs: int, before: Path) -> None:
             same = sum(old == new for (old, _), (new, _) in zip(*said, strict=True))
             old, new = (min(seconds for _, seconds in all_) for all_ in said)
             cells += [f"{same} of {runs}", f"{old:.3f}", f"{new:.3f}", f"{new / old - 1:+.1%}"]
-        for process in running:
-            process.communicate()
     alike = [old == new for old, new in alike if old]
     row(case.name, *cells, f"{sum(alike)} of {len(alike)}" if alike else "")
 
@@ -242,12 +262,84 @@ def below(case: Case, runs: int, limit: float) -> None:
     row(case.name, runs, under, f"{min(changes):+.4%}", f"{median(changes):+.4%}", *times)
 
 
+def ste_mm(case: Case, folder: Path, seed: int) -> Permutations:
+    """Weight matching as STE-MM's program does it, of tensors whose axes carry one word each."""
+    sys.path.insert(0, str(folder / "srcs"))
+    for unused in ("tqdm", "sinkhorn", "sinkhorn.rebasinnet.graph.auto_graph"):
+        sys.modules.setdefault(unused, MagicMock())
+    from search.weight_matching import permutation_spec_from_axes_to_perm
+    from search.weight_matching_uv import weight_matching_uv
+
+    axes = {
+        name: tuple(axis.name if isinstance(axis, Word) else None for axis in its)
+        for name, its in case.fitted.tensors.items()
+    }
+    torch.manual_seed(seed)
+    search = weight_matching_uv(permutation_spec_from_axes_to_perm(axes))
+    search.fit(dict(case.a), dict(case.b))
+    return {word: perm.long() for word, perm in search.perm.items()}
+
+
+def least(task: Callable[[int], Any], seed: int) -> tuple[float, Any]:
+    """The least processor seconds of calls on one thread, and what the last one returns."""
+    taken: list[tuple[float, Any]] = []
+    while sum(seconds for seconds, _ in taken) < BRIEF:
+        taken.append(timed(partial(on_one_thread, task), seed, clock=time.process_time))
+    return min(seconds for seconds, _ in taken), taken[-1][1]
+
+
+def table(case: Case, runs: int, limit: float, before: Path, peer: Path) -> None:
+    """A row of the seconds of wm before and now, and of both peers, and of objectives."""
+    dtype, skipping = FORMS["float32, skipping"]
+    models = [{n: t.to(dtype) for n, t in model.items()} for model in (case.a, case.b)]
+    peers = {"plain": lambda seed: plain(case.fitted, *models, limit, seed, skipping=skipping)[0]}
+    if case.name.startswith(("mlp", "trained mlp")):
+        peers["STE-MM"] = partial(ste_mm, case, peer)
+    seconds: dict[str, list[float]] = {"before": [], "now": [], "plain": [], "STE-MM": []}
+    reached: dict[str, list[float]] = {"now": [], "plain": [], "STE-MM": []}
+    with searching(case, before) as ask:
+        for seed in range(runs):
+            for who, version in enumerate(("before", "now")):
+                seconds[version].append(ask(who, "normal", seed)[1])
+            reached["now"].append(case.reached(wm.match(case.problem(seed)).permutations[0]))
+            for who, task in peers.items():
+                taken, perms = least(task, seed)
+                seconds[who].append(taken)
+                reached[who].append(case.reached(perms))
+    middle = {who: median(its) for who, its in seconds.items() if its}
+    changes = {
+        who: [now / its - 1 for now, its in zip(reached["now"], reached[who], strict=True)] for who in peers
+    }
+    row(
+        case.name,
+        *(f"{middle[who]:.4f}" if who in middle else "" for who in seconds),
+        *(
+            f"{middle[who] / middle[version]:.2f}" if who in middle else ""
+            for who in ("plain", "STE-MM")
+            for version in ("before", "now")
+        ),
+        *(f"{min(changes[who]):+.3%}" if who in peers else "" for who in ("plain", "STE-MM")),
+    )
+
+
 def main() -> None:
     found = parser(__doc__)
     found.add_argument("--before", type=Path, metavar="CHECKOUT", help="compare with wm of this version")
     found.add_argument("--limit", type=float, default=200, help="seconds for one run of the baseline")
     found.add_argument("--below", action="store_true", help="how often wm's objective is below plain's")
+    found.add_argument("--table", action="store_true", help="wm before and now, and peers, in turns")
+    found.add_argument("--ste-mm", type=Path, metavar="FOLDER", help="where STE-MM's program is")
     arguments = begin(found)
+    if arguments.table:
+        of = [f"{peer} / {who}" for peer in ("plain", "STE-MM") for who in ("before", "now")]
+        heading(
+            *("row", "wm before, s of processor", "now", "plain", "STE-MM"),
+            *of,
+            *("least against plain", "least against STE-MM"),
+        )
+        for case in cases(arguments):
+            table(case, arguments.runs, arguments.limit, arguments.before, arguments.ste_mm)
+        return
     if arguments.before:
         columns = ("same orders", "before, s", "now, s", "change")
         fast = ("fast: same orders", *columns[1:], "groups' engine before: orders of fast")
