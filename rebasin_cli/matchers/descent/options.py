@@ -29,9 +29,9 @@ class Sweeps(Declared):
 @dataclass(frozen=True)
 class Effort(Sweeps):
     """`effort`: fast leaves gains below 3e-4 of ‖A‖·‖B‖ where they are; normal kicks a search that is not
-    done after its first sweeps, twice, narrow words three times; wide words a second time if the first gains nothing, and once more in
-    the end; high tries a soft start and more kicks. Where words
-    take more than an order: fast one descent, normal another one from what permutations find, high four more
+    done after its first sweeps, twice, narrow words three times; wide words a second time if the first gains
+    nothing, and once more in the end; high tries a soft start and more kicks. Where words take more than an
+    order: fast one descent, normal another one from what permutations find, high four more
     from random elements.
 
     `memory`: bytes of similarity matrices that are kept between solves, beyond the one worked on; 64 MB
