@@ -13,7 +13,6 @@ from ...types import Permutations
 from .blocks import SLAB, Blocks, Slab
 
 FEW = 1 << 16  # numbers of which calls take longer than what they do
-TINY, HUGE = 1e-12, 1e15  # norms between which float32's squares are right
 
 
 def total(values: Iterable[float]) -> float:
@@ -177,12 +176,9 @@ class Values(Blocks):
 
 
 def norms_of(tensors: Sequence[torch.Tensor]) -> list[float]:
-    """‖tensor‖ of each; in float64 only where its squares may leave the range of float32."""
-    norms: list[float] = torch.stack(torch._foreach_norm(list(tensors))).tolist() if tensors else []
-    return [
-        norm if TINY < norm < HUGE else torch.linalg.vector_norm(tensor, dtype=torch.float64).item()
-        for norm, tensor in zip(norms, tensors, strict=True)
-    ]
+    """‖tensor‖ of each, summed in float64: bounds rest on them."""
+    norms = torch._foreach_norm(list(tensors), dtype=torch.float64)
+    return torch.stack(norms).tolist() if norms else []
 
 
 def _dot(a: torch.Tensor, b: torch.Tensor) -> float:
