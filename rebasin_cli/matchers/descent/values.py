@@ -122,8 +122,13 @@ class Values(Blocks):
 
     def _norm(self, view: torch.Tensor) -> float:
         """A slab at a time: a product as large as the tensor is not made."""
-        parts = (self._wide(view.narrow(0, *some)) for some in self._steps(view, 0))
-        return math.hypot(*(norm for part in parts for norm in norms_of([part])))
+        if view.numel() <= FEW:
+            return norms_of([self._wide(view)])[0]
+        slabs = (self._wide(view.narrow(0, *some)) for some in self._steps(view, 0))
+        squares = (
+            torch.linalg.vecdot(rows, rows) for rows in (slab.reshape(len(slab), -1) for slab in slabs)
+        )
+        return math.sqrt(total(square.sum(dtype=torch.float64).item() for square in squares))
 
     def distances(self, atom: Atom, permutations: Permutations) -> dict[int, torch.Tensor]:
         """‖√r · a − b / √r‖² (n,) for the units of every axis that has a word, with B as it is permuted.
