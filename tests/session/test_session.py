@@ -21,6 +21,7 @@ from rebasin_cli.session.listener import Listener
 from rebasin_cli.session.session import Session
 from rebasin_cli.session.subjects import Data, Loading, Network, Search, Subjects
 from rebasin_cli.spec import library
+from rebasin_cli.spec.fitting import fit
 from rebasin_cli.symmetry.folds import NONE
 
 
@@ -149,9 +150,9 @@ def test_max_sweeps_for_a_method_without_sweeps_is_refused():
 
 
 def test_a_found_spec_whose_network_is_another_says_what_to_give():
-    """Two convolutions and a linear layer have Tiny-10's names, and are not it."""
+    """As of another package's spec; two convolutions and a linear layer have Tiny-10's names, and are not it."""
     shapes = {"conv1.weight": (4, 3, 3, 3), "conv2.weight": (5, 4, 3, 3), "fc.weight": (10, 5)}
-    fitted = library.find(shapes)
+    fitted = fit(library.load("tinyten"), shapes)
     with pytest.raises(NetworkError, match=r"no tinyten; tinyten.yaml was found from their names") as caught:
         running.find_network(fitted, Network(), quiet)
     assert "--net" in caught.value.hint and "--spec" in caught.value.hint
