@@ -150,7 +150,7 @@ def test_max_sweeps_for_a_method_without_sweeps_is_refused():
 
 
 def test_a_found_spec_whose_network_is_another_says_what_to_give():
-    """As of another package's spec; two convolutions and a linear layer have Tiny-10's names, and are not it."""
+    """As by a spec of another package: these have Tiny-10's names, and are not it."""
     shapes = {"conv1.weight": (4, 3, 3, 3), "conv2.weight": (5, 4, 3, 3), "fc.weight": (10, 5)}
     fitted = fit(library.load("tinyten"), shapes)
     with pytest.raises(NetworkError, match=r"no tinyten; tinyten.yaml was found from their names") as caught:
