@@ -240,7 +240,7 @@ def test_moving_the_midpoint_is_moving_the_model_by_longer_steps():
 
 @pytest.mark.parametrize(("optimizer", "rate"), [("adam", 1), ("sgd", 2)])
 def test_the_midpoint_projected_by_inner_products_is_the_search_that_there_is(optimizer, rate):
-    """Git Re-Basin, appendix G, footnote 2: M̃ starts at A, B is matched to M̃ itself, and M̃ takes the step.
+    """Git Re-Basin, section 3.3, footnote 2: M̃ starts at A, B is matched to M̃ itself, and M̃ takes the step.
 
     It moves by the midpoint's gradient, twice that of B̃: Adam does not mind, SGD goes twice as far.
     """
