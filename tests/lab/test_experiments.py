@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rebasin_cli.commands import lab
 from rebasin_cli.lab import registry
 from rebasin_cli.lab.engine import page, parameters
 from rebasin_cli.lab.engine.bench import Bench
@@ -155,3 +156,13 @@ def test_every_experiment_has_its_page_in_the_documents():
         assert f"[{name}]({name}.md)" in index
     for path in pages.glob("*/*.json"):
         assert f"[{path.parent.name}/{path.stem}]({path.parent.name}/{path.stem}.md)" in index
+
+
+def test_a_page_says_what_its_run_gave():
+    """Every figure of it, at whatever scale; and the list of all says what the pages do."""
+    for path in PAGES.rglob("*.json"):
+        made = json.loads(path.read_text(encoding="utf-8"))
+        assert path.with_suffix(".md").read_text(encoding="utf-8") == page.page(made), path
+    minutes = {name: lab._declared(name).minutes["full"] for name in registry.names()}
+    index = page.index(list(map(_made, minutes)), lab.HEAD, minutes=minutes, others=lab._others(PAGES))
+    assert (PAGES / "README.md").read_text(encoding="utf-8") == index
