@@ -714,6 +714,14 @@ def test_a_torch_file_that_claims_more_values_than_it_has_is_an_error(tmp_path):
         open_checkpoint(path)
 
 
+def test_values_that_no_tensor_takes_have_to_be_there_too(tmp_path):
+    """A storage of 300 numbers, of which a tensor is the first 100, and 250 are left."""
+    path = saved(tmp_path, {"w": torch.ones(300)[:100]})
+    assert same(open_checkpoint(path), {"w": torch.ones(100)})
+    with pytest.raises(CheckpointError, match="damaged or cut off"):
+        open_checkpoint(rezip(path, lambda name, data: data[:1000] if name.endswith("/data/0") else data))
+
+
 def test_a_tensor_that_repeats_one_value_without_end_is_an_error(tmp_path):
     assert same(open_checkpoint(saved(tmp_path, {"w": torch.ones(1).expand(10)})), {"w": torch.ones(10)})
     with pytest.raises(CheckpointError, match="cannot be used") as caught:

@@ -180,6 +180,12 @@ def test_all_that_is_refused_is_told_at_once(judged):
     assert len([line for line in judged(text)[0] if "no such file" not in line]) == 4
 
 
+def test_one_refusal_is_known_whatever_is_allowed_behind_it(judged):
+    """The hint of a run names the limits then."""
+    assert not judged(step(data="digits", net="mlp"))[2].refused
+    assert judged(step(data="'evil.py:load'", net="mlp", out="out.safetensors"))[2].refused
+
+
 def test_a_document_that_is_refused_is_none_of_the_recipe(judged):
     """At the end of a run that is refused, too, documents are written."""
     for text in ("junit: ../x\n", "step_summary: /tmp/x\n", "attest: link/x\n"):
