@@ -85,6 +85,9 @@ def test_a_step_that_names_its_own_baseline_is_not_as_lenient_as_the_defaults(pa
     assert "mine.json: no such file" in problems[0]
     made, problems = parsed(STEP % ACCEPT, assignments=["steps.path.baseline.file=mine.json"])
     assert problems == [] and made.steps[0].awaited == (Path("mine.json"),)
+    apart = STEP % ACCEPT + "\ndefaults: {baseline_tolerance: 0.02}"  # it is of no file
+    made, problems = parsed(apart)
+    assert problems == [] and made.steps[0].line()[-2:] == ["--baseline-tolerance", "0.02"]
 
 
 def test_what_names_no_baseline_is_told_how_a_first_run_is_written(wrong, tmp_path):
