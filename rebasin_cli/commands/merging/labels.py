@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...averages.parts import EMBEDDING
+from ...averages.parts import EMBEDDING, LOGITS
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.configuration import beside
 from ...errors import SpecError
@@ -33,24 +34,28 @@ def check(
 
     `averaged` are the tensors that are averaged; `by_number`: also heads of other sizes are.
     """
-    first, *others = models
-    labels, words = _classes(first), _vocabulary(first.path)
-    embeds = any(EMBEDDING.search(name) and len(first.shapes.get(name, ())) == 2 for name in averaged)
+    classes, vocabulary, numbers = cache(_classes), cache(_vocabulary), cache(_numbers)
     problems, whole = [], []
-    for other in others:
-        theirs = _classes(other)
-        rows = [name for name in averaged if _has_rows(name, first, other, labels, theirs, by_number)]
-        if rows and (told := _moved("class", first, labels, other, theirs)):
-            problems.append(told)
-            whole += rows
-        elif rows and labels and theirs and not {*labels} & {*theirs}:
-            mine, its = some([*labels], SHOWN), some([*theirs], SHOWN)
-            say(f"other classes: {mine} in {first.path}, {its} in {other.path}: rows are averaged by number")
-        its_words = _vocabulary(other.path) if embeds else words
-        if words != its_words and (
-            told := _moved("word", first, _numbers(*words), other, _numbers(*its_words))
-        ):
-            problems.append(told)
+    for k, b in enumerate(models):
+        moved: dict[str, str] = {}
+        other = ""
+        for a in models[:k]:
+            labels, theirs = classes(a), classes(b)
+            rows = [name for name in averaged if _has_rows(name, a, b, labels, theirs, by_number)]
+            unlike = [pair for pair in zip(labels, theirs, strict=False) if pair[0] != pair[1]]
+            if rows and (told := _moved("class", a, labels, b, theirs)):
+                moved.setdefault("class", told)
+                whole += rows
+            elif rows and unlike:
+                mine, its = (some(names, SHOWN) for names in zip(*unlike, strict=True))
+                other = other or f"other classes: {mine} in {a.path}, {its} in {b.path}"
+            if any(_has_words(name, a, b, by_number) for name in averaged):
+                here, there = vocabulary(a.path), vocabulary(b.path)
+                if here != there and (told := _moved("word", a, numbers(*here), b, numbers(*there))):
+                    moved.setdefault("word", told)
+        problems += moved.values()
+        if other and "class" not in moved:
+            say(f"{other}: rows are averaged by number")
     if problems:
         kept = "".join(f" --ignore {name}" for name in dict.fromkeys(whole))
         raise SpecError(
@@ -70,6 +75,15 @@ def _has_rows(
         return False
     sizes = a.shapes[name][0], b.shapes[name][0]
     return sizes == (len(labels), len(theirs)) and (by_number or sizes[0] == sizes[1])
+
+
+def _has_words(name: str, a: Checkpoint, b: Checkpoint, by_number: bool) -> bool:
+    """Whether a tensor has a row a word, as the largest embedding has, and in both."""
+    embeddings = [its for of, its in a.shapes.items() if EMBEDDING.search(of) and len(its) == 2]
+    shape, its = a.shapes.get(name, ()), b.shapes.get(name, ())
+    if len(shape) != 2 or len(its) != 2 or not (EMBEDDING.search(name) or LOGITS.search(name)):
+        return False
+    return shape[0] == max((rows for rows, _ in embeddings), default=0) and (by_number or shape[0] == its[0])
 
 
 def _moved(what: str, a: Checkpoint, here: Numbers, b: Checkpoint, there: Numbers) -> str | None:
@@ -101,7 +115,9 @@ def _numbers(name: str, content: bytes) -> Numbers:
     """The number of each word; of a whole tokenizer also of those added. None where that is unclear."""
     try:
         parsed = (
-            content.decode().replace("\r", "").split("\n") if name.endswith(".txt") else json.loads(content)
+            content.decode().replace("\r", "").removesuffix("\n").split("\n")
+            if name.endswith(".txt")
+            else json.loads(content)
         )
     except (ValueError, RecursionError):
         return {}

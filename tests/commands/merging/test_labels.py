@@ -49,10 +49,14 @@ def test_classes_in_another_order(tmp_path, second, options, code):
         assert "class 'neg'  is 0 in" in done.err and "--ignore classifier.weight" in done.err
 
 
-def test_other_classes_are_told(tmp_path):
-    a, b = two(tmp_path, (CLASSES, {"id2label": {"0": "cat", "1": "dog"}}), classifier=2)
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [(("cat", "dog"), "neg, pos in {a}, cat, dog in"), (("neg", "so"), "pos in {a}, so in")],
+)
+def test_other_classes_are_told(tmp_path, second, told):
+    a, b = two(tmp_path, (CLASSES, {"id2label": dict(enumerate(second))}), classifier=2)
     done = average(tmp_path, a, b)
-    assert done.code == 0 and "other classes: neg, pos" in done.err
+    assert done.code == 0 and f"other classes: {told.format(a=a)} {b}: rows" in done.err
 
 
 def test_a_class_between_others_moves_those_after_it(tmp_path):
@@ -71,6 +75,43 @@ def test_words_in_another_order(tmp_path, file, words, code):
         (tmp_path / folder / file).write_text(FILES[file](its))
     done = average(tmp_path, a, b)
     assert done.code == code and ("word '[PAD]'  is 0 in" in done.err) == bool(code)
+
+
+def test_a_last_line_that_ends_is_no_word(tmp_path):
+    a, b = two(tmp_path, ({}, {}), embed=4)
+    for folder, its in ((a, WORDS), (b, [*WORDS, "dog"])):
+        (tmp_path / folder / "vocab.txt").write_text("\n".join([*its, ""]))
+    assert average(tmp_path, a, b).code == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "options", "code"),
+    [
+        ({"word_embeddings": 4, "position_embeddings": 2}, ("--ignore", "word_embeddings*"), 0),
+        ({"word_embeddings": 4, "position_embeddings": 2}, ("--ignore", "position*"), 4),
+        ({"embed": 4, "lm_head": 4}, ("--ignore", "embed*"), 4),
+        ({"embed": 3}, ("--heads", "keep-a"), 0),
+        ({"embed": 3}, ("--heads", "average"), 4),
+    ],
+)
+def test_words_count_where_their_rows_are_averaged(tmp_path, first, options, code):
+    model(tmp_path / "a", {}, body=2, **first)
+    model(tmp_path / "bb", {}, body=2, **{name: 4 if name == "embed" else n for name, n in first.items()})
+    for folder, its in (("a", WORDS), ("bb", WORDS[::-1])):
+        (tmp_path / folder / "vocab.txt").write_text("\n".join(its))
+    assert average(tmp_path, str(tmp_path / "a"), str(tmp_path / "bb"), *options).code == code
+
+
+@pytest.mark.parametrize("what", ["class", "word"])
+def test_a_first_model_that_says_nothing_hides_no_others(tmp_path, what):
+    paths = []
+    for name, config, words in (("a", {}, None), ("bb", CLASSES, WORDS), ("ccc", TURNED, WORDS[::-1])):
+        model(tmp_path / name, config if what == "class" else {}, embed=4, classifier=2)
+        if words and what == "word":
+            (tmp_path / name / "vocab.txt").write_text("\n".join(words))
+        paths.append(tmp_path / name)
+    done = rebasin("average", *paths, "-o", tmp_path / "o.safetensors")
+    assert done.code == 4 and f"in {paths[1]}" in done.err and not (tmp_path / "o.safetensors").exists()
 
 
 @pytest.mark.parametrize(
