@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
 from ..errors import DataError, UsageError
 from ..registry import user_code
@@ -155,9 +155,8 @@ def open_loader(
 
     if isinstance(loader, Mapping):
         return opened(_of_splits(name, loader, split), "a dictionary of splits")
-    if _single(loader) is not None or (
-        not callable(loader) and hasattr(loader, "__iter__") and not isinstance(loader, str)
-    ):
+    is_read = _single(loader) is not None or hasattr(loader, "__iter__") and not isinstance(loader, str)
+    if is_read and not callable(loader):
         if _once(loader):
             raise _read_once(name, loader)
         return opened(loader, "taken as it is, the same for every split")
@@ -191,15 +190,20 @@ def open_loader(
 
 
 def _single(batches: Any) -> Dataset[Any] | None:
-    """PyTorch's own set of single samples, by number; None of all else, which gives batches."""
-    by_number = isinstance(batches, Dataset) and not isinstance(batches, IterableDataset)
+    """PyTorch's own set of single samples, by number; None of all else, which gives batches.
+
+    What has an iterator of its own, as an IterableDataset has, is read by that.
+    """
+    by_number = isinstance(batches, Dataset) and not hasattr(batches, "__iter__")
     return batches if by_number and hasattr(batches, "__len__") else None
 
 
 def _mixed(single: Dataset[Any], batch_size: int, seed: int) -> DataLoader[Any]:
     """Batches in an order by a seed, so that the first ones are no worse than any others."""
     rng = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(single), generator=rng).tolist()  # type: ignore[arg-type]
+    with user_code("the length of the data", DataError):
+        count = len(single)  # type: ignore[arg-type]
+    order = torch.randperm(count, generator=rng).tolist()
     return DataLoader(single, batch_size, sampler=order)
 
 

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from rebasin_cli.datasets import loaders
 from rebasin_cli.datasets.batches import Kept, Once, Same, steady
@@ -52,6 +52,37 @@ def test_a_set_of_single_samples_is_read_in_batches_mixed_and_for_training_mixed
     assert numbers(first) + numbers(rest) == numbers(data)
     epochs = [numbers(data.shuffled(torch.Generator().manual_seed(k))) for k in (0, 1, 0)]
     assert epochs[0] == epochs[2] != epochs[1] and sorted(epochs[0]) == sorted(epochs[1]) == list(range(20))
+
+
+class Batches(Dataset):
+    """Two batches, to be read or to be asked for: no set of samples by number."""
+
+    def __len__(self):
+        return 20
+
+    def __iter__(self):
+        return iter([PAIRS[:8], PAIRS[8:]])
+
+
+class Asked(Batches):
+    def __call__(self, split):
+        return [PAIRS[:6]]
+
+
+@pytest.mark.parametrize(
+    ("batches", "sizes"), [(Batches(), [8, 12]), (lambda split: Batches(), [8, 12]), (Asked(), [6])]
+)
+def test_a_dataset_that_gives_batches_is_read_by_them(batches, sizes):
+    assert [len(y) for _, y in open_loader("mine", batches, "train")] == sizes
+
+
+def test_a_length_that_is_none_is_the_datas():
+    class Wrong(TensorDataset):
+        def __len__(self):
+            return "many"
+
+    with pytest.raises(DataError, match="the length of the data"):
+        open_loader("mine", Wrong(torch.ones(2, 1), torch.ones(2)), "train")
 
 
 def test_numpy_batches_that_are_drawn_are_kept_too():

@@ -35,7 +35,8 @@ def check(
     `averaged` are the tensors that are averaged; `by_number`: also heads of other sizes are.
     """
     classes, vocabulary, numbers = cache(_classes), cache(_vocabulary), cache(_numbers)
-    problems, whole = [], []
+    problems: list[str] = []
+    whole: list[str] = []
     for k, b in enumerate(models):
         moved: dict[str, str] = {}
         other = ""
