@@ -268,7 +268,9 @@ def _resolve(axis: Axis, size: int, words: Mapping[str, int]) -> Axis | None:
     lengths = [length_of(part, words) for part in parts]
     known = [length for length in lengths if length is not None]
     if len(known) == len(lengths) - 1:
-        left = size / math.prod(known) if isinstance(axis, Product) else size - sum(known)
+        if not (one := math.prod(known)) and isinstance(axis, Product):  # of units that are none
+            return None
+        left = size / one if isinstance(axis, Product) else size - sum(known)
         if left != int(left) or left < 1:
             return None
         known.insert(lengths.index(None), int(left))

@@ -158,6 +158,7 @@ def find(shapes: Shapes, settings: Settings | None = None) -> FittedSpec:
     named = class_of(settings)
     fitting: list[FittedSpec] = []
     misses: list[tuple[int, str, SpecError]] = []
+    but_for_net: set[str] = set()
 
     def attempt(names: Sequence[str]) -> None:
         for name in names:
@@ -168,7 +169,9 @@ def find(shapes: Shapes, settings: Settings | None = None) -> FittedSpec:
             except SpecError as error:
                 misses.append((len(error.problems), name, error))
             except NetworkError as error:  # others use these names, too
-                misses.append((len(error.problems), name, SpecError(error.message, problems=error.problems)))
+                told = error.problems or (error.message,)
+                misses.append((len(told), name, SpecError(error.message, problems=told)))
+                but_for_net.add(name)
 
     ends = ends_of(shapes)
     lacks = {
@@ -184,10 +187,12 @@ def find(shapes: Shapes, settings: Settings | None = None) -> FittedSpec:
     none = (len(shapes) + 1, "", SpecError(""))  # where a configuration leaves no spec to try
     count, nearest, error = min(misses, key=lambda miss: miss[:2], default=none)
     near = 2 * count <= len(shapes)  # else it has nothing to do with them
+    named_all_the_same = near and nearest in but_for_net
+    write = f"If it is one but for this: --spec {nearest}; else write" if named_all_the_same else "Write"
     raise NoSpecFits(
         f"no built-in spec fits these {len(shapes)} tensors" + f"; the nearest is {nearest}" * near,
         problems=error.problems if near else (),
-        hint="Write one (docs/specs.md) and give it with --spec FILE.yaml",
+        hint=f"{write} one (docs/specs.md) and give it with --spec FILE.yaml",
     )
 
 

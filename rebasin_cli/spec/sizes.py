@@ -194,7 +194,9 @@ def _solve(axis: Axis, size: int, words: Mapping[str, int]) -> int | None:
         return None
     known = [length for part in parts if (length := length_of(part, words)) is not None]
     if isinstance(axis, Product):
-        left, remainder = divmod(size, math.prod(known))
+        if not (one := math.prod(known)):  # of units that are none
+            return None
+        left, remainder = divmod(size, one)
         return _solve(unknown[0], left, words) if remainder == 0 and left > 0 else None
     return _solve(unknown[0], size - sum(known), words) if size > sum(known) else None
 

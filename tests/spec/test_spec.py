@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from rebasin_cli.errors import SpecError, UsageError
+from rebasin_cli import nets
+from rebasin_cli.errors import NoSpecFits, SpecError, UsageError
 from rebasin_cli.spec import library, parsing, sizes
 from rebasin_cli.spec.atoms import atoms
 from rebasin_cli.spec.fitting import fit
@@ -756,3 +757,27 @@ def test_tensors_that_no_spec_is_near_to_are_told_why_they_are_no_chain_either()
     assert caught.value.problems == (
         "no chain of layers: in no order of its layers does each take what the one before gives",
     )
+
+
+def test_a_resnet_with_other_kernels_than_ours_can_be_named():
+    with torch.device("meta"):
+        tensors = nets.build("resnet20", input_shape=(3, 32, 32), classes=10).state_dict()
+    shapes = {n: tuple(t.shape) for n, t in tensors.items()}
+    assert library.find(shapes).spec.name == "resnet_cifar"
+    shapes["conv1.weight"] = (*shapes["conv1.weight"][:2], 5, 5)
+    with pytest.raises(NoSpecFits, match="the nearest is resnet_cifar") as caught:
+        library.find(shapes)
+    assert "conv1.weight is 5×5, expected 3×3" in caught.value.problems[0]
+    assert "--spec resnet_cifar;" in caught.value.hint
+    assert fit(library.load("resnet_cifar"), shapes).words
+
+
+def test_units_that_are_none():
+    def found(net, size):
+        with torch.device("meta"):
+            tensors = nets.build(net, input_shape=(3, 32, 32), classes=10).state_dict()
+        return library.find({n: tuple(0 if d == size else d for d in t.shape) for n, t in tensors.items()})
+
+    assert found("resnet101", 128).words["reduced2.0"] == 0
+    with pytest.raises(SpecError, match="the nearest is vgg"):
+        found("vgg11", 512)
