@@ -41,7 +41,8 @@ def read(path: Path, fitted: FittedSpec, model: Checkpoint | None = None, *, und
     """
     kept = stored.load(path)
     own, made = kept.elements, kept.metadata
-    if not kept.brings_spec and made.get("rebasin.spec_sha256") not in (None, fitted.spec.digest):
+    known = (None, fitted.spec.digest, fitted.spec.before or None)
+    if not kept.brings_spec and made.get("rebasin.spec_sha256") not in known:
         raise SpecError(
             f"{path} was found with another spec ({made.get('rebasin.spec')}) than {fitted.spec.source}",
             hint=to_same(made.get("rebasin.spec"), fitted.spec),

@@ -68,30 +68,33 @@ def read(shapes: Shapes, *, plain: bool = False) -> FittedSpec:
     Raises NoChain, with a sentence for all that has two readings or none.
     """
     layers, norms = modules_of(shapes)
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[str, tuple[tuple[str, ...], str]] = {}
     refused: list[NoChain] = []
     for one in (layers, flipped(layers)):
         try:
             if one:
-                text, taken = _spec(one, norms, list(shapes), plain)
-                found[text] = taken
+                text, taken, before = _spec(one, norms, list(shapes), plain)
+                found[text] = taken, before
         except NoChain as why:
             refused.append(why)
     if not found:
         raise refused[0]
     if len(found) > 1:
         raise NoChain("weights of convolutions without biases may have inputs or outputs first")
-    (text,) = found
+    ((text, (taken, before)),) = found.items()
     fitted = fit(parse(text, name=NAME, source="the chain that the shapes tell"), shapes)
     said = " and --spec chain" if plain else ""
-    assumed = (f"read off shapes{said}", *found[text])
-    return replace(fitted, spec=replace(fitted.spec, unproven=", ".join(assumed)))
+    assumed = (f"read off shapes{said}", *taken)
+    before = parse(before, name=NAME).digest
+    return replace(fitted, spec=replace(fitted.spec, unproven=", ".join(assumed), before=before))
 
 
 def _spec(
     layers: Sequence[Layer], norms: Sequence[Norm], names: Sequence[str], plain: bool
-) -> tuple[str, tuple[str, ...]]:
+) -> tuple[str, tuple[str, ...], str]:
     """A spec's text, and what was taken for given: an order, what is flattened. Raises NoChain.
+
+    The last is the text with its lines as the file has its tensors, as it was once.
 
     Of one chain it is the same text, in whatever order a file has its tensors: its digest is the spec's.
     """
@@ -126,7 +129,8 @@ def _spec(
     )
     taken = (*trusted, *flattened)
     there = frozenset(names)
-    return _text({name: text for name, text in axes.items() if name in there}, taken), taken
+    text = _text({name: text for name, text in axes.items() if name in there}, taken)
+    return text, taken, _text({name: axes[name] for name in names}, taken)
 
 
 def _places(layers: Sequence[Layer], sealed: Mapping[str, list[Layer]], plain: bool) -> list[Place]:

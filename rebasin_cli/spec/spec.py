@@ -79,6 +79,7 @@ class Entry:
 class Spec:
     """A parsed spec file. `source` is where it was read, `digest` the sha256 of its text.
 
+    `before` is that of the same spec as a version before wrote it, if in another order.
     `groups` are those of words that have more than permutations.
     `sizes` are those that no axis tells: words, or families of words where they have `{i}` slots.
     `looked_up` has names of what tells such a size: a setting of the configuration, or another word.
@@ -98,6 +99,7 @@ class Spec:
     ignore: tuple[str, ...] = ()
     source: str = ""
     digest: str = ""
+    before: str = field(default="", compare=False)
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
     looked_up: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     stays: tuple[str, ...] = ()

@@ -111,6 +111,22 @@ def test_an_order_of_a_chain_is_applied_to_a_file_that_has_its_tensors_in_anothe
         assert all(torch.equal(aligned[name], again[name]) for name in aligned)
 
 
+def test_a_permutation_of_a_chain_that_an_earlier_version_wrote(done, refused):
+    """Its spec had its lines as the file has its tensors."""
+    for name, seed in (("a.safetensors", 1), ("b.safetensors", 2)):
+        write_safetensors(name, dict(sorted(chain_of(("enter", "mid", "out"), seed, (12, 9, 7, 3)).items())))
+    done("align", "a.safetensors", "b.safetensors", "--spec", "chain", "-o", "aligned.safetensors")
+    perm, kept = tensors("aligned.perm.safetensors"), open_checkpoint("aligned.perm.safetensors").metadata
+    then = "70768577c478ac22f0ef1b80ae6c69756a0a6791e98ccdc2be3392ed52055b1d"
+    assert kept["rebasin.spec_sha256"] != then
+    for name, digest in (("then", then), ("none", "0" * 64)):
+        write_safetensors(f"{name}.safetensors", perm, metadata=kept | {"rebasin.spec_sha256": digest})
+    done("apply", "then.safetensors", "b.safetensors", "--spec", "chain", "-o", "again.safetensors")
+    aligned, again = tensors("aligned.safetensors"), tensors("again.safetensors")
+    assert all(torch.equal(aligned[name], again[name]) for name in aligned)
+    refused(4, "apply", "none.safetensors", "b.safetensors", "--spec", "chain", says="another spec (chain)")
+
+
 def test_an_order_of_a_chain_is_refused_where_the_file_tells_another_order_of_layers(done, refused):
     for name, seed in (("a.pt", 1), ("b.pt", 2)):
         torch.save(chain_of(("enter", "one", "another", "out"), seed, (9, 6, 6, 6, 2)), name)

@@ -77,7 +77,7 @@ class Stored:
 
         Raises UsageError for other models than it was trained for.
         """
-        if SPEC not in self.metadata and self.spec != fitted.spec.digest:
+        if SPEC not in self.metadata and self.spec not in (fitted.spec.digest, fitted.spec.before or None):
             raise SpecError(
                 f"{self.path} was trained with another spec ({self.metadata.get('rebasin.spec')}) than "
                 f"{fitted.spec.source}",
