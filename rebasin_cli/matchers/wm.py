@@ -226,8 +226,8 @@ class Search:
         if kick:
             rng = generator(self.problem.seed, f"wm kick {attempt}")
             moved = kicked(current, rng, self.pair.within, share=MOVED)
-            first = descent.first(descent.order(self.problem.seed, f"wm sweep {attempt} 0"))
-            for word in sorted(moved.keys() - first):  # to kick the first would change nothing
+            begun = descent.first(descent.order(self.problem.seed, f"wm sweep {attempt} 0"))
+            for word in sorted(moved.keys() - begun):  # to kick these would change nothing
                 now += self.pair.gain(word, current, moved[word])
                 current[word] = moved[word]
             summed = False

@@ -9,7 +9,7 @@ they say is heard once the heads have an order, and the result is taken only if 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import reduce
 from itertools import permutations as orders
@@ -61,7 +61,7 @@ def step(
     similarities: Matrices,
     group: Group,
     current: Permutations,
-    known: Collection[str] | None = None,
+    known: Set[str] | None = None,
 ) -> tuple[dict[str, torch.Tensor], float]:
     """The group's best permutations with all other words held, and what they gain as far as matrices tell.
 

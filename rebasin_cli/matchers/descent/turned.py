@@ -7,7 +7,7 @@ is in canonical form, so that a word of them is only ordered.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 import torch
@@ -43,7 +43,7 @@ def groups(fitted: FittedSpec) -> dict[str, Group]:
 
 
 def step(
-    pair: Pair, fitted: FittedSpec, group: Group, current: Permutations, known: Collection[str] | None = None
+    pair: Pair, fitted: FittedSpec, group: Group, current: Permutations, known: Set[str] | None = None
 ) -> Change:
     """The best element on the atoms whose other words are `known` (None: all).
 
@@ -64,7 +64,7 @@ def step(
 
 
 def _heads(
-    pair: Pair, fitted: FittedSpec, group: Group, current: Permutations, known: Collection[str] | None
+    pair: Pair, fitted: FittedSpec, group: Group, current: Permutations, known: Set[str] | None
 ) -> Change:
     def matrix(word: str) -> torch.Tensor:
         return pair.matrix(word, current, chosen=_atoms(pair, word, known)).cpu()
@@ -91,5 +91,5 @@ def nearest(
     return Change(perms, {word: each for word, each in found.items() if each.ndim > 1}, value)
 
 
-def _atoms(pair: Pair, word: str, known: Collection[str] | None) -> list[Atom]:
+def _atoms(pair: Pair, word: str, known: Set[str] | None) -> list[Atom]:
     return pair.single[word] + pair.double[word] if known is None else pair.resting_on(word, known)
