@@ -16,7 +16,7 @@ from .engine.bench import Bench
 from .engine.claims import Claim, Line, Outcome, Panel, Table, exact
 
 PAPER = "Git Re-Basin Table 1; STE-MM §4.1; Neuron Alignment C.2"
-FASTER = "nothing: it takes seconds"
+FASTER = "nothing: it takes two minutes at most"
 
 # Exponents of ten of Git Re-Basin's Table 1; our VGG16 has one layer behind its convolutions, the first of
 # that name had two more of 4096 units.
