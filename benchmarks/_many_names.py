@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.runtime.seeds import generator
 
 NAMES = (20_000, 40_000)  # of tensors: twice as many should take twice as long

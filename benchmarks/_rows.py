@@ -27,8 +27,8 @@ from rebasin_cli import nets, open_checkpoint
 from rebasin_cli.matchers import Problem, wm
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.spec.spec import FittedSpec
 from rebasin_cli.symmetry import assignment, permutation
 

@@ -32,10 +32,10 @@ from rebasin_cli import nets, networks
 from rebasin_cli.datasets import open_data
 from rebasin_cli.matchers import Problem, am
 from rebasin_cli.matchers.activations import MATCH_BATCH
+from rebasin_cli.matchers.activations.batches import watch
 from rebasin_cli.matchers.activations.moments import Moments
 from rebasin_cli.matchers.activations.similarities import similarities
 from rebasin_cli.matchers.activations.sites import find
-from rebasin_cli.matchers.activations.watching import watch
 from rebasin_cli.runtime.memory import keep_freed
 
 BAR = 1.2

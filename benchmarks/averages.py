@@ -31,7 +31,7 @@ from _rows import as_command, environment, heading, row
 
 from rebasin_cli.checkpoints.digests import of_file
 from rebasin_cli.checkpoints.tensors import LazyTensors
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.runtime.seeds import generator
 
 LAYER = (2048, 2048)

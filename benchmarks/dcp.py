@@ -133,7 +133,7 @@ def main():
             write, (asked.ranks, port, str(run), asked.megabytes), nprocs=asked.ranks, join=True
         )
         from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-        from rebasin_cli.checkpoints.writing import write_safetensors
+        from rebasin_cli.checkpoints.writer import write_safetensors
 
         found, same = open_checkpoint(run), Path(folder) / "same.safetensors"
         write_safetensors(same, found)

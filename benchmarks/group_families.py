@@ -38,12 +38,12 @@ from torch.nn import functional as F
 
 from rebasin_cli.errors import RebasinError
 from rebasin_cli.inference.inferring import infer
-from rebasin_cli.inference.text.writing import Inferred
+from rebasin_cli.inference.text.spec_text import Inferred
 from rebasin_cli.matchers import Problem, wm
+from rebasin_cli.networks.forward import fed
 from rebasin_cli.networks.returned import Kept
-from rebasin_cli.networks.running import fed
 from rebasin_cli.networks.state import fresh, own_state
-from rebasin_cli.proof.comparing import difference
+from rebasin_cli.proof.distance import difference
 from rebasin_cli.proof.runs import Fails, Runs
 from rebasin_cli.symmetry import elements as acts
 from rebasin_cli.symmetry.form import Canonical, canonical, turned

@@ -39,12 +39,12 @@ from torch import nn
 
 from rebasin_cli import nets
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.inference.inferring import infer
 from rebasin_cli.matchers import State
 from rebasin_cli.matchers.portfolio.align import align
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.spec.spec import FittedSpec
 from rebasin_cli.symmetry import elements as acts
 from rebasin_cli.symmetry import projection

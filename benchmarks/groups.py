@@ -34,7 +34,7 @@ from rebasin_cli import networks
 from rebasin_cli.datasets import UNIT, Data, Samples, form
 from rebasin_cli.inference.inferring import infer
 from rebasin_cli.matchers.portfolio.align import align
-from rebasin_cli.networks import dreaming
+from rebasin_cli.networks import dream_images
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.symmetry import elements as acts
 from rebasin_cli.symmetry.folds import NONE
@@ -61,7 +61,7 @@ SEARCHES = {  # row: method, options, whether with groups
     "ste, groups": ("ste", {}, True),
 }
 IMAGINED = {
-    " (dreams)": dreaming.STEPS,
+    " (dreams)": dream_images.STEPS,
     " (noise)": 0,
     " (white noise)": None,
 }  # rows that see no data: steps
@@ -89,7 +89,7 @@ class Grouped(Pair):
         began = time.process_time()
         own = [networks.load(networks.duplicate(self.network), dict(model)) for model in self.models]
         shape, pixels = form(self.train.name, str(self.train.normalization))
-        found = dreaming.dream(own, shape, pixels=pixels, steps=steps or 0)
+        found = dream_images.dream(own, shape, pixels=pixels, steps=steps or 0)
         if steps is None:
             mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (pixels.mean, pixels.std))
             drawn = torch.randn(found.inputs.shape, generator=generator(0, "white noise"))

@@ -49,7 +49,7 @@ from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.networks import hub
 from rebasin_cli.networks.returned import Kept
 from rebasin_cli.session.twins import spec_of
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 
 HEADING = (
     *("date", "folder", "before", "seconds", "memory, MB", "words", "digits", "proven", "aligned", "merged"),

@@ -32,7 +32,7 @@ from torch import nn
 from rebasin_cli.errors import RebasinError
 from rebasin_cli.inference import infer
 from rebasin_cli.inference.rules.walk import INPUT, OUTPUT
-from rebasin_cli.inference.text.writing import Inferred
+from rebasin_cli.inference.text.spec_text import Inferred
 from rebasin_cli.proof import prove as proving
 
 HEADING = (

@@ -40,9 +40,9 @@ from rebasin_cli.measure.kin import columns, effect, kin, orders, sampled
 from rebasin_cli.measure.kin.draws import by_draws
 from rebasin_cli.measure.kin.parts import parts_of
 from rebasin_cli.measure.kin.variance import closed_variance
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 from rebasin_cli.spec.library import resolve_words
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import permutation
 
 Model = dict[str, Tensor]

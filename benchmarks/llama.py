@@ -21,10 +21,10 @@ from pathlib import Path
 import torch
 
 from rebasin_cli.checkpoints.tensors import LazyTensors
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.runtime.seeds import generator
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.spec.spec import FittedSpec
 from rebasin_cli.symmetry import permutation, stored
 from rebasin_cli.types import Permutations

@@ -27,14 +27,14 @@ from rebasin_cli import nets
 from rebasin_cli.checkpoints import digests
 from rebasin_cli.checkpoints.safetensors_format import encode_header
 from rebasin_cli.checkpoints.tensors import LazyTensors
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.commands import align
 from rebasin_cli.commands.verbs import needs
 from rebasin_cli.matchers import ste_mm
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import permutation, stored
 
 ALLOWANCE = 150e6

@@ -39,13 +39,13 @@ from rebasin_cli import nets
 from rebasin_cli.errors import NetworkError, NotProven, RebasinError
 from rebasin_cli.graph.float64 import in_float64
 from rebasin_cli.inference import infer
+from rebasin_cli.networks.forward import evaluating, forward
 from rebasin_cli.networks.returned import Kept
-from rebasin_cli.networks.running import evaluating, forward
 from rebasin_cli.proof.prove import prove
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 from rebasin_cli.spec.notation import Product, Word, words_of
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.spec.spec import FittedSpec
 from rebasin_cli.symmetry import permutation
 

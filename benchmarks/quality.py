@@ -36,9 +36,9 @@ from repair import BATCH, RESET, Pair, interval, parsed, score
 import rebasin_cli
 from rebasin_cli import matchers, networks
 from rebasin_cli.matchers.portfolio import align as searching
-from rebasin_cli.repair.distilling import distill
+from rebasin_cli.repair.distillation import distill
 from rebasin_cli.repair.options import DISTILL_SAMPLES
-from rebasin_cli.repair.repairing import open_to_choice
+from rebasin_cli.repair.repair_steps import open_to_choice
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.symmetry.permutation import permuted, random
 

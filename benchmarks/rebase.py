@@ -33,7 +33,7 @@ from torch.nn import functional as F
 import rebasin_cli
 from rebasin_cli import networks
 from rebasin_cli.datasets import UNIT, Data, Samples
-from rebasin_cli.networks.running import call
+from rebasin_cli.networks.forward import call
 from rebasin_cli.symmetry import factors as low_rank
 from rebasin_cli.symmetry.elements import Elements
 from rebasin_cli.symmetry.folds import Folds

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 import rebasin_cli
 from rebasin_cli import networks
-from rebasin_cli.networks.running import call
+from rebasin_cli.networks.forward import call
 
 IMAGES, RIDGES, USUAL, BATCH = (100, 300, 1_000, 3_000, 10_000), (1e-4, 1e-3, 1e-2, 1e-1, 1.0), 1_000, 250
 RATE, STEP = 1e-4, 50  # of the training of the control

@@ -35,14 +35,14 @@ from torch.nn import functional as F
 
 import rebasin_cli
 from rebasin_cli import networks
-from rebasin_cli.averages.mixing import average
+from rebasin_cli.averages.means import average
 from rebasin_cli.datasets import Data, Samples, open_data
 from rebasin_cli.datasets.held_out import held_out
 from rebasin_cli.errors import RebasinError
 from rebasin_cli.nets import vit
 from rebasin_cli.repair import Repairs
 from rebasin_cli.repair.calibration import temperature
-from rebasin_cli.repair.distilling import distill
+from rebasin_cli.repair.distillation import distill
 
 TABLE = Path(__file__).with_name("regret.jsonl")
 HELD, TESTED, TENTH = 2_000, 3_000, 0.1

@@ -33,7 +33,7 @@ from rebasin_cli import matchers, networks
 from rebasin_cli.datasets import open_data
 from rebasin_cli.errors import NetworkError
 from rebasin_cli.networks.classes import accuracies, cross_entropies
-from rebasin_cli.networks.running import call, evaluating
+from rebasin_cli.networks.forward import call, evaluating
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.library import resolve_spec
 from rebasin_cli.symmetry import permutation

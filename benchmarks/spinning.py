@@ -2,9 +2,10 @@
 
     python benchmarks/spinning.py [--runs 3]
 
-An MLP 3×512 on batches of 500, on all threads, in a process each: with GCC's OpenMP as it is, as the command
-has it (`runtime.waiting`), with threads that sleep at once, and on one thread. Alternated, without anything
-beside it and beside a program that keeps one processor busy, in a session of its own as other users' are.
+An MLP 3×512 on batches of 500, on all threads, in a process each: with GCC's OpenMP as it is, as the
+command has it (`runtime.thread_waits`), with threads that sleep at once, and on one thread. Alternated,
+without anything beside it and beside a program that keeps one processor busy, in a session of its own as
+other users' are.
 Medians of microseconds a sample on the wall, and the ratio to OpenMP as it is. Linux only.
 """
 
@@ -19,7 +20,7 @@ from contextlib import contextmanager
 
 from _rows import environment, heading, median, row
 
-from rebasin_cli.runtime.waiting import SAID, SPINS
+from rebasin_cli.runtime.thread_waits import SAID, SPINS
 
 WAYS = {
     "as it is": {},

@@ -41,7 +41,7 @@ import torch
 from _many_names import commands
 
 from rebasin_cli import nets
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.runtime.memory import BLOCK, RETAINED
 from rebasin_cli.runtime.seeds import generator, seeded
 from rebasin_cli.spec import library

@@ -167,8 +167,8 @@ import torch
 from safetensors.torch import load_file
 from rebasin_cli.matchers import Problem, wm
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 try:
     from rebasin_cli.matchers.grouped.matching import match as groups
 except ImportError:

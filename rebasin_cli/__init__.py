@@ -22,7 +22,7 @@ _WHERE = {
     "doctor": "measure.diagnosis",
     "compare": "measure.comparison",
     "elements": "symmetry.elements:",
-    "fit": "spec.fitting",
+    "fit": "spec.fits",
     "infer_spec": "inference:infer",
     "kin": "measure.kin",
     "load_spec": "spec.library:load",
@@ -38,7 +38,7 @@ _WHERE = {
     "signature": "measure.signatures",
     "stability": "measure.signatures",
     "temperature": "repair",
-    "write_safetensors": "checkpoints.writing",
+    "write_safetensors": "checkpoints.writer",
 }
 
 __all__ = sorted(_WHERE)

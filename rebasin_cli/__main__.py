@@ -51,7 +51,7 @@ def _main(arguments: list[str]) -> None:
 def prepare() -> None:
     """What a command sets of its own process before PyTorch is imported (docs/decisions/0031)."""
     from .runtime.memory import collect_later, keep_freed
-    from .runtime.waiting import wait_briefly
+    from .runtime.thread_waits import wait_briefly
 
     collect_later()
     keep_freed()

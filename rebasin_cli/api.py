@@ -23,10 +23,10 @@ from torch import nn
 
 from . import networks
 from .averages import weights as schedules
-from .averages.combining import combined
-from .averages.mixing import INTERPOLATIONS, check_interpolation
+from .averages.means import INTERPOLATIONS, check_interpolation
 from .averages.names import agreed
 from .averages.parts import parts_of
+from .averages.tensors import combined
 from .averages.weights import parse
 from .checkpoints.tensors import Model, Values, as_given, named, plain
 from .errors import UsageError
@@ -34,11 +34,11 @@ from .matchers import State
 from .matchers.portfolio import align as searching
 from .matchers.portfolio.align import Alignment
 from .measure.report import barrier
-from .networks.scoring import Loss
+from .networks.losses import Loss
 from .repair import Outcome, Repaired, Repairs
-from .repair.choosing import Choice
+from .repair.choices import Choice
 from .repair.means import repaired_mean
-from .repair.repairing import few, open_to_choice, resolved
+from .repair.repair_steps import few, open_to_choice, resolved
 from .runtime.ranks import ALONE, Ranks
 from .spec.library import resolve_words
 from .spec.spec import FittedSpec, Spec

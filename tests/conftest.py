@@ -72,7 +72,7 @@ def record(tmp_path):
     import torch
 
     from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-    from rebasin_cli.checkpoints.writing import write_safetensors
+    from rebasin_cli.checkpoints.writer import write_safetensors
 
     names = iter("abc")
     shapes = {"layers.0.weight": (3, 4), "layers.0.bias": (3,), "head.weight": (10, 3), "head.bias": (10,)}

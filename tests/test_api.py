@@ -31,8 +31,8 @@ from rebasin_cli.networks.evaluation import evaluate
 from rebasin_cli.repair import reset
 from rebasin_cli.runtime.seeds import seeded
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import permutation
 from tests.transformers import drawn, transformer
 

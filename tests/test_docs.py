@@ -32,7 +32,7 @@ from rebasin_cli.registry import Registry
 from rebasin_cli.runtime import broken
 from rebasin_cli.runtime.seeds import derive
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 from rebasin_cli.symmetry.permutation import permuted, random
 from rebasin_cli.symmetry.stored import load
 

@@ -228,7 +228,7 @@ OPENERS = {
         "datasets.sets.digits",
     ),
     *("checkpoints.torch_file", "checkpoints.safetensors_format", "checkpoints.storages"),
-    *("checkpoints.stored", "checkpoints.staging", "commands.recipes.records", "commands.recipes.fetching"),
+    *("checkpoints.stored", "checkpoints.stages", "commands.recipes.records", "commands.recipes.downloads"),
 }
 
 

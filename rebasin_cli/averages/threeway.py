@@ -16,10 +16,10 @@ from ..checkpoints.families import Family, Plan
 from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import unknown
 from ..types import Tensors
-from .combining import finite_only
 from .kinship import planned, same
-from .mixing import line, mean_of
+from .means import line, mean_of
 from .parts import running_statistics, show
+from .tensors import finite_only
 from .together import Products, families_of
 
 BOTH = ("average", "sum", "ours", "theirs", "conflict")
@@ -163,7 +163,7 @@ def mixed(
 ) -> LazyTensors:
     """The tensors of a merge without conflicts, each made when it is asked for; ours decide dtypes.
 
-    One that is mixed and not finite is an error, and `step` is told, as in `combining.combined`; both sides
+    One that is mixed and not finite is an error, and `step` is told, as in `tensors.combined`; both sides
     are `called` by their names.
     """
     weights = WEIGHTS["sum" if "sum" in found.taken.values() else "average"]

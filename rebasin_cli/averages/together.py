@@ -14,10 +14,10 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from ..checkpoints.checking import wrong_dtype
 from ..checkpoints.families import Family, Plan, families
 from ..checkpoints.forms import Kind, Planned
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
+from ..checkpoints.validation import wrong_dtype
 from ..errors import SpecError
 from ..types import Tensors
 from .kinship import alike

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .containers import attributes
 from .inert import Inert
-from .opening import attributes
 from .saved import MAX_DEPTH, STATES, Path, measured, settings, text_of
 
 MOST = 30_000  # values that an envelope may hold beside the tensors: what has more is left out

@@ -23,13 +23,13 @@ from torch import Tensor
 from ..errors import CheckpointError, NoEnvelope
 from ..runtime.memory import uncollected
 from ..runtime.text import some
-from . import distributed, pieces, torch_writing
+from . import distributed, pieces, torch_writer
 from .around import Around, Slot, fitted
-from .checking import digest, validate
 from .distributed import DistributedFolder
 from .locate import kind_of_file, locate, read_index
 from .safetensors_format import COPY_AGAIN, SafetensorsFile
 from .torch_file import Shard, TorchFile
+from .validation import digest, validate
 from .wrappers import plain_names
 
 __all__ = ["Checkpoint", "digest", "open_checkpoint", "validate"]
@@ -146,7 +146,7 @@ class Checkpoint(Mapping[str, Tensor]):
         return {} if self.around is None else self.around.beside
 
     def envelope_of(self, names: Collection[str]) -> tuple[Any, tuple[str, ...]]:
-        """What these tensors are put into where they are written as this file is: `torch_writing.write`.
+        """What these tensors are put into where they are written as this file is: `torch_writer.write`.
 
         Of a file that is no torch file, and where some have no place in it, that is the names alone. Second
         are the names of those.
@@ -218,7 +218,7 @@ def open_checkpoint(
             if kind == "torch":
                 return _open_torch(path, file, key, unsafe_load)
             if kind == pieces.DCP:
-                metadata, stale = torch_writing.read(file, distributed.listing)
+                metadata, stale = torch_writer.read(file, distributed.listing)
                 found = _of_envelope(path, pieces.DCP, DistributedFolder(file, key))
                 return replace(found, metadata=metadata, stale=stale)
             if key:
@@ -308,7 +308,7 @@ def _plain(stored: Mapping[str, Any], path: Path) -> tuple[dict[str, str], tuple
 
 def _open_torch(path: Path, inside: Path, key: str | None, unsafe_load: bool) -> Checkpoint:
     file = TorchFile(inside, key, unsafe_load)
-    metadata, stale = torch_writing.read(inside)
+    metadata, stale = torch_writer.read(inside)
     return replace(
         _of_envelope(path, "torch", file),
         places=file.found.places,

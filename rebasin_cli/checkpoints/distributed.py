@@ -26,8 +26,8 @@ from ..runtime import files
 from . import distributed_metadata, envelopes
 from .distributed_metadata import MAX_METADATA, Item, Stored
 from .inert import Reader
+from .pickled import KNOWN
 from .pieces import DISTCP
-from .rebuilding import KNOWN
 from .safetensors_format import COPY_AGAIN, Entry, read_header
 from .storages import Bounded, Mapped, check_zip
 from .stored import Piece, StoredFile

@@ -20,10 +20,10 @@ import torch
 from ..errors import CheckpointError, UnsafeCheckpoint
 from ..runtime import files
 from . import envelopes, pieces
+from .containers import attributes
 from .inert import Inert, Known, Reader, TooMuch
-from .opening import attributes
+from .pickled import DTYPES, KNOWN, MAX_AXES
 from .pieces import DISTCP
-from .rebuilding import DTYPES, KNOWN, MAX_AXES
 from .safetensors_format import COPY_AGAIN
 from .saved import MAX_DEPTH, words
 from .saved import Path as Keys

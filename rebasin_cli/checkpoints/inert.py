@@ -3,7 +3,7 @@
 A pickle is a program for a small stack machine. This is that machine without its doors: a global is looked
 up in a table and never imported; one that is not there becomes an object that does nothing and remembers its
 name. To call it, to set its attributes or items, to append to it is written down, and never done.
-`rebuilding.py` holds the table, with what tensors are made of; `opening.py` looks into what was written down.
+`pickled.py` holds the table, with what tensors are made of; `containers.py` looks into what was written down.
 
     Reader(known={}, stored=None, size=len(data)).load(io.BytesIO(data))
 """

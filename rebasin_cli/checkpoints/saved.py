@@ -15,8 +15,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..errors import CheckpointError
+from .containers import holding
 from .inert import kind
-from .opening import holding
 
 MAX_DEPTH = 64  # dictionaries in one another
 SHOWN = 100  # characters of a name that are looked at for words

@@ -21,7 +21,7 @@ import torch
 from ..errors import CheckpointError
 from ..runtime import files
 from .inert import Known, Reader
-from .rebuilding import KNOWN, Storage, StorageType
+from .pickled import KNOWN, Storage, StorageType
 from .safetensors_format import COPY_AGAIN
 
 LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number, pickled first until PyTorch 1.6

@@ -23,10 +23,10 @@ from ..runtime.memory import check_memory
 from ..types import Tensors
 from . import envelopes, pieces
 from .around import around
+from .containers import Unread, UnreadTensor, holding, looked_into
 from .envelopes import ENVELOPES
 from .inert import Reader, TooMuch
-from .opening import Unread, UnreadTensor, holding, looked_into
-from .rebuilding import KNOWN
+from .pickled import KNOWN
 from .safetensors_format import COPY_AGAIN
 from .storages import LEGACY, NESTED, Bounded, InStream, Mapped, check_zip
 from .stored import Piece, StoredFile

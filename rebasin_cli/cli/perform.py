@@ -151,12 +151,12 @@ def spec_written(done: Any) -> None:
 
 def spec_explained(done: Any) -> None:
     """Why each axis stays, or where another spec differs."""
-    from ..inference.text import explaining
+    from ..inference.text import reasons
 
     result({name: done.told[name] for name in ("spec", "inferred", "outputs") if name in done.told})
     typer.echo()
     told = done.told
-    shown = explaining.comparison(told) if done.compared else explaining.lines(told, tensors=done.tensors)
+    shown = reasons.comparison(told) if done.compared else reasons.lines(told, tensors=done.tensors)
     for line in shown:
         put(line)
 

@@ -58,7 +58,7 @@ def perform(given: Mapping[str, Any]) -> None:
         return
     from ..commands.recipes.cache import of_run
     from ..commands.recipes.limits import Limits
-    from ..runtime.watching import Watch
+    from ..runtime.stop_watch import Watch
 
     path, stdout, quiet = given["recipe"] or NONE, sys.stdout, given["quiet"]
     limits = Limits(frozenset(given["allow_env"]), given["download"]) if given["untrusted"] else None
@@ -91,7 +91,7 @@ def perform(given: Mapping[str, Any]) -> None:
 def _documents(given: Mapping[str, Any], cache: Any, say: Callable[[str], None], stdout: Any) -> Any:
     """What the run leaves that is `given` by its options; its JSON is printed at every end, if asked for."""
     from ..commands.recipes.documents import Documents, Named
-    from ..commands.recipes.running import How
+    from ..commands.recipes.runner import How
 
     def shown(account: Any) -> None:
         if given["json"] and not given["key"]:
@@ -139,7 +139,7 @@ def refused(command: TyperCommand, arguments: Sequence[str], error: UsageError) 
 
 def _again(given: Mapping[str, Any]) -> list[str]:
     """The command line without what it leaves beside the steps' outputs, and without secrets of addresses."""
-    from ..commands.recipes.reading import public
+    from ..commands.recipes.reader import public
 
     sets = [word for text in given["assign"] or () for word in ("--set", public(text))]
     names = [text.partition("=")[0] for text in given["allow_env"] or ()]  # no value is shown

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from ..commands.recipes.familiar import instead
-from ..commands.recipes.running import Performed
+from ..commands.recipes.runner import Performed
 from ..commands.recipes.steps import Step
 from ..errors import CheckpointError, GateNotMet, Interrupted, RebasinError, SpecError, UsageError
 from ..registry.results import plain

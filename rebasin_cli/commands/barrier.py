@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import networks
-from ..averages.mixing import check_interpolation
+from ..averages.means import check_interpolation
 from ..errors import UsageError
 from ..measure import intervals
 from ..measure.baseline import check_baseline
@@ -25,7 +25,7 @@ from ..measure.settings import (
     repaired_label,
 )
 from ..networks.attacks import Attack, Attacker
-from ..networks.scoring import Loss
+from ..networks.losses import Loss
 from ..registry.options import PAIR, PLAIN, READS, WRITES, again, argument, option
 from ..registry.results import Plan
 from ..reports import Report

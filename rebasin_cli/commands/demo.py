@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import destination, writing
+from ..checkpoints import destination, writer
 from ..learning import training
 from ..registry.options import WRITES, option
 from ..registry.results import Result
@@ -92,7 +92,7 @@ def _tell(
             progress=lambda p: listener.step(f"seed {seed}", p.epoch, p.epochs, f"loss {p.loss:.3f}"),  # noqa: B023
         )
         made, meta = trained.tensors, trained.metadata
-        writing.write_safetensors(path, made, metadata=meta, force=force, finite=made)
+        writer.write_safetensors(path, made, metadata=meta, force=force, finite=made)
     one, other = models
     shared: dict[str, Any] = {"data": "digits", "device": "cpu", "method": "wm", "force": force}
     align.run(align.Align(reference=one, model=other, out=str(aligned), **shared), listener)

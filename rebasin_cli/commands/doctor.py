@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from ..averages.parts import running_statistics
-from ..checkpoints.checking import validate
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.tensors import Room, held
+from ..checkpoints.validation import validate
 from ..errors import DataError, NetworkError, NoSpecFits, UsageError
 from ..matchers.portfolio.candidates import candidates
 from ..measure import diagnosis

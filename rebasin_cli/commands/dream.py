@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 from .. import networks
-from ..checkpoints.checking import Wrong, refused
+from ..checkpoints.validation import Wrong, refused
 from ..datasets import UNIT, Normalization, Samples, form
 from ..datasets.batches import describe
 from ..errors import UsageError
-from ..networks import dreaming
-from ..networks.dreaming import SAMPLES, STEPS
-from ..networks.running import call, evaluating
+from ..networks import dream_images
+from ..networks.dream_images import SAMPLES, STEPS
+from ..networks.forward import call, evaluating
 from ..networks.state import duplicate
 from ..registry.options import PLAIN, READS, WRITES, argument, option
 from ..registry.results import Result
@@ -97,7 +97,7 @@ def run(asked: Dream, listener: Listener = SILENT) -> DreamResult:
     `pixels` (MEAN/STD) are those of what the models get; else, and so is the shape, what the data set that
     they record has, which is not read. With 0 steps the images are noise, and their classes mean nothing.
     Raises UsageError where no network is named, and for one that does not read images, OutputExists,
-    ResourceError for more images than memory holds, and what `dreaming.dream` does.
+    ResourceError for more images than memory holds, and what `dream_images.dream` does.
     """
     out, count = asked.out, asked.images
     if out.suffix != SUFFIX:
@@ -114,7 +114,7 @@ def run(asked: Dream, listener: Listener = SILENT) -> DreamResult:
     def progress(done: int, loss: float) -> None:
         listener.step("dreaming", done, count + tested, f"loss {loss:.3f}" if asked.steps else "")
 
-    found = dreaming.dream(
+    found = dream_images.dream(
         own,
         shape,
         samples=count + tested,
@@ -191,7 +191,7 @@ def _agreed(own: Sequence[nn.Module], found: Samples, output: str | int | None) 
     for network in own:
         device = next(network.parameters()).device
         with evaluating(network), torch.inference_mode():
-            parts = found.inputs.clone().to(device).split(dreaming.MOST)  # it may write into what it gets
+            parts = found.inputs.clone().to(device).split(dream_images.MOST)  # it may write into what it gets
             seen = torch.cat([call(network, part, output=output).cpu() for part in parts])
         right &= seen.argmax(1) == found.targets
         classes = seen.shape[1]

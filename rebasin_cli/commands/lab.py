@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import destination, writing
+from ..checkpoints import destination, writer
 from ..errors import UsageError
 from ..lab import registry
 from ..lab.engine import page, parameters
@@ -248,7 +248,7 @@ def _run(plan: Mapping[str, Any], asked: Run, listener: Listener) -> dict[str, A
         told = {key: plan[key] for key in IDENTITY}
         told |= {"parts": parts, "seconds": before + time.monotonic() - began}
         destination.make_folder(state.parent)
-        writing.write_text_atomic(state, json.dumps(told, allow_nan=False), force=True)
+        writer.write_text_atomic(state, json.dumps(told, allow_nan=False), force=True)
 
     def step(task: str, done: int, total: int | None, detail: str) -> None:
         listener.step(f"{name}: {task}", done, total, detail)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..averages.threeway import WEIGHTS, ThreeWay, merged_text, mixed, three_way
 from ..checkpoints.checkpoint import open_checkpoint
-from ..checkpoints.writing import write_safetensors
+from ..checkpoints.writer import write_safetensors
 from ..errors import CheckpointError, MergeConflict, OutputExists, UsageError
 from ..registry.options import PLAIN, READS, REPLACES, WRITES, argument, option
 from ..registry.results import UNSET, Result, Unset

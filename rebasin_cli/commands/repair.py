@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..averages.mixing import interpolate
+from ..averages.means import interpolate
 from ..checkpoints.tensors import replaced
 from ..errors import SpecError, UsageError, unknown
 from ..registry.options import READS, REQUIRED, again, argument, option

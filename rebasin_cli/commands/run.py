@@ -16,19 +16,19 @@ from ..registry.options import PLAIN, READS, TRUSTS, WRITES, argument, option
 from ..reports.github import as_one
 from ..runtime import files
 from ..runtime.files import Inputs
-from ..runtime.watching import Watch
+from ..runtime.stop_watch import Watch
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import REPORT, Answer, Screen, Summary, Weights
-from .recipes import familiar, judging, reading, running, schema, telling
+from .recipes import dry_runs, familiar, reader, runner, schema, statements
 from .recipes.cache import Cache
 from .recipes.documents import Documents
-from .recipes.fetching import Fetcher
+from .recipes.downloads import Fetcher
 from .recipes.from_line import recipe_of
 from .recipes.inputs import Fetch
 from .recipes.limits import HINT, MOST_BYTES, Limits
-from .recipes.reading import Had
+from .recipes.reader import Had
 from .recipes.recipe import Recipe, parse
-from .recipes.running import How, Outcome, Perform
+from .recipes.runner import How, Outcome, Perform
 from .recipes.steps import Step
 from .recipes.vocabulary import Command
 
@@ -124,23 +124,23 @@ def read(
 
     `limits` are those of a recipe of a stranger's.
     """
-    path, problems = documents.path, reading.Problems()
+    path, problems = documents.path, reader.Problems()
     had = Had(os.environ, documents.variables)
     try:
         if limits is not None:
             limits.check_start(path)
-        most = 4 * reading.MAX_BYTES if limits is None else MOST_BYTES
+        most = 4 * reader.MAX_BYTES if limits is None else MOST_BYTES
         text = files.text(path, f"the recipe {path}", most=most)
         try:
             variables = None if limits is None else limits.variables
-            root = reading.read(text, had, problems, allowed=variables)
+            root = reader.read(text, had, problems, allowed=variables)
             root = familiar.as_recipe(root, problems) if familiar.is_mergekit(root) else root
         except UsageError as error:
             raise UsageError(f"{path}: {error.message}", problems=error.problems, hint=error.hint) from None
     except UsageError:
         documents.unreadable()
         raise
-    root = reading.with_set(root, list(documents.assignments), had, problems)
+    root = reader.with_set(root, list(documents.assignments), had, problems)
     recipe = parse(root, vocabulary, problems, fetch=fetch, limits=limits)
     documents.known(recipe, sound=not problems)
     if problems:
@@ -178,30 +178,28 @@ def run(
     recipe = read(documents, vocabulary, fetcher.expected, settings.limits)
     documents.about["recipe_sha256"] = of_file(documents.path)
     _check_steps(recipe, documents)
-    with running.folders(recipe.files, keep=not settings.dry_run):
+    with runner.folders(recipe.files, keep=not settings.dry_run):
         documents.check()
         if recipe.downloads:  # what is wrong without them is told before the first of them is fetched
             coming = fetcher.missing
-            judging.check(
+            dry_runs.check(
                 recipe.steps, cache, perform, how, coming=coming, progress=progress, limited=limited
             )
             recipe = read(documents, vocabulary, fetcher, settings.limits)
-        plans = judging.check(recipe.steps, cache, perform, how, progress=progress, limited=limited)
+        plans = dry_runs.check(recipe.steps, cache, perform, how, progress=progress, limited=limited)
         documents.about["downloads"] = list(recipe.downloads)
         if settings.dry_run:
             documents.about["steps"] = found = plan(recipe, cache, plans, how)
             return found
     with as_one():
-        running.run(
-            recipe.steps, cache, perform, listener, how, show=show, progress=progress, limited=limited
-        )
+        runner.run(recipe.steps, cache, perform, listener, how, show=show, progress=progress, limited=limited)
     return []
 
 
 def key(documents: Documents, vocabulary: Mapping[str, Command], limits: Limits | None = None) -> str:
     """The name under which a CI server keeps what this run makes; nothing is run, fetched or written."""
     elsewhere = Fetcher(documents.cache.folder / "downloads", SILENT.say, allowed=True)
-    return telling.of(read(documents, vocabulary, elsewhere.expected, limits))
+    return statements.of(read(documents, vocabulary, elsewhere.expected, limits))
 
 
 def plan(
@@ -211,7 +209,7 @@ def plan(
     told, waiting = [], set[str]()
     for step in recipe.steps:
         waits = sorted(waiting & set(step.needs))
-        done = not waits and running.is_done(step, cache, how)
+        done = not waits and runner.is_done(step, cache, how)
         state = "unchanged" if done else f"after {', '.join(waits)}" if waits else "runs"
         if not done:
             waiting.add(step.name)

@@ -23,8 +23,8 @@ from ..session.outcomes import Answer, Screen, Weights
 from ..session.specs import infer_spec
 from ..session.subjects import Grouping, Loading, Network, Proving, Subjects
 from ..spec import library
-from ..spec.fitting import fit
-from ..spec.parsing import parse
+from ..spec.fits import fit
+from ..spec.parser import parse
 from .verbs.report_files import check_files
 from .verbs.specs import Fresh, Own, delivered, describe, fit_named, headline, lines, opened, shapes_of
 
@@ -290,7 +290,7 @@ def explain(asked: Explain, listener: Listener = SILENT) -> ExplainResult:
 
     Raises UsageError, NetworkError, SpecError, CheckpointError.
     """
-    from ..inference.text import explaining  # torch.export takes a second to import
+    from ..inference.text import reasons  # torch.export takes a second to import
 
     network, loading = of(asked, Network), of(asked, Loading)
     given = None if loading.spec is None else library.load(loading.spec)
@@ -302,11 +302,11 @@ def explain(asked: Explain, listener: Listener = SILENT) -> ExplainResult:
     if told := outputs_in_words(describe_kept(found.kept, found.not_kept)):
         inferred["outputs"] = told
     if given is None:
-        return ExplainResult(inferred | explaining.explain(found), asked.tensors)
+        return ExplainResult(inferred | reasons.explain(found), asked.tensors)
     with naming([asked.checkpoint or Path(network.net or "")]):
         fitted = fit(given, found.fitted.shapes)
     named = {"spec": f"{given.source}: {headline(fitted)}"}
-    return ExplainResult(named | inferred | explaining.compare(fitted, found), compared=True)
+    return ExplainResult(named | inferred | reasons.compare(fitted, found), compared=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,16 +340,16 @@ def import_(asked: Import, listener: Listener = SILENT) -> ImportResult:
 
     Raises UsageError, SpecError, CheckpointError, OutputExists, ResourceError.
     """
-    from ..inference.text import importing  # with all of inference, which takes a second
+    from ..inference.text import foreign  # with all of inference, which takes a second
 
     file, checkpoint, loading = asked.file, asked.checkpoint, of(asked, Loading)
     if asked.out is not None:
         inputs = inputs_of([checkpoint] if checkpoint else [], Subjects(loading), [file])
         check_files([("spec", asked.out)], inputs, force=asked.force)
-    mapping = importing.read(file)
+    mapping = foreign.read(file)
     shapes = shapes_of(checkpoint, loading)
     try:
-        text = importing.from_axes(mapping, shapes, description=f"imported from {file.name}")
+        text = foreign.from_axes(mapping, shapes, description=f"imported from {file.name}")
     except (SpecError, UsageError) as error:
         message = f"{file}: {error.message}"
         if error.message.endswith("does not fit"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
-from ..checkpoints import destination, writing
+from ..checkpoints import destination, writer
 from ..errors import ResourceError, UsageError
 from ..learning import setup, training
 from ..learning.recipe import told
@@ -153,7 +153,7 @@ def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
 
         def save(epoch: int, tensors: Mapping[str, Any], metadata: dict[str, str]) -> None:
             path = _kept(output.path, epoch)
-            writing.write_safetensors(path, tensors, metadata=metadata, force=again, finite=tensors)
+            writer.write_safetensors(path, tensors, metadata=metadata, force=again, finite=tensors)
             saved.append(path)
 
         keep = training.Keep(keep_every, save)
@@ -188,7 +188,7 @@ def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
             keep=keep,
             **wanted,
         )
-        writing.write_safetensors(
+        writer.write_safetensors(
             output.path,
             trained.tensors,
             metadata=trained.metadata,

@@ -11,7 +11,7 @@ import torch
 
 from ..checkpoints.tensors import LazyTensors, overlaid, plan_of
 from ..matchers.portfolio.align import Alignment, align
-from ..proof.comparing import difference
+from ..proof.distance import difference
 from ..registry.options import READS, WRITES, argument, option
 from ..registry.results import UNSET, Result, Unset
 from ..runtime.seeds import derive

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints import destination, writing
+from ..checkpoints import destination, writer
 from ..checkpoints.inert import Reader, kind
-from ..checkpoints.rebuilding import KNOWN, array
+from ..checkpoints.pickled import KNOWN, array
 from ..errors import DataError, ResourceError, UsageError
 from ..registry import references
 from ..registry.user_code import told
@@ -100,7 +100,7 @@ def write_atomically(target: Path, content: bytes) -> None:
     """All of it or nothing. Raises ResourceError."""
     destination.make_folder(target.parent)
     try:
-        writing.write_text_atomic(target, content, force=True)
+        writer.write_text_atomic(target, content, force=True)
     except UsageError as cause:  # the user did not choose this name
         raise ResourceError(f"{target} cannot be written: {cause.message}") from cause
 

@@ -16,22 +16,22 @@ from ..datasets.batches import describe
 from ..errors import NetworkError, NotProven
 from ..graph.program import Program
 from ..graph.tracing import export
+from ..networks.forward import arguments_of
 from ..networks.returned import Kept
-from ..networks.running import arguments_of
 from ..networks.state import fresh, own_state
-from ..proof import drawing
 from ..proof import prove as proving
+from ..proof import random_weights
 from ..registry.user_code import user_code
 from ..runtime.seeds import generator
 from ..symmetry.folds import Folds
 from .groups.symmetries import Symmetries, looked_at
 from .rules.alike import Alike, alike
-from .rules.following import follow, meeting
-from .rules.missing import Missed, missed
+from .rules.flow import follow, meeting
+from .rules.missed_freedom import Missed, missed
 from .rules.walk import COMPLEX
 from .rules.writable import drop_unwritable
-from .text.naming import names
-from .text.writing import REFUSED, Inferred, Writing, inferred_from, told_by
+from .text.spec_text import REFUSED, Inferred, Writing, inferred_from, told_by
+from .text.unit_names import names
 
 GAINS = (1.0, 1.0, 4.0, 4.0)  # of other weights, where values decide what runs
 
@@ -96,10 +96,10 @@ def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
         for trial, gain in enumerate(GAINS):
             rng = generator(trial, "other weights")
             with contextlib.suppress(Exception):  # whatever the network raises on such
-                drawing.draw(module, rng)
-                with fresh(module, args, kwargs), drawing.Scaling(module):
+                random_weights.draw(module, rng)
+                with fresh(module, args, kwargs), random_weights.Scaling(module):
                     module(*args, **kwargs)
-                drawing.strengthen(module, gain, rng)
+                random_weights.strengthen(module, gain, rng)
                 others.append(export(module, args, kwargs, numbers=True))
     return replace(program, others=tuple(others))
 

@@ -23,7 +23,7 @@ from ..learning.training import train as trained_alone
 from ..matchers import Problem, wm
 from ..networks.evaluation import evaluate
 from ..spec import library
-from ..spec.fitting import fit
+from ..spec.fits import fit
 from ..symmetry.permutation import permuted
 from .batched import matching, samples, stacks, training
 from .engine.bench import Bench

@@ -11,7 +11,7 @@ import torch
 
 from .. import nets
 from ..spec import library
-from ..spec.fitting import fit
+from ..spec.fits import fit
 from .engine.bench import Bench
 from .engine.claims import Claim, Line, Outcome, Panel, Table, exact
 

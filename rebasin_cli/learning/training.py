@@ -19,12 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..checkpoints import writing
+from ..checkpoints import writer
 from ..datasets import Data
 from ..errors import NetworkError, UsageError
 from ..networks.attacks import Attack, Attacker, attacked, each_loss, statistics_kept
 from ..networks.evaluation import evaluate
-from ..networks.running import call
+from ..networks.forward import call
 from ..runtime import files
 from ..runtime.seeds import generator, seeded
 from .loop import Learner, Passes, learn
@@ -231,7 +231,7 @@ def _save(
     }
     content = io.BytesIO()
     torch.save(state, content)
-    writing.write_text_atomic(path, content.getvalue(), force=True)
+    writer.write_text_atomic(path, content.getvalue(), force=True)
 
 
 def _resume(

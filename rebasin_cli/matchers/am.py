@@ -21,7 +21,7 @@ from ..symmetry.elements import Elements
 from ..symmetry.lists import without_lists
 from . import MatchResult, Problem, State, wm
 from .accounts import Begun, Certificate, Constrained
-from .activations.looking import Seen, judged, nearest, seen
+from .activations.elements import Seen, judged, nearest, seen
 from .activations.options import Looking
 from .activations.similarities import Assigned, best, similarities
 

@@ -3,7 +3,7 @@
 What is tried depends on what is known of the models (`search.candidates`): weights first, then activations,
 then what learns, from the best of those, and swaps on the true loss with what is left of the time; each with
 the repairs that are open, where a merge is to come (`Problem.repairs`). The one that costs least is taken
-(`repair.choosing`).
+(`repair.choices`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .polish.length import Length
 from .portfolio import in_turn
 from .portfolio.candidates import candidates
 from .portfolio.clock import Clock
-from .portfolio.mending import DEFAULTS, LAST
-from .portfolio.trying import COMPARABLE, Trials
-from .straight_through.training import Training
-from .straight_through.training import memory as learning
+from .portfolio.contest import COMPARABLE, Trials
+from .portfolio.worth import DEFAULTS, LAST
+from .straight_through.settings import Training
+from .straight_through.settings import memory as learning
 
 NEEDS: frozenset[str] = frozenset()
 USES = frozenset({"network", "data"})

@@ -31,8 +31,8 @@ from ..symmetry import assignment
 from ..symmetry.index_maps import Within
 from . import MatchResult, Problem, State, am, wm
 from .activations import mixes
+from .activations.elements import seen
 from .activations.evidence import Evidence
-from .activations.looking import seen
 from .activations.similarities import above_chance, assigned, similarities
 from .descent.options import Effort
 from .descent.pair import Pair

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from ..types import Permutations
 from . import MatchResult, Problem
 from .relaxed.search import Descent, line_loss, memory, search
-from .straight_through.starting import started
+from .straight_through.start import started
 
 __all__ = ["Options", "initial", "match", "memory", "objective"]
 

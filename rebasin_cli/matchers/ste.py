@@ -17,7 +17,7 @@ from ..errors import UsageError
 from ..registry import option
 from . import MatchResult, Problem
 from .straight_through.search import initial, objective, search
-from .straight_through.training import Training, memory
+from .straight_through.settings import Training, memory
 
 __all__ = ["Options", "initial", "match", "memory", "objective"]
 

@@ -20,7 +20,7 @@ from ..types import Batches
 from . import MatchResult, Problem
 from .accounts import Setting
 from .straight_through.search import search
-from .straight_through.training import Training, memory
+from .straight_through.settings import Training, memory
 
 __all__ = ["Options", "match", "memory"]
 

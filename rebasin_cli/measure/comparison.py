@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from .. import matchers, networks
-from ..averages.mixing import average
+from ..averages.means import average
 from ..averages.names import agreed
 from ..checkpoints.tensors import plain
 from ..errors import UsageError

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from .. import networks
 from ..datasets.batches import checked, part_of, size_of
 from ..learning.loop import Learner, Made, learn
+from ..networks.answers import Recording
+from ..networks.forward import apart, call, fed, select
 from ..networks.layout import Wrapper
-from ..networks.recording import Recording
-from ..networks.running import apart, call, fed, select
 from ..networks.state import duplicate
 from ..networks.tied import state_of
 from ..repair import plan_refit

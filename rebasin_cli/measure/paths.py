@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from .. import networks
-from ..averages.mixing import interpolate
+from ..averages.means import interpolate
 from ..checkpoints.tensors import over
 from ..datasets import Once
 from ..errors import UsageError

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from .. import networks
-from ..averages.mixing import average
+from ..averages.means import average
 from ..checkpoints.tensors import plan_of
 from ..errors import UsageError
 from ..networks.evaluation import Scores, evaluate

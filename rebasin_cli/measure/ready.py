@@ -17,12 +17,12 @@ from ..checkpoints.tensors import plain
 from ..datasets import once
 from ..datasets.batches import steady
 from ..errors import UsageError
+from ..networks.answers import Recording
 from ..networks.evaluation import Scores, evaluate
-from ..networks.recording import Recording
 from ..repair import Outcome
 from ..repair.channels import Repaired
 from ..repair.options import SAMPLES
-from ..repair.repairing import few, open_to_choice, resolved, set_apart
+from ..repair.repair_steps import few, open_to_choice, resolved, set_apart
 from ..spec.library import resolve_words
 from ..spec.spec import FittedSpec, Spec
 from ..types import Batches, Tensors

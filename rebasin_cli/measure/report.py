@@ -15,9 +15,9 @@ from ..graph.tracing import keeping_graphs
 from ..matchers.portfolio.align import Alignment, align
 from ..networks.attacks import Attacker
 from ..networks.evaluation import Scores
-from ..networks.scoring import OWN
-from ..repair import choosing
-from ..repair.choosing import Choice
+from ..networks.losses import OWN
+from ..repair import choices
+from ..repair.choices import Choice
 from ..reports import Difference, Report, Row, accounts
 from ..spec.spec import FittedSpec, Spec
 from ..symmetry import elements as acts
@@ -186,7 +186,7 @@ def _endpoint(score: Scores, intervals: Mapping[str, tuple[float, ...]], split: 
 def _notes(
     choice: Choice | None, plan: Sequence[Planned], rows: Rows, certain: intervals.Compared, end: Scores
 ) -> list[str]:
-    found = [choosing.in_words(choice)] if choice else []
+    found = [choices.in_words(choice)] if choice else []
     found += [_turned(rows.interpolation, one) for one in certain.differences if one.row == STRAIGHT][-1:]
     found += [
         f"rows with {label} are attacked (l∞, {attack}) by the network that is measured, on pixels in 0–1"

@@ -10,13 +10,13 @@ from typing import Any
 from torch import nn
 
 from .. import networks
-from ..averages.mixing import interpolate
+from ..averages.means import interpolate
+from ..networks.answers import Recording
 from ..networks.attacks import Attack, attacked
 from ..networks.evaluation import Scores
-from ..networks.recording import Recording
 from ..repair import Repairs
 from ..repair.calibration import Scaled
-from ..repair.choosing import Choice
+from ..repair.choices import Choice
 from ..reports import Row
 from ..runtime.seeds import generator
 from ..symmetry import elements as acts

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from ..averages.mixing import check_interpolation
+from ..averages.means import check_interpolation
 from ..errors import UsageError
 from ..learning.curves.curve import Curve
 from ..networks.attacks import Attack

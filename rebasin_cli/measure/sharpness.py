@@ -21,8 +21,8 @@ from torch import nn
 
 from ..datasets.batches import checked, size_of, to_device
 from ..errors import NetworkError, UsageError
-from ..networks.running import evaluating, fed, returned
-from ..networks.scoring import Loss
+from ..networks.forward import evaluating, fed, returned
+from ..networks.losses import Loss
 from ..runtime import devices
 from ..runtime.seeds import generator
 from ..types import Batches

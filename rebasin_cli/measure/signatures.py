@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 from .. import networks
-from ..averages.mixing import interpolate
+from ..averages.means import interpolate
 from ..errors import CheckpointError, DataError, NetworkError, SpecError, UsageError
 from ..learning.curves.curve import Curve
 from ..matchers import Problem, am
 from ..matchers.activations import MATCH_BATCH
 from ..matchers.activations.moments import Moments
-from ..matchers.activations.observing import Sums, observed
+from ..matchers.activations.observation import Sums, observed
 from ..matchers.activations.similarities import best, compared, sides_of
 from ..matchers.portfolio.listed import apart
 from ..repair.batchnorm import reset

@@ -23,7 +23,7 @@ from ..datasets import Data
 from ..errors import DataError, UsageError
 from ..registry.options import real
 from ..runtime.seeds import generator
-from .running import call, fed
+from .forward import call, fed
 
 FORM = "ε of pixels in 0–1, and what else is not as usual: 8/255 or eps=0.1,step=0.025,steps=5,restarts=1"
 KEYS = {"eps": "epsilon", "step": "alpha", "steps": "steps", "restarts": "restarts"}

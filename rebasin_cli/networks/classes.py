@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from ..datasets.batches import describe
 from ..errors import DataError, NetworkError
 from ..runtime import devices
-from .running import select
+from .forward import select
 
 IGNORED = -100  # a target that does not count, as PyTorch's losses have it
 CLASSES = {"--loss": "cross-entropy", "--metric": "accuracy"}  # where the user does not say

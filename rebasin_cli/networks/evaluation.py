@@ -23,9 +23,9 @@ from ..runtime.text import clean, some
 from ..types import ACCURACY, CROSS_ENTROPY, Batches, Quantity
 from .classes import IGNORED, fit_classes, logits_of, wide
 from .folding import folded
+from .forward import evaluating, fed
 from .layout import in_parts
-from .running import evaluating, fed
-from .scoring import Loss, Metric, check_distinct, metrics_of
+from .losses import Loss, Metric, check_distinct, metrics_of
 
 log = logging.getLogger("rebasin")
 BINS = 15

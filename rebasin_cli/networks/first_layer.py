@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from ..errors import NetworkError
 from ..types import Batches, Tensors
+from .forward import evaluating, fed, forward, writes
 from .layout import FEW, Wrapper, alike, plain, removed
-from .running import evaluating, fed, forward, writes
 
 LEAST = 64  # inputs of the layer, below which it is hardly any of the work
 ROOM = 512 << 20  # bytes of results that are kept

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import NetworkError
+from .forward import call
 from .layout import FEW, Wrapper, alike, plain, removed
-from .running import call
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

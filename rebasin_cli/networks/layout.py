@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..datasets.batches import tensors_in
 from ..errors import NetworkError
-from .running import call, evaluating, returned
+from .forward import call, evaluating, returned
 
 PART = 16 << 20  # bytes of one layer's values: what is much larger leaves the processor's caches
 PART_LAST = 4 << 20  # where channels lie last, nothing is copied between layers: a smaller cache will do

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..datasets.batches import describe
 from ..errors import NetworkError, UsageError
 from ..runtime.text import some
-from .running import pick
+from .forward import pick
 
 DEPTH = 100  # objects within objects that are looked into
 MOST = 100_000  # objects that are looked at

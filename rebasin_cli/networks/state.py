@@ -18,7 +18,7 @@ from torch import nn
 
 from . import caches
 from .caches import CONTAINERS, noted, put_back
-from .running import evaluating, fed, forward
+from .forward import evaluating, fed, forward
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from ..graph.float64 import Uncompiled
 from ..graph.operations import operation_of
 from ..graph.recorder import LEAVING
-from .comparing import difference
+from .distance import difference
 
 NOTHING: frozenset[int] = frozenset()
 COPIES = frozenset({"__deepcopy__", "__reduce_ex__"})  # which are made where nothing is dispatched

@@ -2,10 +2,11 @@
 
 Weights, norm statistics and affine parameters are drawn at random, so that neither zeros (a
 zero-initialised head) nor ones (a fresh norm) hide a mistake, and of a size at which no nonlinearity
-saturates (`drawing`). A proof says something of a tensor only where the outputs would tell if its units were
-in another order; that is looked at, too (`seeing`). The first trial takes the inputs that are given, the
-others draw theirs anew, smaller where the network takes those. Everything runs in float64, also what a
-network itself would compute in less; where an operation knows no float64, in float32.
+saturates (`random_weights`). A proof says something of a tensor only where the outputs would tell if its
+units were in another order; that is looked at, too (`visibility`). The first trial takes the inputs that
+are given, the others draw theirs anew, smaller where the network takes those. Everything runs in
+float64, also what a network itself would compute in less; where an operation knows no float64, in
+float32.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from ..networks.tied import completed
 from ..runtime.seeds import generator
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
-from . import acting, seeing, stale, training
-from .comparing import MARGIN
+from . import group_elements, stale, training_mode, visibility
+from .distance import MARGIN
+from .permuted import Changed, apart, draw
 from .runs import Runs, in_finest
-from .shuffling import Changed, apart, draw
 from .trials import answers
 
 MORE = 4  # trials for tensors whose effect the others could not see, such as those of units that were dead
@@ -145,12 +146,12 @@ def _proven(
         if not largest <= allowed:
             raise _refused(fitted, words, largest, allowed, changed.outputs(runs.last.names, allowed))
         if close:
-            least = seeing.CLEAR * min(allowed, math.sqrt(torch.finfo(dtype).eps))
+            least = visibility.CLEAR * min(allowed, math.sqrt(torch.finfo(dtype).eps))
             open_ = found.effects.keys() if untested is None else untested
             hidden = [n for n, effect in found.effects.items() if n in open_ and not effect > least]
             if hidden:
                 changed.undo()
-            seen = seeing.look(
+            seen = visibility.look(
                 network,
                 changed.difference,
                 hidden,
@@ -163,21 +164,21 @@ def _proven(
             last = done == trials + MORE - 1
             if (runs.decides and not last) or (done == trials and not runs.drawn):
                 untested |= {*seen.without_effect} - {*held}
-                seen = seeing.Seen()
+                seen = visibility.Seen()
             without_effect += seen.without_effect
             unread |= found.unread & {*seen.without_effect}
         if not done:
             changed.undo()
-            torn = training.torn(runs, found.batch, fitted, found.outputs, seed)
+            torn = training_mode.torn(runs, found.batch, fitted, found.outputs, seed)
         changed.undo(drawn=False)
         done += 1
     stale.check(runs, found.batch, fitted, without_effect)
     if groups.groups and not untested:
-        acted = acting.prove(runs, groups, inputs, seed, allowed, each_word=each_word)
+        acted = group_elements.prove(runs, groups, inputs, seed, allowed, each_word=each_word)
         largest, words = max(largest, *acted.values()), words | acted
     if untested:
         raise _untested(fitted, sorted(untested))
-    words.pop(acting.ALL, None)
+    words.pop(group_elements.ALL, None)
     precision, not_seen = str(dtype).removeprefix("torch."), tuple(n for n in without_effect if n in unread)
     outputs = runs.last.kept, runs.last.left_out
     return Proof(largest, words, done, allowed, precision, tuple(without_effect), not_seen, *outputs, torn)

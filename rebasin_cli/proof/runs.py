@@ -12,12 +12,12 @@ from torch import nn
 
 from ..errors import NetworkError
 from ..graph.float64 import in_float64
+from ..networks.forward import fed, forward
 from ..networks.returned import Kept, Returned
-from ..networks.running import fed, forward
 from ..networks.state import buffers_kept, fresh, own_state
-from . import drawing
-from .comparing import same_shapes
+from . import random_weights
 from .decisions import Decided, Decisions
+from .distance import same_shapes
 
 T = TypeVar("T")
 
@@ -58,13 +58,13 @@ class Runs:
 
     def draw(self, rng: torch.Generator) -> None:
         """Random weights in place of those that there are."""
-        drawing.draw(self.network, rng)
+        random_weights.draw(self.network, rng)
         self.drawn = True
 
     def near_own(self, rng: torch.Generator) -> None:
         """Weights near those that the network came with, which nothing scales; none of them is constant."""
         self._give_back()
-        drawing.stir(self.network, rng)
+        random_weights.stir(self.network, rng)
         self.drawn = False
 
     def outputs(self, inputs: Any, *, scale: bool = False) -> list[torch.Tensor]:
@@ -90,7 +90,7 @@ class Runs:
                 modes.enter_context(_values_kept([] if scale else self._written))
                 modes.enter_context(self.around())
                 if scale and self.drawn:
-                    modes.enter_context(drawing.Scaling(self.network))
+                    modes.enter_context(random_weights.Scaling(self.network))
                 if decisions is not None:
                     modes.enter_context(decisions)
                 if self.dtype is torch.float64:

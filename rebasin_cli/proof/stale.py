@@ -13,9 +13,9 @@ from torch import nn
 from ..errors import NotProven
 from ..networks import caches
 from ..spec.spec import FittedSpec
-from .comparing import difference
+from .distance import difference
 from .runs import Runs
-from .seeing import NOTHING
+from .visibility import NOTHING
 
 FRESH = "Give a network that was not run before, or have it drop them when it goes to training"
 

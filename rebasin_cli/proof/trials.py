@@ -14,8 +14,8 @@ from torch import nn
 from ..datasets.batches import map_tensors, tensors_in
 from ..errors import NetworkError
 from ..runtime.seeds import generator
-from . import drawing, seeing
-from .comparing import difference, own_sizes
+from . import random_weights, visibility
+from .distance import difference, own_sizes
 from .runs import Runs, Series, real_view
 
 SIDE = 64  # pixels that drawn inputs have at most, where the network takes so few
@@ -122,7 +122,7 @@ def _repeats(runs: Runs, other: Any, before: Sequence[torch.Tensor]) -> bool:
 
 def _run(runs: Runs, batch: Any, close: bool) -> Answers:
     if close:
-        found = Answers(batch, *seeing.outputs_and_effects(runs, batch))
+        found = Answers(batch, *visibility.outputs_and_effects(runs, batch))
     else:
         found = Answers(batch, runs.outputs(batch, scale=True))
     _check_outputs(found.outputs, runs.last.names)
@@ -231,7 +231,7 @@ def sizes_by_rounding(runs: Runs, batch: Any, before: Sequence[torch.Tensor]) ->
 @contextlib.contextmanager
 def _nudged(network: nn.Module, way: int) -> Iterator[None]:
     """While it lasts, each weight is a number next to it; there and back is the same number."""
-    own = [real_view(tensor) for tensor in network.state_dict().values() if drawing.draws(tensor)]
+    own = [real_view(tensor) for tensor in network.state_dict().values() if random_weights.draws(tensor)]
 
     def step(sign: int) -> None:
         rng = generator(way, "rounding of weights")

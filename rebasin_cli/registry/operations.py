@@ -329,8 +329,8 @@ def _of(module: str, name: str, *more: str) -> Callable[[], Sequence[str]]:
 KINDS: dict[str, Callable[[], Sequence[str]]] = {
     "method": lambda: [*Registry("matchers", "method").names(), "none"],
     "data": Registry("datasets", "data set").names,
-    "repair": _of("repair.repairing", "REPAIRS", "auto"),
-    "interpolation": _of("averages.mixing", "INTERPOLATIONS"),
+    "repair": _of("repair.repair_steps", "REPAIRS", "auto"),
+    "interpolation": _of("averages.means", "INTERPOLATIONS"),
     "heads": _of("averages.parts", "HEADS"),
     "extra": _of("averages.parts", "EXTRA"),
 }

@@ -47,7 +47,7 @@ class Option:
     behind one flag. A `positional` one has no flag. `also` are other spellings, such as "-o", `off` is the
     flag that says no. `min` and `max` are inclusive. `kind` says what a text means: "bytes" is a size such as
     2GB, "start" is one of `choices` or a permutation file, and others are checked before a recipe runs
-    (`commands/recipes/checking.py`).
+    (`commands/recipes/value_checks.py`).
 
     `effect`: an option that changes the "result" is recorded in provenance, and a search that goes on must
     agree on it; one that only says how long to search ("length") is recorded; one that changes "nothing" but

@@ -1,4 +1,4 @@
-"""What repairs a merged model; one way a file, and the choice between them (`repairing`).
+"""What repairs a merged model; one way a file, and the choice between them (`repair_steps`).
 
 `reset` measures BatchNorm's running statistics again. `repair`, `rescale` and `reshift` give every channel
 the mean and spread that it should have between its endpoints, folded into the weights. `refit` fits
@@ -13,9 +13,9 @@ from .batchnorm import reset
 from .biases import calibrated_biases
 from .calibration import temperature
 from .channels import MATCHES, Repaired, layers_touched, renormalize, reset_norms
-from .distilling import distill
-from .refitting import plan_refit, refit
-from .repairing import REPAIRS, Outcome, Repairs, open_to_choice, repair_merged
+from .distillation import distill
+from .refits import plan_refit, refit
+from .repair_steps import REPAIRS, Outcome, Repairs, open_to_choice, repair_merged
 
 __all__ = [
     "MATCHES",

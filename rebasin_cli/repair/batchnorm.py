@@ -16,8 +16,8 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from .. import networks
 from ..datasets.batches import checked, tensors_in
 from ..networks.folding import NORMS
+from ..networks.forward import evaluating, fed, forward
 from ..networks.layout import laid, takes_last
-from ..networks.running import evaluating, fed, forward
 from ..types import Batches
 
 SLAB = 1 << 18  # numbers that are summed at once

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from ..datasets.batches import checked
 from ..errors import UsageError
 from ..networks.classes import IGNORED, turned
+from ..networks.forward import evaluating, fed, inputs_of
 from ..networks.layout import Wrapper, in_parts
-from ..networks.running import evaluating, fed, inputs_of
 
 COLDEST, HOTTEST = 1e-2, 1e2
 FITTED = 1 << 20  # logits that a temperature is fitted to again and again, while something is learnt

@@ -24,7 +24,7 @@ from ..averages.weights import checked as checked_weights
 from ..datasets.batches import checked
 from ..errors import NetworkError, UsageError, unknown
 from ..graph.nodes import listed
-from ..networks.running import evaluating, fed, forward
+from ..networks.forward import evaluating, fed, forward
 from ..networks.tied import state_of
 from ..runtime.ranks import ALONE, Ranks
 from ..types import Batches

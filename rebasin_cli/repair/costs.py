@@ -12,7 +12,7 @@ from ..errors import NetworkError
 from ..runtime.devices import for_search
 from .ensemble import MEMORY
 from .options import epochs_of
-from .refitting import plan_refit
+from .refits import plan_refit
 
 TRACING = 1.0  # seconds to trace a network whose channels are matched
 PRODUCT = 512  # rows and columns of a product that is timed

@@ -15,9 +15,9 @@ from .. import networks
 from ..datasets.batches import checked, describe, part_of, tensors_in, to_device
 from ..errors import DataError, NetworkError
 from ..networks.classes import cross_entropies, divergences, logits_of, turned
+from ..networks.forward import evaluating, fed, needs_two, returned
 from ..networks.layout import in_parts
 from ..networks.returned import leaves_of
-from ..networks.running import evaluating, fed, needs_two, returned
 from ..networks.state import duplicate
 from ..types import Batches
 from .options import STEP

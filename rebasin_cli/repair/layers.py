@@ -21,7 +21,7 @@ from ..graph.nodes import arguments, name_of, operand, operation
 from ..graph.program import Program, placeholders
 from ..graph.tracing import needed_for
 from .producers import sources
-from .unfolding import factors, scales
+from .products import factors, scales
 
 SAME = ("same", "dropout")  # in evaluation: what comes out is what went in
 MOVED = ("reshape", "permute")  # the same values in another shape or order

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import nn
 
-from ..averages.combining import combined
 from ..averages.parts import by_spec
+from ..averages.tensors import combined
 from ..checkpoints.tensors import LazyTensors, replaced
 from ..spec.spec import FittedSpec
 from ..types import Tensors
-from .repairing import Outcome, Repairs, repair_merged
+from .repair_steps import Outcome, Repairs, repair_merged
 
 
 def repaired_mean(

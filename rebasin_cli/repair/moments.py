@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..datasets.batches import checked
 from ..errors import NetworkError
 from ..graph.tracing import needed_for
-from ..networks.running import fed
+from ..networks.forward import fed
 from ..runtime.ranks import ALONE, Ranks
 from ..types import Batches
 from .producers import Graphs, Producers

@@ -20,7 +20,7 @@ from ..graph.interpreter import Run, given
 from ..graph.nodes import arguments, name_of, operation
 from ..graph.program import Program
 from ..graph.tracing import export, line_of
-from ..networks.running import arguments_of, check_runs, fed
+from ..networks.forward import arguments_of, check_runs, fed
 from ..types import Batches
 
 

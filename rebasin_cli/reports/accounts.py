@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # they bring torch, and what a run says of itself has to be t
     from ..matchers.portfolio.align import Alignment
     from ..proof.prove import Proof
     from ..repair import Repaired
-    from ..repair.choosing import Choice
+    from ..repair.choices import Choice
     from ..spec.spec import FittedSpec
 
 SHOWN = 12  # names of outputs, or of tensors, in one line

@@ -112,6 +112,6 @@ _met: list[bool] = []
 def excuse(message: str, code: int) -> None:
     """Where this process was to work with others, and ends before: tell them why."""
     if launchers.found() is not None and not _met:
-        from .meeting import excuse
+        from .rendezvous import excuse
 
         excuse(message, code)

@@ -1,7 +1,7 @@
 """Several processes as one, by torch.distributed: sums, errors that end all of them, signals.
 
 Small things and CPU tensors go through gloo, tensors on GPUs through NCCL. A rank that fails by itself says
-why where they met (`meeting`); the others notice by the closed connection and look there.
+why where they met (`rendezvous`); the others notice by the closed connection and look there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from ..errors import Elsewhere, Lost, RebasinError, UsageError
 from . import launchers
 from .launchers import Place
-from .meeting import (
+from .ranks import P, Ranks, T
+from .rendezvous import (
     FAREWELL,
     everyone,
     give_reason,
@@ -36,7 +37,6 @@ from .meeting import (
     reason_of,
     told_alike,
 )
-from .ranks import P, Ranks, T
 from .signals import Ending, listening
 
 

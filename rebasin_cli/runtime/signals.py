@@ -32,7 +32,7 @@ class Stopped(KeyboardInterrupt):
         self.number = number
 
 
-limits: list[TimedOut] = []  # reached: SIGTERM is then our own (`watching`), and ends with the last of them
+limits: list[TimedOut] = []  # reached: SIGTERM is then our own (`stop_watch`), and ends with the last of them
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..checkpoints import torch_writing as provenance_beside
+from ..checkpoints import torch_writer as provenance_beside
 from ..checkpoints.digests import files_below
 from ..checkpoints.locate import locate, read_index
 from ..datasets.downloads import all_data

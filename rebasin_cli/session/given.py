@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..checkpoints.checking import digest
 from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.validation import digest
 from ..errors import CheckpointError, SpecError
 from ..reports.formats.json import read_as
-from ..spec.fitting import fit
+from ..spec.fits import fit
 from ..spec.library import to_same
-from ..spec.parsing import parse
+from ..spec.parser import parse
 from ..spec.spec import FittedSpec
 from ..symmetry import elements as acts
 from ..symmetry import stored

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import matchers
-from ..checkpoints.checking import digest
+from ..checkpoints.validation import digest
 from ..errors import UsageError, unknown
 from ..matchers.accounts import Begun, Mixed, Relaxed
 from ..matchers.portfolio.align import check_groups as can_find_groups

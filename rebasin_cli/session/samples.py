@@ -19,10 +19,10 @@ from ..datasets.batches import TARGETS
 from ..datasets.loaders import LoaderData
 from ..errors import DataError, UsageError, unknown
 from ..matchers.activations import MATCH_BATCH
-from ..networks import scoring
+from ..networks import losses
 from ..networks.classes import CLASSES
 from ..networks.evaluation import Scores, evaluate
-from ..networks.scoring import Loss, Metric
+from ..networks.losses import Loss, Metric
 from ..registry import import_reference, is_reference
 from ..registry.options import real
 from ..repair.options import REFIT_BATCH, SAMPLES
@@ -253,7 +253,7 @@ def loss_of(data: Data) -> Loss | None:
 
 def metrics_of(data: Data) -> tuple[Metric, ...]:
     """The user's own metrics; () for accuracy. Raises UsageError."""
-    return scoring.metrics_of([_own(text, "--metric") for text in data.metric]) if data.metric else ()
+    return losses.metrics_of([_own(text, "--metric") for text in data.metric]) if data.metric else ()
 
 
 def quantities_of(data: Data) -> tuple[Quantity, ...]:

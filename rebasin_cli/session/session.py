@@ -19,9 +19,9 @@ from torch import nn
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..errors import UsageError
 from ..matchers.portfolio.align import Alignment
-from ..networks import scoring
+from ..networks import losses
 from ..networks.evaluation import Scorer
-from ..networks.scoring import Loss
+from ..networks.losses import Loss
 from ..runtime import devices
 from ..runtime.files import Inputs
 from ..runtime.ranks import ALONE, Ranks
@@ -370,9 +370,7 @@ class Session:
     @property
     def loss(self) -> Loss | None:
         """The user's own loss, or the network's; None for cross-entropy."""
-        return samples.loss_of(self.asked.data) or (
-            Loss(scoring.OWN, carried=True) if self.own_loss else None
-        )
+        return samples.loss_of(self.asked.data) or (Loss(losses.OWN, carried=True) if self.own_loss else None)
 
     @property
     def chosen_by(self) -> str:

@@ -15,10 +15,10 @@ from ..checkpoints.adapters import ENDS, is_adapter
 from ..checkpoints.checkpoint import Checkpoint
 from ..errors import NetworkError, NoSpecFits, NotProven, SpecError, UsageError
 from ..networks import hub
-from ..networks.running import fed
+from ..networks.forward import fed
 from ..reports import accounts
 from ..spec.chain import NAME as CHAIN
-from ..spec.fitting import fit
+from ..spec.fits import fit
 from ..spec.library import PLAIN, resolve_spec
 from ..spec.sizes import CONFIG
 from ..spec.spec import FittedSpec, Spec

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from .. import networks
-from ..checkpoints.writing import write_text_atomic
+from ..checkpoints.writer import write_text_atomic
 from ..errors import NetworkError, NotProven, RebasinError, SpecError
 from ..networks import hub, tied
 from ..proof import prove as proving
@@ -29,8 +29,8 @@ from ..proof.prove import Proof
 from ..reports import accounts
 from ..runtime import files
 from ..runtime.seeds import generator
-from ..spec.fitting import fit
-from ..spec.parsing import parse
+from ..spec.fits import fit
+from ..spec.parser import parse
 from ..spec.spec import Entry, FittedSpec, Spec
 from ..types import Shapes
 from ..version import version

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..types import Shapes
-from .fitting import fit
+from .fits import fit
 from .layers import (
     STATISTICS,
     Layer,
@@ -37,8 +37,8 @@ from .layers import (
     sealed_of,
     spot_of,
 )
-from .naming import natural
-from .parsing import parse
+from .parser import parse
+from .patterns import natural
 from .spec import FittedSpec
 
 NAME = "chain"  # what a user types for it

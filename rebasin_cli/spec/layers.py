@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..types import Shapes
-from .naming import natural
+from .patterns import natural
 
 MOST = 1_000  # layers
 TRIES = 20_000  # steps of the search for an order of all of them

@@ -19,10 +19,10 @@ from ..runtime import files
 from ..runtime.memory import uncollected
 from ..types import Shapes, Tensors
 from . import chain
-from .fitting import fit
+from .fits import fit
 from .layers import NoChain
 from .notation import Axis, Fixed, Product, Word, factors_of, rewrite
-from .parsing import LARGEST, parse, refers_to
+from .parser import LARGEST, parse, refers_to
 from .sizes import still
 from .spec import FittedSpec, Spec
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..types import Shapes
-from .naming import natural
 from .notation import Axis, Word
+from .patterns import natural
 from .spec import EMPTY, Entry, Stack
 
 Chosen = Mapping[str, tuple[Entry, Mapping[str, str]]]

@@ -11,7 +11,7 @@
 A word in a family may hold slots: `{i}`, `{i-1}` (the previous found value), `{i-0}` (the last found
 value that is not after i), `{i+1}`, `{first}`, `{last}`, each with an optional fallback: `h{i-1|.}` is
 `.` where there is no previous value. `h{<i}` and `h{all}` are a segment for every found value, those before
-`i` or all of them: what was concatenated so far. `naming` finds and fills them.
+`i` or all of them: what was concatenated so far. `patterns` finds and fills them.
 """
 
 from __future__ import annotations

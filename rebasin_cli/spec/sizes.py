@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ..types import Shapes
-from .naming import pattern_of
 from .notation import Axis, Fixed, Product, Sum, Word, length_of, parts_of, rewrite, words_of
+from .patterns import pattern_of
 from .spec import Spec
 
 T = TypeVar("T")

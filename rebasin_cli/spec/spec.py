@@ -1,6 +1,6 @@
 """What a spec is, as values: `Spec` is what a file says, `FittedSpec` what it means for one architecture.
 
-`parsing` reads the first from text, `fitting` makes the second from it; both collect every problem before
+`parser` reads the first from text, `fits` makes the second from it; both collect every problem before
 they speak.
 """
 
@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from ..groups.group import PERMUTATION, Group, find
 from ..types import Shapes
-from .naming import Pattern, pattern_of
 from .notation import Axis, Fixed, Word, rewrite, words_of
+from .patterns import Pattern, pattern_of
 
 T = TypeVar("T")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from .naming import pattern_of
 from .notation import Axis, Fixed, Word, factors_of, leaves_of, starred_of
+from .patterns import pattern_of
 from .spec import Block, Spec
 
 Tensors = Mapping[str, tuple[Axis, ...]]

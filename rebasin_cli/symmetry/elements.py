@@ -25,7 +25,7 @@ from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
 from ..types import Permutations, Tensors
 from . import index_maps, permutation
-from .acting import Maps, act
+from .action import Maps, act
 
 
 @dataclass(frozen=True)

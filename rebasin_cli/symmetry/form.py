@@ -12,8 +12,8 @@ from ..errors import CheckpointError, SpecError
 from ..spec.notation import Axis, Word, leaves_of, words_of
 from ..spec.spec import FittedSpec
 from ..types import Tensors
-from .acting import act
-from .balancing import balance
+from .action import act
+from .balanced import balance
 from .elements import Elements, acted, check_dtypes, compose, maps_of
 from .folding import folded
 from .folds import NONE, Folds

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..checkpoints.checkpoint import open_checkpoint
-from ..checkpoints.staging import Staging
-from ..checkpoints.writing import write_safetensors
+from ..checkpoints.stages import Staging
+from ..checkpoints.writer import write_safetensors
 from ..errors import CheckpointError
 from .elements import Elements, of_tensors, tensors_of
 

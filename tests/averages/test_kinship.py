@@ -12,8 +12,8 @@ from rebasin_cli.checkpoints.tensors import LazyTensors
 from rebasin_cli.learning.initial import begin_alike
 from rebasin_cli.measure.diagnosis import by_tensors
 from rebasin_cli.measure.diagnosis.weights import weigh
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 
 D, N = 48, 16
 

@@ -6,8 +6,8 @@ from fractions import Fraction
 import pytest
 import torch
 
-from rebasin_cli.averages import mixing
-from rebasin_cli.averages.mixing import mean_of
+from rebasin_cli.averages import means
+from rebasin_cli.averages.means import mean_of
 
 NARROW = [torch.float32, torch.bfloat16, torch.float16]
 EVERY = [*NARROW, torch.float64, torch.float8_e5m2, torch.float8_e4m3fn, torch.complex64]
@@ -37,7 +37,7 @@ def test_the_mean_of_equal_models_is_the_model_bit_for_bit(dtype, count):
 @pytest.mark.parametrize("dtype", EVERY, ids=str)
 def test_the_order_of_models_leaves_no_trace(dtype, monkeypatch):
     """Among values of which a sum in any order would show it."""
-    monkeypatch.setattr(mixing, "BLOCK", 64)
+    monkeypatch.setattr(means, "BLOCK", 64)
     models = [values(seed, dtype) for seed in range(4)]
     if dtype == torch.float32:
         models[0][:64:2], models[1][:64:2], models[2][:64:2] = 1e30, -1e30, 1e-7

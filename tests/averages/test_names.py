@@ -10,7 +10,7 @@ from rebasin_cli.averages.names import agreed, exchanged
 from rebasin_cli.averages.parts import parts_of
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.tensors import LazyTensors, plan_of
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.errors import SpecError
 
 BODY = {"layers.0.w": (3, 4), "layers.0.b": (3,), "layers.1.w": (3, 3)}

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from rebasin_cli.averages.combining import combined
 from rebasin_cli.averages.kinship import alike
 from rebasin_cli.averages.parts import parts_of
+from rebasin_cli.averages.tensors import combined
 from rebasin_cli.errors import SpecError, UsageError
 
 

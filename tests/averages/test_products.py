@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
-from rebasin_cli.averages.combining import combined
-from rebasin_cli.averages.mixing import average, slerp, slerp_whole
+from rebasin_cli.averages.means import average, slerp, slerp_whole
 from rebasin_cli.averages.parts import parts_of
+from rebasin_cli.averages.tensors import combined
 from rebasin_cli.averages.writing_back import largest_singular
 from rebasin_cli.errors import CheckpointError, SpecError
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rebasin_cli.averages.mixing import average
+from rebasin_cli.averages.means import average
 from rebasin_cli.averages.weights import DECAYS, NAMES, in_order, weights_of
 from rebasin_cli.errors import UsageError
 

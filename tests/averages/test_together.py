@@ -8,14 +8,14 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 
 import rebasin_cli
-from rebasin_cli.averages.mixing import average, slerp_whole
+from rebasin_cli.averages.means import average, slerp_whole
 from rebasin_cli.averages.parts import parts_of
 from rebasin_cli.averages.together import families_of, products_of
 from rebasin_cli.averages.writing_back import WAYS
-from rebasin_cli.checkpoints.checking import validate
 from rebasin_cli.checkpoints.families import families
 from rebasin_cli.checkpoints.forms import FORMS, KINDS
 from rebasin_cli.checkpoints.tensors import plan_of
+from rebasin_cli.checkpoints.validation import validate
 from rebasin_cli.errors import CheckpointError, SpecError
 
 pytestmark = pytest.mark.filterwarnings("ignore")

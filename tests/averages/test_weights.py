@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rebasin_cli.averages import weights
-from rebasin_cli.averages.mixing import average
+from rebasin_cli.averages.means import average
 from rebasin_cli.averages.weights import checked, parse, suggested
 from rebasin_cli.errors import UsageError
 

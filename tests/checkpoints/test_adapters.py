@@ -8,7 +8,7 @@ import torch
 from rebasin_cli.checkpoints.adapters import is_adapter
 from rebasin_cli.checkpoints.families import families
 from rebasin_cli.checkpoints.peft import config_of
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 
 FACTORS = {"x.lora_down.weight": torch.ones(2, 3), "x.lora_up.weight": torch.ones(4, 2)}
 

@@ -16,9 +16,9 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from rebasin_cli.checkpoints import checking, torch_file
 from rebasin_cli.checkpoints import checkpoint as checkpoint_module
 from rebasin_cli.checkpoints import tensors as tensors_module
+from rebasin_cli.checkpoints import torch_file, validation
 from rebasin_cli.checkpoints.checkpoint import digest, open_checkpoint, validate
 from rebasin_cli.checkpoints.safetensors_format import SafetensorsFile
 from rebasin_cli.checkpoints.storages import check_zip
@@ -876,9 +876,9 @@ def test_a_checkpoint_is_looked_through_and_digested_in_one_reading(tmp_path, mo
 
 def test_one_thread_looks_through_values_beside_the_one_that_digests(monkeypatch):
     """With two threads: the second one would spin, and the digest wait for it."""
-    finite, threads, before = checking.finite, [], torch.get_num_threads()
+    finite, threads, before = validation.finite, [], torch.get_num_threads()
     monkeypatch.setattr(
-        checking, "finite", lambda values: threads.append(torch.get_num_threads()) or finite(values)
+        validation, "finite", lambda values: threads.append(torch.get_num_threads()) or finite(values)
     )
     torch.set_num_threads(2)
     try:

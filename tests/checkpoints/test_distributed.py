@@ -15,7 +15,7 @@ from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint import metadata as md
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.checkpoints.writing import write_distributed
+from rebasin_cli.checkpoints.writer import write_distributed
 from rebasin_cli.errors import CheckpointError, OutputExists, RebasinError, UnsafeCheckpoint
 from tests import processes
 

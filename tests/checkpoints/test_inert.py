@@ -20,9 +20,9 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli.checkpoints import opening, torch_file
+from rebasin_cli.checkpoints import containers, torch_file
 from rebasin_cli.checkpoints.checkpoint import digest, open_checkpoint
-from rebasin_cli.checkpoints.rebuilding import Storage, _tensor
+from rebasin_cli.checkpoints.pickled import Storage, _tensor
 from rebasin_cli.errors import CheckpointError, ResourceError, UnsafeCheckpoint, UsageError
 
 WEIGHTS = {"fc.weight": torch.arange(6.0).reshape(2, 3), "fc.bias": torch.tensor([0.5, -1.0]).bfloat16()}
@@ -470,7 +470,7 @@ def test_unsafe_load_reads_a_safe_file_safely(tmp_path, monkeypatch):
 
 
 def test_a_network_deeper_than_any_is_refused_and_one_that_holds_itself_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(opening, "MAX_DEPTH", 9)  # pickle itself gives up below 200
+    monkeypatch.setattr(containers, "MAX_DEPTH", 9)  # pickle itself gives up below 200
     deep = nn.Linear(2, 2)
     for _ in range(10):
         deep = nn.Sequential(deep)

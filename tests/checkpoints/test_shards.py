@@ -5,7 +5,7 @@ import torch
 
 from rebasin_cli.checkpoints import shards
 from rebasin_cli.checkpoints.safetensors_format import nbytes
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.errors import ResourceError
 from rebasin_cli.runtime.ranks import Ranks
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.learning.training import train
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 from rebasin_cli.symmetry import permutation
 
 

@@ -11,11 +11,11 @@ import torch
 
 from rebasin_cli import nets
 from rebasin_cli.__main__ import main
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.learning.training import train
 from rebasin_cli.runtime.seeds import seeded
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from rebasin_cli.checkpoints.peft import CONFIG, WEIGHTS
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.nets.mlp import MLP
 
 from .conftest import contents, tensors

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 
 from .conftest import contents, fresh, same, tensors
 
@@ -427,10 +427,10 @@ def test_ctrl_c_while_writing_keeps_the_search(pair, done, interrupted, tmp_path
     done("align", *pair, "-o", "whole.safetensors")
     with monkeypatch.context() as patch:
         calls = iter([lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt)])
-        from rebasin_cli.checkpoints import writing
+        from rebasin_cli.checkpoints import writer
 
-        real = writing.write_safetensors
-        patch.setattr(writing, "write_safetensors", lambda *a, **k: next(calls, real)(*a, **k))
+        real = writer.write_safetensors
+        patch.setattr(writer, "write_safetensors", lambda *a, **k: next(calls, real)(*a, **k))
         left = interrupted("align", *pair, "-o", "out.safetensors", after=10_000)
     assert left == {"out.search.safetensors"}
     done("align", *pair, "-o", "out.safetensors", "--resume")
@@ -475,7 +475,7 @@ def test_what_is_no_kept_search_is_neither_replaced_nor_removed(pair, refused, d
 
 def test_activation_matching_brings_a_relabelled_model_back(trained, done, refused, tmp_path):
     from rebasin_cli.spec import library
-    from rebasin_cli.spec.fitting import fit
+    from rebasin_cli.spec.fits import fit
     from rebasin_cli.symmetry import permutation
 
     model = tensors(trained[0])

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 
 from .conftest import fresh, same, tensors
 

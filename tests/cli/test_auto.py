@@ -6,18 +6,18 @@ import pytest
 import torch
 
 from rebasin_cli import open_checkpoint
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.commands.verbs import symmetries
 from rebasin_cli.datasets import open_data
 from rebasin_cli.errors import NotProven
 from rebasin_cli.matchers import auto, wm
-from rebasin_cli.matchers.portfolio import mending
+from rebasin_cli.matchers.portfolio import worth
 from rebasin_cli.matchers.portfolio.candidates import Candidate
-from rebasin_cli.matchers.portfolio.trying import Trials
+from rebasin_cli.matchers.portfolio.contest import Trials
 from rebasin_cli.repair import options as repair_options
-from rebasin_cli.repair import repairing
+from rebasin_cli.repair import repair_steps
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 
 from .conftest import tensors
 
@@ -81,14 +81,14 @@ def test_a_merge_is_repaired_as_auto_chose_and_in_no_other_way(trained, done, mo
 
 def test_a_distillation_that_auto_tried_is_what_is_written(trained, done, monkeypatch):
     """It would take as long again, beyond the budget."""
-    distill, states = repairing.distill, []
+    distill, states = repair_steps.distill, []
 
     def watched(network, *given, **how):
         account = distill(network, *given, **how)
         states.append({name: tensor.clone() for name, tensor in network.state_dict().items()})
         return account
 
-    monkeypatch.setattr(repairing, "distill", watched)
+    monkeypatch.setattr(repair_steps, "distill", watched)
     monkeypatch.setattr(Trials, "best", property(lambda self: (self.done[0], "distill")))
     monkeypatch.setattr(auto, "candidates", lambda *given, **how: (Candidate("wm", ""),))  # quickly done
     asked = ("merge", *trained, "--method", "auto", "--budget", "60s")
@@ -257,7 +257,7 @@ def test_the_row_that_is_shipped_is_what_a_merge_with_the_same_options_writes(
 ):
     """Also where a repair is fitted on some of the samples: on the same ones. Training enlarges rounding."""
     monkeypatch.setitem(repair_options.SAMPLES, how, 100)
-    monkeypatch.setattr(mending, "DISTILL_SAMPLES", 100)
+    monkeypatch.setattr(worth, "DISTILL_SAMPLES", 100)
     monkeypatch.setattr(Trials, "best", property(lambda self: (self.done[0], how)))
     monkeypatch.setattr(auto, "candidates", lambda *given, **how: (Candidate("wm", ""),))  # quickly done
     report = done(
@@ -273,16 +273,16 @@ def test_the_row_that_is_shipped_is_what_a_merge_with_the_same_options_writes(
 @pytest.mark.parametrize("share", [2.0, pytest.param(0.6, marks=pytest.mark.sweep)])
 def test_a_report_distils_for_as_long_as_the_search_and_on_as_many_samples(trained, done, monkeypatch, share):
     """Both more and less than is usual, as there was time."""
-    seen, distill = [], repairing.distill
+    seen, distill = [], repair_steps.distill
 
     def watched(network, endpoints, batches, **how):
         seen.append((sum(len(targets) for _, targets in batches), how["share"]))
         return distill(network, endpoints, batches, **how)
 
-    monkeypatch.setattr(repairing, "distill", watched)
+    monkeypatch.setattr(repair_steps, "distill", watched)
     monkeypatch.setitem(repair_options.SAMPLES, "distill", 60)
-    monkeypatch.setattr(mending, "DISTILL_SAMPLES", 60)
-    monkeypatch.setattr(mending.Mending, "_share", lambda self, room: share)
+    monkeypatch.setattr(worth, "DISTILL_SAMPLES", 60)
+    monkeypatch.setattr(worth.Mending, "_share", lambda self, room: share)
     monkeypatch.setattr(Trials, "best", property(lambda self: (self.done[0], "distill")))
     monkeypatch.setattr(auto, "candidates", lambda *given, **how: (Candidate("wm", ""),))  # quickly done
     done("barrier", *trained, "--budget", "1T", "--points", 5, "--skip-checks", "-q")
@@ -357,14 +357,14 @@ def test_gates_on_rows_that_a_search_decides_leave_the_method_at_wm(trained, don
 def test_every_point_of_a_distilled_row_is_trained_on_as_many_samples_as_the_search_took(
     trained, done, monkeypatch
 ):
-    distill, samples = repairing.distill, []
+    distill, samples = repair_steps.distill, []
 
     def watched(network, endpoints, batches, **how):
         account = distill(network, endpoints, batches, **how)
         samples.append(sum(len(targets) for _, targets in batches))
         return account
 
-    monkeypatch.setattr(repairing, "distill", watched)
+    monkeypatch.setattr(repair_steps, "distill", watched)
     monkeypatch.setattr(Trials, "best", property(lambda self: (self.done[0], "distill")))
     monkeypatch.setattr(auto, "candidates", lambda *given, **how: (Candidate("wm", ""),))  # quickly done
     report = done("barrier", *trained, "--json", "-q").json()

@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file
 
 from rebasin_cli.averages import weights as schedules
-from rebasin_cli.checkpoints import destination, writing
+from rebasin_cli.checkpoints import destination, writer
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 from rebasin_cli.symmetry import permutation
 
 from .conftest import contents, fresh, tensors
@@ -285,7 +285,7 @@ def test_what_fails_on_the_way_leaves_no_folder(folders, refused, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writing.os, "fsync", full)
+    monkeypatch.setattr(writer.os, "fsync", full)
     refused(5, "merge", *folders, "--method", "none", "-o", "new/merged/", "--copy-files", says="No space")
 
 

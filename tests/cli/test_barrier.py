@@ -241,7 +241,7 @@ def test_endpoints_fed_the_wrong_normalisation_stop_the_run(trained, refused, do
 
 
 def test_models_that_record_different_data(trained, refused, tmp_path):
-    from rebasin_cli.checkpoints.writing import write_safetensors
+    from rebasin_cli.checkpoints.writer import write_safetensors
 
     from .conftest import tensors
 
@@ -256,7 +256,7 @@ def test_models_that_record_different_data(trained, refused, tmp_path):
 
 
 def test_recorded_nonsense_does_no_harm(trained, done):
-    from rebasin_cli.checkpoints.writing import write_safetensors
+    from rebasin_cli.checkpoints.writer import write_safetensors
 
     from .conftest import tensors
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.learning.training import train
 
 

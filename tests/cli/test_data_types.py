@@ -146,7 +146,7 @@ def test_token_numbers_stay_whole(tmp_path, done, monkeypatch):
     import mine
     import torch
 
-    from rebasin_cli.checkpoints.writing import write_safetensors
+    from rebasin_cli.checkpoints.writer import write_safetensors
 
     for seed, name in enumerate("ab"):
         torch.manual_seed(seed)

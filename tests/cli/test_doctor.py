@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from rebasin_cli import nets
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.commands.doctor import next_command
 from rebasin_cli.measure.diagnosis import Diagnosis
 from rebasin_cli.measure.diagnosis.facts import VERDICTS
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 from rebasin_cli.symmetry import permutation
 
 from .conftest import fresh, tensors

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 import torch
 
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from tests.transformers import drawn, outputs, transformer
 
 from .conftest import tensors

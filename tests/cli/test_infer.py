@@ -5,9 +5,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.checkpoints.writing import write_safetensors
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.checkpoints.writer import write_safetensors
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from tests.networks.test_tied import Language
 
 from .test_main import golden

@@ -4,7 +4,7 @@ import hashlib
 
 import torch
 
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 
 from .conftest import tensors
 

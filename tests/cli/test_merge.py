@@ -124,7 +124,7 @@ def test_the_data_set_that_the_models_record_is_taken(trained, done):
 
 def test_code_is_never_run_on_a_files_own_word(resnets, refused, tmp_path):
     """A checkpoint that says `rebasin.data: os:system` must not get its way."""
-    from rebasin_cli.checkpoints.writing import write_safetensors
+    from rebasin_cli.checkpoints.writer import write_safetensors
 
     (tmp_path / "evil.py").write_text("open('executed', 'w')\n")
     for path in resnets:
@@ -298,7 +298,7 @@ def test_new_biases_only_when_allowed(tmp_path, done):
     )
     import runpy
 
-    from rebasin_cli.checkpoints.writing import write_safetensors
+    from rebasin_cli.checkpoints.writer import write_safetensors
 
     for k in range(2):
         torch.manual_seed(k)

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rebasin_cli.checkpoints import checking
+from rebasin_cli.checkpoints import validation
 from rebasin_cli.checkpoints.safetensors_format import SafetensorsFile
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.commands.verbs import needs
 from rebasin_cli.errors import ResourceError
 from rebasin_cli.runtime import memory
@@ -49,7 +49,7 @@ def unread(monkeypatch):
     def read(*arguments, **more):
         raise AssertionError("a tensor was read")
 
-    for owner, name in ((SafetensorsFile, "tensor"), (SafetensorsFile, "rows"), (checking, "_chunks")):
+    for owner, name in ((SafetensorsFile, "tensor"), (SafetensorsFile, "rows"), (validation, "_chunks")):
         monkeypatch.setattr(owner, name, read)
 
 

@@ -183,7 +183,7 @@ def test_nothing_is_downloaded_before_all_that_can_be_judged_is(recipe, run, don
         asked.append(address)
         return io.BytesIO(content)
 
-    monkeypatch.setattr("rebasin_cli.commands.recipes.fetching._open", opened)
+    monkeypatch.setattr("rebasin_cli.commands.recipes.downloads._open", opened)
     digest = hashlib.sha256(content).hexdigest()
     recipe.write_text(f"""
 inputs: {{second: {{url: "https://host/b.safetensors", sha256: {digest}}}}}

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from rebasin_cli.checkpoints.staging import Staging
+from rebasin_cli.checkpoints.stages import Staging
 from rebasin_cli.commands.recipes.cache import Cache
 from rebasin_cli.commands.recipes.documents import Documents, Named
 from rebasin_cli.commands.recipes.remembered import Left, Remembered
 from rebasin_cli.reports.formats import json as json_format
 from rebasin_cli.reports.github import StepSummary
-from rebasin_cli.runtime import watching
+from rebasin_cli.runtime import stop_watch
 from tests import processes
 
 from .conftest import contents
@@ -274,7 +274,7 @@ def test_a_broken_install_leaves_nothing_of_the_run_before(recipe, run, tmp_path
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").write_text("raise ImportError('broken')\n")
     env = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(watching.__file__).parents[2])])
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(stop_watch.__file__).parents[2])])
     }
     command = [sys.executable, "-m", "rebasin_cli", "run", str(recipe), *OPTIONS]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
@@ -303,7 +303,7 @@ def test_code_that_does_not_hear_of_a_limit_is_ended_all_the_same(tmp_path, monk
                 except BaseException:
                     pass
     """
-    env = os.environ | {"PYTHONPATH": str(Path(watching.__file__).parents[2])}
+    env = os.environ | {"PYTHONPATH": str(Path(stop_watch.__file__).parents[2])}
     command = [sys.executable, "-c", textwrap.dedent(lines)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (124, "rebasin: over\n")

@@ -72,7 +72,7 @@ def test_what_is_refused(models, refused):
 def test_a_network_is_needed(done, refused, tmp_path):
     import torch
 
-    from rebasin_cli.checkpoints.writing import write_safetensors
+    from rebasin_cli.checkpoints.writer import write_safetensors
 
     for name in "ab":
         write_safetensors(

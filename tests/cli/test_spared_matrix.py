@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.spec import library
 
 from .conftest import contents, rebasin

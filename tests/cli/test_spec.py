@@ -253,10 +253,10 @@ def test_outputs_that_leave_pytorch_at_the_end_stay_and_the_rest_is_inferred(own
 
 
 def test_an_inferred_spec_that_the_proof_refuses_is_no_success(own_nets, done, refused, monkeypatch):
-    from rebasin_cli.inference.rules import following
+    from rebasin_cli.inference.rules import flow
 
     arguments = ("spec", "infer", "--net", "own_nets.py:Net", "--input", "2x3")
-    monkeypatch.setattr(following, "_freeze", lambda walk, value, told: None)  # outputs may move: a mistake
+    monkeypatch.setattr(flow, "_freeze", lambda walk, value, told: None)  # outputs may move: a mistake
     refused(4, *arguments, says=("does not hold: the proof refused a part of it", "--no-prove"))
     assert "two.weight" in done(*arguments, "--no-prove").out
 

@@ -3,7 +3,7 @@
 import pytest
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.learning.training import train
 
 from .conftest import fresh, tensors

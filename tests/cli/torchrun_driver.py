@@ -13,7 +13,7 @@ from unittest import mock
 import torch.distributed as dist
 
 from rebasin_cli.__main__ import main
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.runtime import launchers
 
 os.chdir(sys.argv[1])

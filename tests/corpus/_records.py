@@ -5,7 +5,7 @@ import json
 
 import torch
 
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.reports import Curve, Report, Row, barrier_of
 from rebasin_cli.reports.formats import json as reports
 

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 
 REST = "  layers.0.bias: h0\n  head.weight: . h0\n  head.bias: .\n"
 GOOD = "tensors:\n  layers.0.weight: h0 .\n" + REST

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from rebasin_cli.checkpoints import writing
+from rebasin_cli.checkpoints import writer
 
 TRAIN = ("train", "mlp", "--data", "digits", "-o", "out.safetensors")
 HUGE = "9" * 400
@@ -83,7 +83,7 @@ def test_a_full_disk_is_told_without_an_assertion(calls, ends, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
         return fsync(descriptor)
 
-    monkeypatch.setattr(writing.os, "fsync", full)
+    monkeypatch.setattr(writer.os, "fsync", full)
     monkeypatch.setattr("tests.corpus.conftest.contents", lambda folder: None)  # the last state is kept
     outcome = ends(5, *SMALL, says=("cannot be written: No space left on device", "out.training.pt"))
     assert "ASSERT" not in outcome.err and "inline_container" not in outcome.err

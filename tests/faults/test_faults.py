@@ -8,9 +8,9 @@ import random
 
 import pytest
 
-from rebasin_cli.checkpoints import staging
-from rebasin_cli.checkpoints.staging import staged
-from rebasin_cli.checkpoints.writing import write_text_atomic
+from rebasin_cli.checkpoints import stages
+from rebasin_cli.checkpoints.stages import staged
+from rebasin_cli.checkpoints.writer import write_text_atomic
 
 from .cases import CASES, Known, inputs, known, problem_after, problem_after_seconds
 from .crashing import FAULTS, HALF, INTERRUPT, KILL_AFTER, KILL_BEFORE, Fault, run
@@ -117,7 +117,7 @@ def test_a_disk_that_fails_anywhere_leaves_all_old_or_all_new(of, name):
 
 
 def test_ctrl_c_between_the_new_name_and_the_end_leaves_no_lock(tmp_path, monkeypatch):
-    held, begun = staging.held_back, []
+    held, begun = stages.held_back, []
 
     def interrupted():
         begun.append(1)
@@ -125,7 +125,7 @@ def test_ctrl_c_between_the_new_name_and_the_end_leaves_no_lock(tmp_path, monkey
             raise KeyboardInterrupt
         return held()
 
-    monkeypatch.setattr(staging, "held_back", interrupted)
+    monkeypatch.setattr(stages, "held_back", interrupted)
     with pytest.raises(KeyboardInterrupt):
         with staged(tmp_path) as stage, stage.open(tmp_path / "new") as file:
             file.write(b"whole")

@@ -9,7 +9,7 @@ import pytest
 from torch.distributed import HashStore, PrefixStore
 
 from rebasin_cli.errors import Lost
-from rebasin_cli.runtime import devices, launchers, meeting
+from rebasin_cli.runtime import devices, launchers, rendezvous
 from rebasin_cli.runtime.processes import joined
 from tests import processes
 from tests.cli.conftest import fresh, rebasin
@@ -52,7 +52,7 @@ def started(folder, tmp_path, monkeypatch):
 
     Exit codes, and what they told.
     """
-    monkeypatch.setattr(meeting, "SOON", 0.1)  # to say that it waits
+    monkeypatch.setattr(rendezvous, "SOON", 0.1)  # to say that it waits
     monkeypatch.setattr(devices, "_met", [])  # whatever this process did before
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -86,7 +86,7 @@ def test_a_command_line_that_one_rank_cannot_read_is_told_to_the_other(started, 
 def test_a_rank_of_another_run_at_the_same_port_is_told(monkeypatch):
     for name, value in {"MASTER_PORT": "29500", "WORLD_SIZE": "2", "RANK": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(meeting, "_runs", itertools.repeat(0))
+    monkeypatch.setattr(rendezvous, "_runs", itertools.repeat(0))
     store = HashStore()
     PrefixStore(f"rebasin {launchers.place().job} 0", store).add("came 1", 1)
     with pytest.raises(Lost, match="rank 1 of another run has come to the place where this one meets"):

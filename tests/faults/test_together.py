@@ -42,7 +42,7 @@ def test_a_run_leaves_alone_what_a_living_one_is_writing(tmp_path):
     child = os.fork()
     if child == 0:  # it stages a file, and waits
         with contextlib.suppress(BaseException):
-            from rebasin_cli.checkpoints.staging import staged
+            from rebasin_cli.checkpoints.stages import staged
 
             with staged(folder) as stage, stage.open(folder / "slow.safetensors") as file:
                 file.write(b"half")

@@ -23,16 +23,16 @@ import torch
 from hypothesis import strategies as st
 
 from rebasin_cli.__main__ import main
-from rebasin_cli.checkpoints.checking import digest, validate
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.checkpoints.writing import write_safetensors
-from rebasin_cli.commands.recipes import familiar, reading
+from rebasin_cli.checkpoints.validation import digest, validate
+from rebasin_cli.checkpoints.writer import write_safetensors
+from rebasin_cli.commands.recipes import familiar, reader
 from rebasin_cli.commands.recipes.recipe import parse as parse_recipe
 from rebasin_cli.commands.recipes.vocabulary import vocabulary
 from rebasin_cli.errors import RebasinError
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 from rebasin_cli.spec.notation import parse_axes
-from rebasin_cli.spec.parsing import parse as parse_spec
+from rebasin_cli.spec.parser import parse as parse_spec
 from tests.corpus import _records as right
 
 SECONDS = 10.0
@@ -263,11 +263,11 @@ def axes(text: str) -> None:
 def recipes(text: str) -> None:
     with watched(len(text)) as folder:
         (folder / "a.safetensors").write_bytes(_VALID)
-        problems = reading.Problems()
-        root = reading.read(text, {"HOME": "x"}, problems)
+        problems = reader.Problems()
+        root = reader.read(text, {"HOME": "x"}, problems)
         if familiar.is_mergekit(root):
             root = familiar.as_recipe(root, problems)
-        root = reading.with_set(root, ["steps.merge.seed=3"], {}, problems)
+        root = reader.with_set(root, ["steps.merge.seed=3"], {}, problems)
         made = parse_recipe(root, WORDS, problems)
         if not problems:
             [step.line(dry_run=True) for step in made.steps]

@@ -9,7 +9,7 @@ from rebasin_cli.graph.interpreter import Folded, foldable, given
 from rebasin_cli.graph.program import exported
 from rebasin_cli.graph.tracing import export
 from rebasin_cli.matchers import Problem, am
-from rebasin_cli.matchers.activations import watching
+from rebasin_cli.matchers.activations import batches
 from rebasin_cli.matchers.activations.similarities import similarities
 from rebasin_cli.nets import build
 from rebasin_cli.networks.layout import takes_last
@@ -147,13 +147,13 @@ def test_images_lie_channels_last_where_the_network_takes_that(monkeypatch):
     network = build("tinyten", input_shape=(3, 16, 16), classes=4, norm="batch")
     model = dict(network.state_dict())
     data = [(torch.rand(10, 3, 16, 16), torch.zeros(10, dtype=torch.int64))]
-    seen, real = [], watching.watch
+    seen, real = [], batches.watch
 
     def watch(sites, models, inputs, *more):
         seen.append(inputs[0][0].is_contiguous(memory_format=torch.channels_last))
         return real(sites, models, inputs, *more)
 
-    monkeypatch.setattr("rebasin_cli.matchers.activations.observing.watch", watch)
+    monkeypatch.setattr("rebasin_cli.matchers.activations.observation.watch", watch)
     fitted = resolve_spec(None, [model])
     similarities(Problem(fitted, (model, model), network=network, data=data), am.Options())
     assert seen == [takes_last(network, data[0][0], None)] == [True]

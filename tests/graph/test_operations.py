@@ -17,7 +17,7 @@ from rebasin_cli.graph.tracing import export
 from rebasin_cli.inference.inferring import infer
 from rebasin_cli.matchers import Problem, am
 from rebasin_cli.repair.channels import renormalize
-from rebasin_cli.repair.refitting import refit
+from rebasin_cli.repair.refits import refit
 from rebasin_cli.symmetry import elements
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "squareplus.py"

@@ -7,12 +7,12 @@ from torch import nn
 
 from rebasin_cli import nets
 from rebasin_cli.inference import infer
+from rebasin_cli.inference.text.axis_text import spec_text
 from rebasin_cli.inference.text.families import compact, compact_words
-from rebasin_cli.inference.text.rendering import spec_text
 from rebasin_cli.proof.prove import prove
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 from rebasin_cli.spec.notation import Fixed
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.parser import parse
 
 
 class UNet(nn.Module):
@@ -190,7 +190,7 @@ def test_where_families_would_say_something_else_the_lines_stay(monkeypatch):
     lines |= {f"b.{k}.weight": f". a.{k}" for k in range(3)}
     shapes = {name: (4, 4) for name in lines}
     wrong = {"a.{i}.weight": "a.{i} .", "b.{i}.weight": ". a.0"}
-    monkeypatch.setattr("rebasin_cli.inference.text.rendering.compact", lambda *_: (wrong, {}))
+    monkeypatch.setattr("rebasin_cli.inference.text.axis_text.compact", lambda *_: (wrong, {}))
     text = spec_text(lines, {}, description="short", shapes=shapes)
     assert yaml.safe_load(text)["tensors"] == lines
 

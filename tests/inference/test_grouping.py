@@ -8,13 +8,13 @@ from torch.nn import functional as F
 from rebasin_cli.errors import CheckpointError, NotProven
 from rebasin_cli.inference.groups import planes, side_rules
 from rebasin_cli.inference.inferring import infer
-from rebasin_cli.inference.text.explaining import explain
+from rebasin_cli.inference.text.reasons import explain
 from rebasin_cli.matchers.portfolio.align import align
 from rebasin_cli.proof.prove import prove
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import elements
-from rebasin_cli.symmetry.acting import views
+from rebasin_cli.symmetry.action import views
 from rebasin_cli.symmetry.elements import Elements
 from rebasin_cli.symmetry.form import canonical
 from tests.transformers import (

@@ -8,10 +8,10 @@ import yaml
 
 from rebasin_cli import nets
 from rebasin_cli.errors import SpecError, UsageError
-from rebasin_cli.inference.text.importing import from_axes, read
+from rebasin_cli.inference.text.foreign import from_axes, read
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 
 MLP = {
     "layers.0.weight": ["P_0", None],

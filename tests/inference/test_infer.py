@@ -12,7 +12,7 @@ from rebasin_cli.errors import NetworkError
 from rebasin_cli.inference import infer
 from rebasin_cli.inference.axes.axes import Fixed, product, total
 from rebasin_cli.inference.axes.units import Units
-from rebasin_cli.inference.rules import rules, shaping
+from rebasin_cli.inference.rules import rules, shapes
 from rebasin_cli.nets import resnet_cifar
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec import library
@@ -506,7 +506,7 @@ def test_unused_tensors_stay():
 
 def test_a_rule_that_lies_is_caught_by_the_proof(monkeypatch):
     """Flipping is declared harmless; then the word it breaks is taken out, and the others stay."""
-    monkeypatch.setitem(rules.RULES, "flip", shaping.pointwise)
+    monkeypatch.setitem(rules.RULES, "flip", shapes.pointwise)
     network = Net(
         lambda s, x: s.h(s.m(s.l(x)).flip(1)), l=nn.Linear(3, 6), m=nn.Linear(6, 5), h=nn.Linear(5, 2)
     )

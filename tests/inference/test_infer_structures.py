@@ -12,9 +12,9 @@ from rebasin_cli.errors import NetworkError
 from rebasin_cli.inference import infer
 from rebasin_cli.inference.axes.axes import product, total
 from rebasin_cli.inference.axes.units import Units
-from rebasin_cli.inference.text import explaining
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.inference.text import reasons
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.spec.spec import Block
 from tests.inference.test_infer import IMAGES, ROWS, SEQUENCE, Net, attention, lines_of, rand, stays
 
@@ -501,7 +501,7 @@ def test_a_spec_that_keeps_the_orders_within_heads_is_told_apart_from_one_that_m
     network = attention(True)
     found = infer(network, (SEQUENCE,))
     shapes = found.fitted.shapes
-    assert explaining.compare(fit(parse(found.text, name="own"), shapes), found)["unlike"] == []
+    assert reasons.compare(fit(parse(found.text, name="own"), shapes), found)["unlike"] == []
     timid = re.sub(r" qkv\.(dim|value)\*", " 4", found.text)
-    told = explaining.compare(fit(parse(timid, name="timid"), shapes), found)["unlike"]
+    told = reasons.compare(fit(parse(timid, name="timid"), shapes), found)["unlike"]
     assert {place["axis"] for place in told} == {"qkv.weight axis 0", "qkv.bias axis 0", "o.weight axis 1"}

@@ -8,8 +8,8 @@ from torch import nn
 
 from rebasin_cli.inference import infer
 from rebasin_cli.inference.rules.alike import Alike
-from rebasin_cli.inference.text import explaining
-from rebasin_cli.inference.text.listing import Lines, Unlisted, listed
+from rebasin_cli.inference.text import reasons
+from rebasin_cli.inference.text.lists import Lines, Unlisted, listed
 from tests import mixtures
 from tests.inference.test_infer import ROWS, Net
 
@@ -52,9 +52,9 @@ def test_where_tokens_are_picked_by_value_whole_experts_change_places_with_what_
 
 def test_places_and_differences_are_told_by_the_line_of_the_list():
     found = experts()
-    told = explaining.explain(found)
+    told = reasons.explain(found)
     assert "layers.0.experts.{}.w1.weight axis 0" in told["words"]["layers.0.experts"]["axes"]
-    own = explaining.compare(found.fitted, found)
+    own = reasons.compare(found.fitted, found)
     assert not (own["keeps"] or own["moves"] or own["unlike"] or own["tied"] or own["split"])
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from rebasin_cli.inference import infer
-from rebasin_cli.inference.text import explaining
+from rebasin_cli.inference.text import reasons
 from tests.inference.test_infer import IMAGES, ROWS, Net
 
 DIGITS = [math.log10(math.factorial(n)) for n in range(9)]
@@ -81,9 +81,9 @@ def test_units_that_no_method_could_match_and_axes_without_a_rule_are_named():
 
 
 def test_they_are_told_with_their_digits():
-    told = explaining.explain(infer(experts(2), IMAGES, prove=False))
+    told = reasons.explain(infer(experts(2), IMAGES, prove=False))
     assert told["missed"][0]["log10"] == pytest.approx(DIGITS[2])
-    lines = list(explaining.lines(told))
+    lines = list(reasons.lines(told))
     at = lines.index("stays although it could move:")
     what = "modules of a list that could change places"
     why = "orders within its modules' orders would lie too deep for the notation"

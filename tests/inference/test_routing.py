@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from rebasin_cli.errors import NotProven
 from rebasin_cli.inference import infer
 from rebasin_cli.proof.prove import prove
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.spec.spec import Block
 
 EXPERTS, HIDDEN = 3, 4

@@ -10,7 +10,7 @@ from torch import nn
 
 import rebasin_cli
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.commands import verify
 from rebasin_cli.inference import infer
 from rebasin_cli.runtime.seeds import generator

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rebasin_cli.averages.mixing import interpolate
+from rebasin_cli.averages.means import interpolate
 from rebasin_cli.errors import SpecError, UsageError
 from rebasin_cli.learning.curves.curve import KINDS, Curve, along, check_kind, shares, slopes
 

@@ -15,8 +15,8 @@ from rebasin_cli.learning.curves.training import Training, train
 from rebasin_cli.matchers import Problem
 from rebasin_cli.networks.attacks import Attack, Attacker
 from rebasin_cli.runtime.seeds import generator, uniform
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import permutation
 
 SPEC = """

@@ -17,14 +17,14 @@ from rebasin_cli.errors import SpecError, UsageError
 from rebasin_cli.inference import infer
 from rebasin_cli.matchers import Problem, am
 from rebasin_cli.matchers.activations import options as looking
+from rebasin_cli.matchers.activations.batches import watch
 from rebasin_cli.matchers.activations.moments import Moments
 from rebasin_cli.matchers.activations.similarities import _solved, similarities
 from rebasin_cli.matchers.activations.sites import find
-from rebasin_cli.matchers.activations.watching import watch
 from rebasin_cli.runtime.threads import Beside
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import assignment, permutation
 from rebasin_cli.symmetry.permutation import permuted
 from tests.matchers.test_matchers import equal, randomised

@@ -18,15 +18,15 @@ from rebasin_cli.matchers.polish import search
 from rebasin_cli.matchers.polish.length import Length
 from rebasin_cli.matchers.polish.midpoint import Midpoint
 from rebasin_cli.matchers.polish.search import polish
-from rebasin_cli.matchers.portfolio import mending, trying
+from rebasin_cli.matchers.portfolio import contest, worth
 from rebasin_cli.matchers.portfolio.candidates import Candidate, candidates
 from rebasin_cli.matchers.portfolio.clock import Clock
-from rebasin_cli.matchers.portfolio.mending import Mending
-from rebasin_cli.matchers.portfolio.trying import Trial, Trials
+from rebasin_cli.matchers.portfolio.contest import Trial, Trials
+from rebasin_cli.matchers.portfolio.worth import Mending
 from rebasin_cli.nets import build
 from rebasin_cli.networks.evaluation import Scores
-from rebasin_cli.repair import Outcome, Repaired, repairing
-from rebasin_cli.repair.choosing import Measured
+from rebasin_cli.repair import Outcome, Repaired, repair_steps
+from rebasin_cli.repair.choices import Measured
 from rebasin_cli.spec.library import resolve_spec
 from rebasin_cli.symmetry import permutation
 
@@ -51,7 +51,7 @@ def problem():
 @pytest.fixture(autouse=True)
 def _all_is_tried(monkeypatch):
     """However little is left to gain."""
-    monkeypatch.setattr(trying, "LITTLE", -math.inf)
+    monkeypatch.setattr(contest, "LITTLE", -math.inf)
 
 
 def still(problem):
@@ -202,19 +202,19 @@ def only_weights(monkeypatch, how):
 @pytest.mark.parametrize("unseen", [False, True])
 def test_where_next_to_nothing_is_left_to_gain_no_other_is_tried(problem, monkeypatch, unseen):
     """The mean of a model and itself is what both say; on unseen samples another may yet be better."""
-    monkeypatch.setattr(trying, "LITTLE", 0.005)
+    monkeypatch.setattr(contest, "LITTLE", 0.005)
     one, held = problem.models[0], problem.data[4:] if unseen else None
     able = dataclasses.replace(problem, models=(one, one), held=held, repairs=("none", "repair", "refit"))
     rows = auto.match(able, auto.Options(budget="2G")).chosen.rows()
     assert (rows[0]["method"], rows[0]["repair"]) == ("wm", "none") and rows[0]["distance"] < 1e-6
     assert rows[0]["held_out_loss"] > 0.1
-    assert all(row.get("why") == trying.ENOUGH for row in rows[1:]) is not unseen
+    assert all(row.get("why") == contest.ENOUGH for row in rows[1:]) is not unseen
     assert len({row["method"] for row in rows}) == len(candidates(problem.fitted, 2, able=True))
 
 
 @pytest.mark.parametrize("repaired", [True, False])
 def test_what_is_left_to_gain_is_asked_of_the_best_so_far(problem, monkeypatch, repaired):
-    monkeypatch.setattr(trying, "LITTLE", 0.005)
+    monkeypatch.setattr(contest, "LITTLE", 0.005)
     found = trials_of(problem, ("am", "none", figures(0.3, apart=0.01)))
     monkeypatch.setattr(found.mending.comparison, "agreement", Agreed(0.0))
     assert not found._settled()
@@ -225,7 +225,7 @@ def test_what_is_left_to_gain_is_asked_of_the_best_so_far(problem, monkeypatch, 
     judged["repair"] = figures(0.2, apart=0.01)
     found._mend(trial, last=True)  # the refit first, which is worth most
     assert list(trial.merges) == (["none", "refit"] if repaired else ["none", "refit", "repair"])
-    assert trial.lacking == ({"repair": trying.ENOUGH} if repaired else {})
+    assert trial.lacking == ({"repair": contest.ENOUGH} if repaired else {})
 
 
 def test_every_candidate_is_told_with_its_figures_and_the_chosen_one_is_among_them(problem):
@@ -357,7 +357,7 @@ def test_in_the_end_the_best_mean_has_the_repair_that_is_worth_most(problem, mon
     trials = Trials(
         dataclasses.replace(problem, repairs=("none", "repair", "refit")), Clock(1e3, counts=True)
     )
-    monkeypatch.setattr(trying, "REPAIR", 0.0)
+    monkeypatch.setattr(contest, "REPAIR", 0.0)
     first, second, *_ = candidates(problem.fitted, 2, able=True)
     trials.try_(first)
     assert set(trials.try_(second).merges) == {"none"}
@@ -408,27 +408,27 @@ def test_what_the_default_would_repair_is_tried_whatever_is_counted_and_a_refit_
 
 
 def test_a_refit_is_tried_on_as_many_samples_as_there_is_time_for(problem):
-    mending = Trials(dataclasses.replace(problem, repairs=("none", "refit")), Clock(60.0)).mending
-    assert mending.seconds("refit", 60.0) < 60 and mending.fitted == 1_000
+    worth = Trials(dataclasses.replace(problem, repairs=("none", "refit")), Clock(60.0)).mending
+    assert worth.seconds("refit", 60.0) < 60 and worth.fitted == 1_000
     for a_sample, room, fitted in ((0.01, 32.0, 500), (0.01, 10.0, 150), (0.01, 1.0, 100)):
-        mending.a_sample = a_sample  # two models and the merge, two passes each: 0.06 s a sample
-        seconds = mending.seconds("refit", room)
-        assert mending.fitted == pytest.approx(fitted, abs=2)
+        worth.a_sample = a_sample  # two models and the merge, two passes each: 0.06 s a sample
+        seconds = worth.seconds("refit", room)
+        assert worth.fitted == pytest.approx(fitted, abs=2)
         assert (seconds <= room) == (room > 7)
-    mending.took["refit"] = 3.0
-    assert mending.seconds("refit", 1.0) == 3.0 and mending.fitted == pytest.approx(100)
-    assert sum(len(targets) for _, targets in mending._batches("refit")) == 100
+    worth.took["refit"] = 3.0
+    assert worth.seconds("refit", 1.0) == 3.0 and worth.fitted == pytest.approx(100)
+    assert sum(len(targets) for _, targets in worth._batches("refit")) == 100
 
 
 def test_a_repair_that_reads_its_samples_for_every_layer_leaves_time_for_others(problem):
     """On as few samples as take a tenth of the time, a hundred at least; a merge that takes it reads more."""
-    mending = Trials(dataclasses.replace(problem, repairs=("none", "repair")), Clock(60.0)).mending
-    mending.graphs = {"known": None}  # nothing is traced any more
+    worth = Trials(dataclasses.replace(problem, repairs=("none", "repair")), Clock(60.0)).mending
+    worth.graphs = {"known": None}  # nothing is traced any more
     for a_sample, count in ((1e-5, 2_500), (1e-3, 857), (1e-2, 100), (1.0, 100)):
-        mending.a_sample = a_sample  # three layers: read 3.5 times, by two models
-        assert mending._samples("repair") == count
-        assert mending.seconds("repair", 60.0) == pytest.approx(7 * a_sample * count)
-    assert sum(len(targets) for _, targets in mending._batches("repair")) == 100
+        worth.a_sample = a_sample  # three layers: read 3.5 times, by two models
+        assert worth._samples("repair") == count
+        assert worth.seconds("repair", 60.0) == pytest.approx(7 * a_sample * count)
+    assert sum(len(targets) for _, targets in worth._batches("repair")) == 100
 
 
 def test_the_repairs_of_the_first_are_compared_where_others_could_not_be(problem, monkeypatch):
@@ -436,14 +436,14 @@ def test_the_repairs_of_the_first_are_compared_where_others_could_not_be(problem
     able = dataclasses.replace(problem, repairs=("none", "refit"))
     for a_sample, held in ((1e-6, 100), (5e-3, 83), (1e-2, 50), (0.05, 50), (0.08, 0)):
         monkeypatch.setattr(Trials, "_timed", lambda self, data, a_sample=a_sample: a_sample)
-        monkeypatch.setattr(trying, "COMPARABLE", 50)
+        monkeypatch.setattr(contest, "COMPARABLE", 50)
         trials = Trials(able, Clock(20.0))  # a quarter of it, for two repairs
         assert trials.comparable is bool(held)
         assert sum(len(targets) for _, targets in trials.held) == held
 
 
 def test_what_there_was_no_time_for_is_repaired_in_the_end(problem, monkeypatch):
-    monkeypatch.setattr(trying, "REPAIR", 0.0)
+    monkeypatch.setattr(contest, "REPAIR", 0.0)
     alone = candidates(problem.fitted, 2, able=True)[:1]
     monkeypatch.setattr(auto, "candidates", lambda *given, **how: alone)
     able = dataclasses.replace(problem, repairs=("none", "refit"))
@@ -453,7 +453,7 @@ def test_what_there_was_no_time_for_is_repaired_in_the_end(problem, monkeypatch)
 
 def test_a_distillation_is_tried_once_in_the_end_with_the_best_if_there_is_time(problem, monkeypatch):
     able = dataclasses.replace(problem, repairs=("none", "refit", "distill"))
-    monkeypatch.setattr(mending, "DISTILL_SAMPLES", 200)
+    monkeypatch.setattr(worth, "DISTILL_SAMPLES", 200)
     first, second, *_ = candidates(problem.fitted, 2, able=True)
     trials = Trials(able, Clock(60.0))
     for candidate in (first, second):
@@ -481,11 +481,11 @@ def test_a_distillation_reads_more_samples_where_there_is_time_and_they_are_ther
     problem, monkeypatch, counts
 ):
     """Of a data set; how many a loader has nobody knows before it is read."""
-    monkeypatch.setattr(mending, "DISTILL_SAMPLES", 50)
+    monkeypatch.setattr(worth, "DISTILL_SAMPLES", 50)
     inputs, targets = map(torch.cat, zip(*problem.data, strict=True))
     whole = Data("x", "train", Samples(inputs, targets), Normalization(), classes=4)
     for data, most, taken in ((whole, 200, 200), (whole, 10_000, 540), (problem.data, 200, 50)):
-        monkeypatch.setattr(mending, "MOST_DISTILLED", most)
+        monkeypatch.setattr(worth, "MOST_DISTILLED", most)
         able = dataclasses.replace(problem, data=data, repairs=("none", "refit", "distill"))
         trials = Trials(able, Clock(100.0, counts=counts))
         trials.try_(candidates(problem.fitted, 2, able=True)[0])
@@ -506,22 +506,22 @@ def test_a_distillation_reads_more_samples_where_there_is_time_and_they_are_ther
 def test_time_is_kept_back_for_half_a_distillation_at_least(problem, monkeypatch):
     able = dataclasses.replace(problem, repairs=("none", "refit", "distill"))
     first, second, *_ = candidates(problem.fitted, 2, able=True)
-    own = mending.Mending.seconds
+    own = worth.Mending.seconds
 
     def seconds(self, how, room, share=1.0):
         return 1.0 + 40.0 * share if how == "distill" else own(self, how, room, share)
 
-    monkeypatch.setattr(mending.Mending, "seconds", seconds)
+    monkeypatch.setattr(worth.Mending, "seconds", seconds)
     for budget, kept in ((60.0, 41.0), (40.0, 21.0), (20.0, 0.0)):
         trials = Trials(able, Clock(budget))
         assert trials.reserved == 0
         trials.try_(first)
         assert trials.reserved == kept
-    monkeypatch.setattr(trying, "LITTLE", 9.0)  # nats are left to gain
+    monkeypatch.setattr(contest, "LITTLE", 9.0)  # nats are left to gain
     trials = Trials(able, Clock(60.0))
     trials.try_(first)
     assert trials.reserved == 0
-    monkeypatch.setattr(trying, "LITTLE", -math.inf)
+    monkeypatch.setattr(contest, "LITTLE", -math.inf)
     trials = Trials(able, Clock(25.0))
     trials.try_(first)
     trials.mending.took["refit"] = 15.0  # of the 4 seconds that are left
@@ -573,18 +573,18 @@ def test_a_named_repair_is_the_one_that_methods_are_compared_with(problem):
     trials = Trials(dataclasses.replace(problem, repairs=("refit",)), Clock(5.0))
     trial = trials.try_(candidates(problem.fitted, 2, able=True)[0])
     assert set(trial.merges) == {"refit"} and trials.best == (trial, "refit")
-    assert repairing.open_to_choice("refit", statistics=False) == ("refit",)
+    assert repair_steps.open_to_choice("refit", statistics=False) == ("refit",)
     for how in ("none", "bias", "distill"):  # methods are compared without
-        assert repairing.open_to_choice(how, statistics=False) == ()
+        assert repair_steps.open_to_choice(how, statistics=False) == ()
 
 
 def test_samples_of_a_repair_are_not_those_that_it_is_judged_by(problem):
     x = torch.arange(6_000.0)[:, None].expand(-1, 6).contiguous()
     data = Data("x", "train", Samples(x, torch.zeros(6_000, dtype=torch.int64)), Normalization(), classes=4)
-    mending = Trials(dataclasses.replace(problem, data=data), Clock(60.0)).mending
-    held = {value.item() for inputs, _ in mending.held for value in inputs[:, 0]}
+    worth = Trials(dataclasses.replace(problem, data=data), Clock(60.0)).mending
+    held = {value.item() for inputs, _ in worth.held for value in inputs[:, 0]}
     for how, count in (("refit", 1_000), ("repair", 2_500)):
-        seen = {value.item() for inputs, _ in mending._batches(how) for value in inputs[:, 0]}
+        seen = {value.item() for inputs, _ in worth._batches(how) for value in inputs[:, 0]}
         assert len(seen) == count and not seen & held and held
 
 
@@ -652,25 +652,25 @@ def read_by_refits(problem, monkeypatch, count):
     with torch.no_grad():
         y = problem.network(x).argmax(1)
     data, read = Data("x", "train", Samples(x, y), Normalization(), classes=4), []
-    fitting = repairing.refit
+    fitting = repair_steps.refit
 
     def refit(network, endpoints, batches, **how):
         read.append(sum(len(targets) for _, targets in batches))
         return fitting(network, endpoints, batches, **how)
 
-    monkeypatch.setattr(repairing, "refit", refit)
+    monkeypatch.setattr(repair_steps, "refit", refit)
     return data, read
 
 
 def test_trials_have_the_ridge_that_the_merge_will_have(problem, monkeypatch):
     data, _ = read_by_refits(problem, monkeypatch, 600)
-    fitting, ridges = repairing.refit, []
+    fitting, ridges = repair_steps.refit, []
 
     def refit(*args, ridge, **how):
         ridges.append(ridge)
         return fitting(*args, ridge=ridge, **how)
 
-    monkeypatch.setattr(repairing, "refit", refit)
+    monkeypatch.setattr(repair_steps, "refit", refit)
     given = {"network": problem.network, "method": "auto", "options": {"budget": "60s"}, "train": data}
     rebasin_cli.merge(problem.models, problem.fitted, repair_with="refit", ridge=0.5, **given)
     rebasin_cli.barrier(
@@ -709,10 +709,10 @@ def test_a_refit_that_is_named_beside_auto_reads_all_samples_that_were_given(pro
 
 
 def test_a_loader_that_was_read_before_is_told_when_the_network_is_followed(problem):
-    mending = Trials(dataclasses.replace(problem, repairs=("none", "refit")), Clock(60.0)).mending
-    mending.train = iter(())
+    worth = Trials(dataclasses.replace(problem, repairs=("none", "refit")), Clock(60.0)).mending
+    worth.train = iter(())
     with pytest.raises(DataError, match="holds no samples") as told:
-        mending.trace()
+        worth.trace()
     assert "generator" in told.value.hint
 
 

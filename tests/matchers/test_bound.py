@@ -17,8 +17,8 @@ from rebasin_cli.matchers.descent.bound import upper_bound
 from rebasin_cli.matchers.descent.pair import Pair
 from rebasin_cli.runtime.ranks import Ranks
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import index_maps, permutation
 
 TINY = {  # name: axes and shape of every tensor

@@ -11,19 +11,19 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli.averages.mixing import average
+from rebasin_cli.averages.means import average
 from rebasin_cli.datasets import Data, Normalization, Samples
 from rebasin_cli.matchers import Problem, am, auto, ste
 from rebasin_cli.matchers.polish.length import Length, multiplications
 from rebasin_cli.matchers.polish.midpoint import Midpoint
 from rebasin_cli.matchers.polish.search import polish
-from rebasin_cli.matchers.portfolio import trying
+from rebasin_cli.matchers.portfolio import contest
 from rebasin_cli.matchers.portfolio.candidates import candidates
 from rebasin_cli.matchers.portfolio.clock import SPEED, Clock
+from rebasin_cli.matchers.portfolio.contest import Trials
 from rebasin_cli.matchers.portfolio.sizes import sized
-from rebasin_cli.matchers.portfolio.trying import Trials
 from rebasin_cli.nets import build
-from rebasin_cli.repair import distilling
+from rebasin_cli.repair import distillation
 from rebasin_cli.repair.costs import TRACING
 from rebasin_cli.spec.library import resolve_spec
 from rebasin_cli.symmetry import permutation
@@ -34,7 +34,7 @@ REPAIRS = ("none", "repair", "refit", "distill")
 @pytest.fixture(autouse=True)
 def _all_is_tried(monkeypatch):
     """However little is left to gain."""
-    monkeypatch.setattr(trying, "LITTLE", -math.inf)
+    monkeypatch.setattr(contest, "LITTLE", -math.inf)
 
 
 @pytest.fixture(scope="module")
@@ -154,13 +154,13 @@ def test_swaps_end_with_their_work_and_steps_of_the_same_number_are_the_same(pro
 
 
 def test_a_distillation_is_cut_to_the_share_that_there_is_work_for(problem, monkeypatch):
-    shares, own = [], distilling._Distillation
+    shares, own = [], distillation._Distillation
 
     def training(network, samples, steps, began, seconds):
         shares.append((steps, samples.steps, seconds))
         return own(network, samples, steps, began, seconds)
 
-    monkeypatch.setattr(distilling, "_Distillation", training)
+    monkeypatch.setattr(distillation, "_Distillation", training)
     able = dataclasses.replace(problem, repairs=("none", "refit", "distill"))
     trials = Trials(able, Clock(1e3, counts=True))
     trials.try_(candidates(problem.fitted, 2, able=True)[0])
@@ -169,7 +169,7 @@ def test_a_distillation_is_cut_to_the_share_that_there_is_work_for(problem, monk
         models = mending.models(trials.done[0].result.permutations)
         mending.judge(models, "distill", mending.seconds("distill", 0.0, share))
     whole = shares[-1][0]
-    assert whole == distilling.epochs_of(1_500 - sum(len(y) for _, y in trials.held)) * shares[-1][1]
+    assert whole == distillation.epochs_of(1_500 - sum(len(y) for _, y in trials.held)) * shares[-1][1]
     assert [steps for steps, _, _ in shares] == [round(whole / 2), round(0.75 * whole), whole, whole]
     assert all(seconds > 1e9 for *_, seconds in shares) and clock.counts
 
@@ -181,12 +181,12 @@ def test_half_a_distillation_takes_half_the_steps_and_comes_to_rest(problem):
     for share in (1.0, 0.5):
         network = build("mlp", input_shape=(6,), classes=4, width=8, depth=2)
         network.load_state_dict(average([a, b]))
-        done = distilling.distill(network, [a, b], batches, epochs=4, share=share)
+        done = distillation.distill(network, [a, b], batches, epochs=4, share=share)
         found.append((done.passes, network.state_dict()))
     (four, whole), (two, half) = found
     assert four - two == 2 and any(not whole[name].equal(half[name]) for name in whole)
     network.load_state_dict(average([a, b]))
-    distilling.distill(network, [a, b], batches, epochs=2)
+    distillation.distill(network, [a, b], batches, epochs=2)
     assert all(tensor.equal(half[name]) for name, tensor in network.state_dict().items())
 
 

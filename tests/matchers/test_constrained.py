@@ -8,8 +8,8 @@ import torch
 from rebasin_cli.matchers.activations.constrained import within
 from rebasin_cli.matchers.activations.options import Looking
 from rebasin_cli.matchers.activations.similarities import best
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import assignment
 
 

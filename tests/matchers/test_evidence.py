@@ -7,8 +7,8 @@ import torch
 
 from rebasin_cli.matchers import Problem, dual
 from rebasin_cli.matchers.activations import mixes
+from rebasin_cli.matchers.activations.elements import seen
 from rebasin_cli.matchers.activations.evidence import Evidence
-from rebasin_cli.matchers.activations.looking import seen
 from rebasin_cli.matchers.activations.options import Looking
 from rebasin_cli.matchers.descent.baked import Baked
 from rebasin_cli.matchers.portfolio.align import align

@@ -12,8 +12,8 @@ import torch
 from rebasin_cli.errors import CheckpointError
 from rebasin_cli.matchers.descent.exact import enumerate_all, fewer, independent
 from rebasin_cli.matchers.descent.pair import Pair
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import permutation
 from tests.matchers.test_bound import KINDS, TINY, everything, network, problem, value
 

@@ -9,8 +9,8 @@ from rebasin_cli.errors import SpecError
 from rebasin_cli.matchers import Problem, am, pam, ste
 from rebasin_cli.matchers.portfolio import in_turn
 from rebasin_cli.measure.signatures import signature
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import permutation
 
 SPEC = """

@@ -22,12 +22,12 @@ from rebasin_cli.matchers import PROMISES, Problem, State, registry, wm
 from rebasin_cli.matchers.accounts import Learned, Relaxed
 from rebasin_cli.matchers.portfolio.align import align
 from rebasin_cli.networks import load
-from rebasin_cli.networks.running import evaluating
+from rebasin_cli.networks.forward import evaluating
 from rebasin_cli.runtime.ranks import Ranks
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 from rebasin_cli.spec.notation import words_of
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.spec.spec import FittedSpec
 from rebasin_cli.symmetry import index_maps, permutation
 

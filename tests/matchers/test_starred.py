@@ -11,8 +11,8 @@ from rebasin_cli.matchers.descent.exact import enumerate_all
 from rebasin_cli.matchers.descent.pair import Pair
 from rebasin_cli.matchers.descent.similarity import Similarities
 from rebasin_cli.matchers.wm import kicked
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.spec.spec import Block
 from rebasin_cli.symmetry import index_maps, permutation
 

@@ -25,15 +25,15 @@ from rebasin_cli.matchers.straight_through import mixture, projection
 from rebasin_cli.matchers.straight_through.mixture import Flat, Mixture
 from rebasin_cli.matchers.straight_through.projection import Followers, Projection
 from rebasin_cli.matchers.straight_through.search import Run
-from rebasin_cli.matchers.straight_through.training import Optimizer
+from rebasin_cli.matchers.straight_through.settings import Optimizer
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.networks import layout, load
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.runtime.signals import held_back, stoppable
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 from rebasin_cli.spec.notation import Word
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import permutation
 from rebasin_cli.symmetry.permutation import permuted
 

@@ -11,8 +11,8 @@ from rebasin_cli.errors import UsageError
 from rebasin_cli.matchers import Problem, State, universe
 from rebasin_cli.matchers.descent.many import Many
 from rebasin_cli.matchers.descent.mixtures import Mixtures
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import permutation
 from rebasin_cli.symmetry.elements import Elements
 

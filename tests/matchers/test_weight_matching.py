@@ -18,9 +18,9 @@ from rebasin_cli.matchers.descent.pair import Pair
 from rebasin_cli.matchers.descent.similarity import Similarities, kept_words
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.atoms import atoms
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 from rebasin_cli.spec.notation import Word
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import assignment, permutation
 from rebasin_cli.symmetry.permutation import permuted
 from tests.matchers.test_matchers import equal, fit_recurrent, plain_objective, recurrent, setting

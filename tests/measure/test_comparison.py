@@ -10,7 +10,7 @@ from torch import nn
 
 import rebasin_cli
 from rebasin_cli import nets
-from rebasin_cli.averages.mixing import average
+from rebasin_cli.averages.means import average
 from rebasin_cli.errors import UsageError
 from rebasin_cli.matchers.portfolio.align import align
 from rebasin_cli.measure import formats
@@ -22,7 +22,7 @@ from rebasin_cli.reports.formats import html, markdown
 from rebasin_cli.reports.formats.json import dump
 from rebasin_cli.reports.pictures import png
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 from rebasin_cli.symmetry.permutation import permuted
 
 

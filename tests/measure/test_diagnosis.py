@@ -20,7 +20,7 @@ from rebasin_cli.measure.diagnosis import weights as activations
 from rebasin_cli.measure.diagnosis.facts import VERDICTS, judge
 from rebasin_cli.measure.diagnosis.weights import weigh
 from rebasin_cli.runtime.seeds import seeded
-from rebasin_cli.spec import fitting, parsing
+from rebasin_cli.spec import fits, parser
 from rebasin_cli.spec.library import resolve_spec
 from rebasin_cli.symmetry import permutation
 from rebasin_cli.symmetry.permutation import permuted
@@ -277,10 +277,10 @@ def test_a_model_of_zeros_has_nothing_in_common_and_no_figures_that_are_no_numbe
 
 
 def test_a_first_convolution_of_grey_images_is_no_depthwise_one():
-    spec = parsing.parse(
+    spec = parser.parse(
         'tensors:\n  a: "h . . ."\n  b: "h . . ."\n  c: ". h"\n', name="own", source="own.yaml"
     )
-    fitted = fitting.fit(spec, {"a": (8, 1, 3, 3), "b": (8, 1, 3, 3), "c": (2, 8)})
+    fitted = fits.fit(spec, {"a": (8, 1, 3, 3), "b": (8, 1, 3, 3), "c": (2, 8)})
     assert facts._depthwise(fitted) == ["b"]
 
 

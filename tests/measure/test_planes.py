@@ -11,8 +11,8 @@ from rebasin_cli.learning.curves.curve import Curve
 from rebasin_cli.measure import planes
 from rebasin_cli.measure.planes import Plane
 from rebasin_cli.networks.evaluation import Scores
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 
 SPEC = """
 tensors:

@@ -13,7 +13,7 @@ from rebasin_cli.measure import intervals, paths
 from rebasin_cli.measure.controls import Ensemble
 from rebasin_cli.measure.intervals import interval, resampled_means, t_interval
 from rebasin_cli.networks.evaluation import Scores, evaluate
-from rebasin_cli.repair import choosing
+from rebasin_cli.repair import choices
 from rebasin_cli.repair.calibration import Scaled
 from rebasin_cli.reports import Curve, Middle, Report, Row, barrier_of
 from rebasin_cli.reports.conclusion import conclude
@@ -119,18 +119,18 @@ def scores_of(losses, *, logits=False):
     ("losses", "chosen"), [((0.5, 0.4), "repair"), ((0.4, 0.5), "none"), ((0.4, 0.4), "none")]
 )
 def test_the_smaller_held_out_loss_is_chosen_and_on_a_tie_nothing_changes(losses, chosen):
-    choice = choosing.choose(nn.Identity(), lambda network: None, [], scores=scores_of(losses))
+    choice = choices.choose(nn.Identity(), lambda network: None, [], scores=scores_of(losses))
     assert choice.chosen == chosen and tuple(choice.losses.values()) == losses
-    assert f"--repair auto chose {chosen}: the merged model's held-out loss" in choosing.in_words(choice)
+    assert f"--repair auto chose {chosen}: the merged model's held-out loss" in choices.in_words(choice)
 
 
 @pytest.mark.parametrize("unseen", [False, True])
 def test_a_little_gain_counts_on_whichever_samples(unseen):
     scores = scores_of((0.5, 0.48))
-    choice = choosing.choose(nn.Identity(), lambda network: None, [], scores=scores, unseen=unseen)
+    choice = choices.choose(nn.Identity(), lambda network: None, [], scores=scores, unseen=unseen)
     assert (choice.chosen, choice.unseen, choice.distances) == ("repair", unseen, {})
     on = "samples that no endpoint was trained on" if unseen else "training samples"
-    assert f"with repair, on 100 {on}" in choosing.in_words(choice)
+    assert f"with repair, on 100 {on}" in choices.in_words(choice)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_what_makes_logits_larger_than_the_endpoints_are_is_not_chosen(factor, u
     x = torch.randn(300, 3, generator=torch.Generator().manual_seed(0))
     held, network = [(x, x.argmax(1))], Line(1.0)
     ends = [{"factor": torch.tensor(value)} for value in (1.4, 1.6)]
-    choice = choosing.choose(
+    choice = choices.choose(
         network,
         lambda it: it.factor.data.fill_(factor),
         held,
@@ -156,8 +156,8 @@ def test_what_makes_logits_larger_than_the_endpoints_are_is_not_chosen(factor, u
     for how, by in (("none", 1.0), ("repair", factor)):
         apart = functional.kl_div((by * x).log_softmax(1), wanted, reduction="batchmean").item()
         assert choice.distances[how] == pytest.approx(apart, rel=1e-4)
-    assert "nats from the mean of the endpoints' answers" in choosing.in_words(choice)
-    pull = choosing.LESS if unseen else choosing.PULL
+    assert "nats from the mean of the endpoints' answers" in choices.in_words(choice)
+    pull = choices.LESS if unseen else choices.PULL
     cost = [choice.losses[how] + pull * choice.distances[how] for how in ("none", "repair")]
     assert choice.gain == pytest.approx(cost[0] - cost[1], rel=1e-4) and choice.error > 0
 
@@ -167,9 +167,9 @@ def test_what_cannot_be_repaired_is_not_and_says_why():
         raise NetworkError("the network cannot be traced")
 
     for named in (False, True):
-        choice = choosing.choose(nn.Identity(), fail, [], scores=scores_of([0.5]), named=named)
+        choice = choices.choose(nn.Identity(), fail, [], scores=scores_of([0.5]), named=named)
         assert (choice.chosen, choice.why) == ("none", "the network cannot be traced")
-        assert "cannot be traced" in choosing.in_words(choice)
+        assert "cannot be traced" in choices.in_words(choice)
 
 
 def test_what_a_user_named_has_to_be_measurable():
@@ -177,24 +177,24 @@ def test_what_a_user_named_has_to_be_measurable():
         raise NetworkError("batch 0: longer is float32 (65,)")
 
     how = {"scores": broken}
-    assert choosing.choose(nn.Identity(), str, [], **how).why == "batch 0: longer is float32 (65,)"
+    assert choices.choose(nn.Identity(), str, [], **how).why == "batch 0: longer is float32 (65,)"
     with pytest.raises(NetworkError, match="longer"):
-        choosing.choose(nn.Identity(), str, [], **how, named=True)
+        choices.choose(nn.Identity(), str, [], **how, named=True)
 
 
 @pytest.mark.parametrize(("first", "then", "chosen"), [(math.inf, 0.5, "repair"), (0.5, math.nan, "none")])
 def test_one_figure_that_is_a_number_is_enough_to_choose_by(first, then, chosen):
     """A repair may make numbers of what is none, or the other way round."""
     found = iter([Scores(first, {}, 4), Scores(then, {}, 4)])
-    choice = choosing.choose(nn.Identity(), str, [], scores=lambda *_, **__: next(found))
+    choice = choices.choose(nn.Identity(), str, [], scores=lambda *_, **__: next(found))
     assert choice.chosen == chosen
 
 
 def test_every_third_batch_is_held_out_and_one_batch_serves_for_both():
-    measured, held = choosing.parted(list(range(7)))
+    measured, held = choices.parted(list(range(7)))
     assert (list(measured), list(held)) == ([0, 1, 3, 4, 6], [2, 5]) and list(held) == [2, 5]
     few = [1, 2]
-    assert choosing.parted(few) == (few, few)
+    assert choices.parted(few) == (few, few)
 
 
 # the verdict
@@ -365,13 +365,13 @@ def test_a_metric_that_is_named_decides_whichever_way_is_better(larger, chosen):
     def scores(network, held, **more):
         return Scores(1.0, {"hits": next(given)}, 100, quantities=quantities)
 
-    choice = choosing.choose(nn.Identity(), lambda network: None, [], scores=scores, unseen=True, by="hits")
+    choice = choices.choose(nn.Identity(), lambda network: None, [], scores=scores, unseen=True, by="hits")
     assert choice.chosen == chosen and choice.metrics == {"none": {"hits": 0.5}, "repair": {"hits": 0.6}}
 
 
 def test_a_metric_that_was_not_measured_decides_nothing():
     with pytest.raises(UsageError, match="not measured"):
-        choosing.choose(nn.Identity(), lambda it: None, [], scores=scores_of([0.5, 0.4]), by="iou")
+        choices.choose(nn.Identity(), lambda it: None, [], scores=scores_of([0.5, 0.4]), by="iou")
 
 
 @pytest.mark.parametrize("there", [["0.weight"], ["1.weight"], ["0.weight", "1.weight"]], ids=str)

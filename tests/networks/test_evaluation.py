@@ -17,8 +17,8 @@ from rebasin_cli.datasets.batches import First, Keyed
 from rebasin_cli.datasets.loaders import LoaderData
 from rebasin_cli.errors import DataError, NetworkError, RebasinError, UsageError
 from rebasin_cli.networks.evaluation import Scores, calibrated, evaluate
-from rebasin_cli.networks.running import evaluating
-from rebasin_cli.networks.scoring import Loss, metrics_of
+from rebasin_cli.networks.forward import evaluating
+from rebasin_cli.networks.losses import Loss, metrics_of
 from rebasin_cli.runtime.ranks import Ranks
 from rebasin_cli.types import Quantity
 

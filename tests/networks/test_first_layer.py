@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from rebasin_cli import networks
-from rebasin_cli.averages.mixing import interpolate, slerp
+from rebasin_cli.averages.means import interpolate, slerp
 from rebasin_cli.datasets import Once
 from rebasin_cli.measure import paths
 from rebasin_cli.networks import first_layer

@@ -9,7 +9,7 @@ from rebasin_cli.errors import CheckpointError, NetworkError
 from rebasin_cli.inference import infer
 from rebasin_cli.networks import tied
 from rebasin_cli.proof.prove import prove
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 
 
 class Language(nn.Module):

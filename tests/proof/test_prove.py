@@ -10,9 +10,9 @@ from torch import nn
 from rebasin_cli.errors import NetworkError, NotProven, SpecError, UsageError
 from rebasin_cli.proof.prove import prove
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 from rebasin_cli.spec.notation import Word
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.spec.spec import Block
 from rebasin_cli.symmetry import index_maps, permutation
 

@@ -17,8 +17,8 @@ from rebasin_cli.errors import NotProven
 from rebasin_cli.networks.state import fresh, own_state
 from rebasin_cli.proof import prove as proving
 from rebasin_cli.proof.decisions import Decided
-from rebasin_cli.proof.drawing import PERIOD, Scaling, draw, stir
 from rebasin_cli.proof.prove import prove
+from rebasin_cli.proof.random_weights import PERIOD, Scaling, draw, stir
 from rebasin_cli.runtime.seeds import generator
 
 from .test_prove import SENTENCES, Attention, spec_for

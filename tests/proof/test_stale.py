@@ -6,8 +6,8 @@ from torch import nn
 from rebasin_cli.errors import NotProven
 from rebasin_cli.inference import infer
 from rebasin_cli.proof.prove import prove
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from tests.networks.test_caches import WAYS, Doubling, X
 
 WRONG = {"a.weight": "h .", "a.bias": ".", "b.weight": ". .", "b.bias": "."}

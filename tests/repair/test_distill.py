@@ -11,7 +11,7 @@ from torch import nn
 import rebasin_cli
 from rebasin_cli import nets
 from rebasin_cli.errors import CheckpointError, DataError, UsageError
-from rebasin_cli.repair import Repaired, Repairs, distill, distilling, ensemble, repairing, reset
+from rebasin_cli.repair import Repaired, Repairs, distill, distillation, ensemble, repair_steps, reset
 from rebasin_cli.repair.costs import distillation_bytes, distillation_passes
 
 from .test_refit import Normed, Scaled, drawn, same, state
@@ -71,7 +71,7 @@ def test_a_distillation_cools_down_in_the_time_or_the_steps_that_it_has(monkeypa
     data = samples(FLAT, (64, 64))
     ends, network = two_and_between(mlp)
     before, rates, clock = missing(network, ends, data), [], Clock()
-    monkeypatch.setattr(distilling, "time", clock)
+    monkeypatch.setattr(distillation, "time", clock)
 
     class Adam(torch.optim.Adam):
         def step(self):
@@ -90,14 +90,14 @@ def test_without_any_time_what_stays_is_the_refit():
     ends, network = two_and_between(mlp)
     other = copy.deepcopy(network)
     done = Repairs("distill", ends, data, seconds=0.0).apply(network, [0.5, 0.5])
-    Repairs("refit", ends, repairing.few(data, "refit")).apply(other, [0.5, 0.5])
+    Repairs("refit", ends, repair_steps.few(data, "refit")).apply(other, [0.5, 0.5])
     assert done.method == "refit" and same(state(network), state(other))
 
 
 def test_training_that_comes_no_nearer_is_told_as_the_refit_that_stays():
     first, nothing = Repaired("refit", ("a",), tensors=("a.weight",)), Repaired("distill", ())
-    assert distilling.after(first, nothing).method == "refit"
-    assert distilling.after(first, Repaired("distill", ("b",), tensors=("b.weight",))).method == "distill"
+    assert distillation.after(first, nothing).method == "refit"
+    assert distillation.after(first, Repaired("distill", ("b",), tensors=("b.weight",))).method == "distill"
 
 
 def test_a_batch_of_one_sample_is_left_out_where_norms_need_more():
@@ -235,8 +235,8 @@ def test_small_and_large_weights_learn_at_the_same_relative_rate():
     network = nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 3))
     with torch.no_grad():
         network[0].weight.fill_(10.0), network[1].weight.fill_(0.1)
-    first, bias, second, _ = (group["rate"] for group in distilling._rated(list(network.parameters())))
-    assert first == pytest.approx(100 * second) and second == pytest.approx(0.1 * distilling.RATE)
+    first, bias, second, _ = (group["rate"] for group in distillation._rated(list(network.parameters())))
+    assert first == pytest.approx(100 * second) and second == pytest.approx(0.1 * distillation.RATE)
     assert bias == pytest.approx((first + second) / 2)
 
 
@@ -253,8 +253,8 @@ def test_what_a_distillation_refuses():
 
 
 def test_it_begins_with_a_refit_on_its_first_samples_and_tells_of_both(monkeypatch):
-    monkeypatch.setitem(repairing.SAMPLES, "refit", 16)
-    monkeypatch.setattr(distilling, "epochs_of", lambda count: 6)
+    monkeypatch.setitem(repair_steps.SAMPLES, "refit", 16)
+    monkeypatch.setattr(distillation, "epochs_of", lambda count: 6)
     ends, network = two_and_between(Residual)
     data = samples(PICTURE, (16, 16))
     done = Repairs("distill", ends, data).apply(network, [0.5, 0.5])
@@ -291,7 +291,7 @@ def test_merging_in_memory_distills_several_models():
 @pytest.mark.parametrize("logits", [True, False])
 def test_outputs_under_a_loss_of_ones_own_are_no_logits(logits, monkeypatch):
     """Numbers of classes beside rows of outputs do not make these logits: quantiles of a count look alike."""
-    monkeypatch.setattr(distilling, "epochs_of", lambda count: 6)
+    monkeypatch.setattr(distillation, "epochs_of", lambda count: 6)
     ends, network = two_and_between(mlp)
     data = [(x, torch.zeros(len(x), dtype=torch.int64)) for x, _ in samples(FLAT)]
     teachers = [ensemble.holding(network, end) for end in ends]

@@ -407,7 +407,7 @@ def test_a_weight_that_an_embedding_reads_too_stays():
 
 
 def test_layers_whose_sums_would_be_too_large_stay(monkeypatch):
-    monkeypatch.setattr("rebasin_cli.repair.refitting.LARGEST", 8 * 9**2 - 1)
+    monkeypatch.setattr("rebasin_cli.repair.refits.LARGEST", 8 * 9**2 - 1)
     ends, network = two_and_between(mlp)
     before = state(network)
     done = refit(network, ends, samples(FLAT))

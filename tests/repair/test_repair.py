@@ -18,7 +18,7 @@ from rebasin_cli.repair import (
     temperature,
 )
 from rebasin_cli.repair.calibration import fit_temperature
-from rebasin_cli.repair.repairing import resolved, set_apart
+from rebasin_cli.repair.repair_steps import resolved, set_apart
 
 
 def small_network() -> nn.Sequential:

@@ -14,9 +14,9 @@ from rebasin_cli import api, nets
 from rebasin_cli.errors import CheckpointError, RebasinError, UsageError
 from rebasin_cli.networks.evaluation import evaluate
 from rebasin_cli.runtime import signals
-from rebasin_cli.runtime.meeting import in_short
 from rebasin_cli.runtime.processes import joined
 from rebasin_cli.runtime.ranks import ALONE
+from rebasin_cli.runtime.rendezvous import in_short
 from rebasin_cli.runtime.seeds import seeded
 from rebasin_cli.spec import library
 from rebasin_cli.symmetry import permutation

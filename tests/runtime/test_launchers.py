@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from rebasin_cli.errors import UsageError
-from rebasin_cli.runtime import launchers, meeting
+from rebasin_cli.runtime import launchers, rendezvous
 
 SLURM = {
     "SLURM_STEP_NUM_TASKS": "6",
@@ -178,13 +178,13 @@ def test_no_list_of_machines(names):
 
 @pytest.mark.parametrize(("said", "seconds"), [("", 600), ("90s", 90), ("3h", 600)])
 def test_the_variable_holds_until_all_have_started(started, monkeypatch, said, seconds):
-    monkeypatch.setenv(meeting.TIMEOUT, said)
-    assert meeting.patience_to_start(started(TORCHRUN)) == timedelta(seconds=seconds)
-    assert meeting.patience_to_start(started(SLURM)) == timedelta(seconds=60)
+    monkeypatch.setenv(rendezvous.TIMEOUT, said)
+    assert rendezvous.patience_to_start(started(TORCHRUN)) == timedelta(seconds=seconds)
+    assert rendezvous.patience_to_start(started(SLURM)) == timedelta(seconds=60)
 
 
 @pytest.mark.parametrize(
     "told", ["wait timeout after 20000ms, keys: /here", "Timed out waiting 2s", "timed-out"]
 )
 def test_what_came_too_late_names_the_variable(told):
-    assert meeting.TIMEOUT in meeting.lost(RuntimeError(told)).message
+    assert rendezvous.TIMEOUT in rendezvous.lost(RuntimeError(told)).message

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.errors import CheckpointError, NetworkError, SpecError, UsageError
 from rebasin_cli.matchers import am
 from rebasin_cli.nets.mlp import MLP
@@ -21,7 +21,7 @@ from rebasin_cli.session.listener import Listener
 from rebasin_cli.session.session import Session
 from rebasin_cli.session.subjects import Data, Loading, Network, Search, Subjects
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 from rebasin_cli.symmetry.folds import NONE
 
 

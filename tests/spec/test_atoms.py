@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from rebasin_cli.spec.atoms import atoms
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 from rebasin_cli.spec.notation import length_of, parse_axes
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import permutation
 
 SIZES = {"p": 3, "q": 4, "d": 2, "r": 5, "e": 2, "n": 4, "m": 3, "k": 2}

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from rebasin_cli.errors import SpecError
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 
 LINES = {
     "gate.weight": "experts .",

@@ -3,8 +3,8 @@
 import pytest
 
 from rebasin_cli.errors import SpecError
-from rebasin_cli.spec.naming import fill, natural
 from rebasin_cli.spec.notation import Fixed, Product, Rest, Sum, Word, parse_axes, starred_of, words_of
+from rebasin_cli.spec.patterns import fill, natural
 
 A, B, D = Word("a"), Word("b"), Word("d", each=True)
 

@@ -7,12 +7,12 @@ import torch
 
 from rebasin_cli import nets
 from rebasin_cli.errors import NoSpecFits, SpecError, UsageError
-from rebasin_cli.spec import library, parsing, sizes
+from rebasin_cli.spec import library, parser, sizes
 from rebasin_cli.spec.atoms import atoms
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.naming import pattern_of
+from rebasin_cli.spec.fits import fit
 from rebasin_cli.spec.notation import Fixed, Product, Sum, Word
-from rebasin_cli.spec.parsing import parse, refers_to
+from rebasin_cli.spec.parser import parse, refers_to
+from rebasin_cli.spec.patterns import pattern_of
 from rebasin_cli.spec.spec import Block, Entry
 from rebasin_cli.symmetry import permutation
 
@@ -577,7 +577,7 @@ def test_the_work_of_a_fit_grows_with_its_lines_alone(monkeypatch):
 def test_long_specs_are_read_as_short_ones_and_too_long_ones_are_refused(monkeypatch):
     text = 'tensors:\n  w: "h ."\n  "b.{i}": "(2 h{i})"\nstatistics:\n  m: "h"\nsizes: {h: 3}\n'
     short = read(text)
-    monkeypatch.setattr(parsing, "SHORT", 0)
+    monkeypatch.setattr(parser, "SHORT", 0)
     assert read(text) == short
     for wrong in ("tensors: {w: h, w: h}", "tensors: [", "tensors: {1: h}"):
         told = problems(lambda wrong=wrong: read(wrong))
@@ -585,7 +585,7 @@ def test_long_specs_are_read_as_short_ones_and_too_long_ones_are_refused(monkeyp
     for deep in ("[" * 10_000, "- " * 10_000, "{a: " * 10_000):  # libyaml would overflow the stack
         with pytest.raises(SpecError, match="lie within one another"):
             read(deep)
-    monkeypatch.setattr(parsing, "MOST_NODES", 5)
+    monkeypatch.setattr(parser, "MOST_NODES", 5)
     with pytest.raises(SpecError, match="at most 5 names and axes are read"):
         read(text)
 
@@ -707,7 +707,7 @@ def test_words_that_must_differ_in_size_are_refused_where_they_do_not():
 def library_of(monkeypatch, **texts):
     specs = {}
     for name, text in texts.items():
-        specs[name] = parsing.parse(text, name=name, include=specs.get)
+        specs[name] = parser.parse(text, name=name, include=specs.get)
     monkeypatch.setattr(library, "builtin", lambda: specs)
 
 

@@ -19,9 +19,9 @@ from rebasin_cli.nets import googlenet, resnet, resnet_cifar, vgg
 from rebasin_cli.networks import example_inputs
 from rebasin_cli.proof.prove import prove
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 from rebasin_cli.spec.notation import Axis, Fixed, Product, Sum, Word, rewrite, words_of
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.spec.spec import FittedSpec
 
 Shapes = dict[str, tuple[int, ...]]

@@ -3,9 +3,9 @@ import torch
 
 from rebasin_cli.errors import CheckpointError, SpecError
 from rebasin_cli.groups.group import PERMUTATION, find, names
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
-from rebasin_cli.symmetry import acting, permutation
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
+from rebasin_cli.symmetry import action, permutation
 from rebasin_cli.symmetry import elements as acts
 from rebasin_cli.symmetry.elements import Elements
 
@@ -147,7 +147,7 @@ def test_integers_and_quantised_numbers_are_permuted_and_not_rotated(fitted, dty
 
 def test_places_of_a_word_have_their_units_first(fitted):
     tensors = model()
-    (side, view), (other, dual) = acting.views(tensors["qkv"], fitted.tensors["qkv"], fitted, "d")
+    (side, view), (other, dual) = action.views(tensors["qkv"], fitted.tensors["qkv"], fitted, "d")
     assert (side, other, view.shape) == ("", "~", (3, 2, 5)) and torch.equal(view[1], tensors["qkv"][2:4])
     assert torch.equal(dual[2], tensors["qkv"][10:12])
 

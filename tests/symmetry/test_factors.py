@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rebasin_cli.errors import SpecError
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import elements as acts
 from rebasin_cli.symmetry.factors import Pair, turned_factors
 from rebasin_cli.symmetry.folds import Folds, Norm, Part, Reader, ValueBias

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import permutation
 from rebasin_cli.symmetry.fingerprints import relabelling
 

@@ -6,12 +6,12 @@ import torch
 
 from rebasin_cli.checkpoints.tensors import blocks
 from rebasin_cli.errors import CheckpointError, SpecError
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import elements as acts
 from rebasin_cli.symmetry import form as module
-from rebasin_cli.symmetry.acting import views
-from rebasin_cli.symmetry.balancing import ONE_SIDED, _together, balance
+from rebasin_cli.symmetry.action import views
+from rebasin_cli.symmetry.balanced import ONE_SIDED, _together, balance
 from rebasin_cli.symmetry.form import canonical
 from tests.transformers import (
     After,

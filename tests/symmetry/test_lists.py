@@ -5,8 +5,8 @@ import torch
 
 from rebasin_cli.checkpoints.tensors import LazyTensors
 from rebasin_cli.errors import CheckpointError
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import permutation
 from rebasin_cli.symmetry.lists import held_stacked, stacked
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from rebasin_cli.errors import CheckpointError
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 from rebasin_cli.spec.notation import Fixed, length_of, parse_axes
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.spec.spec import Block
 from rebasin_cli.symmetry import index_maps, permutation
 

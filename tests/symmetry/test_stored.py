@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.errors import CheckpointError, OutputExists
 from rebasin_cli.symmetry import stored
 from rebasin_cli.symmetry.elements import Elements

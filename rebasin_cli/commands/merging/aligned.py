@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...averages.combining import joined_head
 from ...averages.parts import parts_of
+from ...averages.tensors import joined_head
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.tensors import LazyTensors, plan_of, rows
 from ...errors import SpecError, UsageError
@@ -20,7 +20,7 @@ from ...session import method_options
 from ...session.method_options import how_it_went
 from ...session.models import naming
 from ...session.session import Session
-from ...spec.fitting import fit
+from ...spec.fits import fit
 from ...spec.spec import Spec
 from ...symmetry.permutation import permuted
 from ...types import Permutations

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...averages import weights as schedules
-from ...averages.mixing import check_interpolation
+from ...averages.means import check_interpolation
 from ...averages.parts import check_choices
 from ...averages.weights import checked
 from ...checkpoints.peft import CONFIG

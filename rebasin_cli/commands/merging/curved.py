@@ -11,7 +11,7 @@ from ...errors import UsageError
 from ...learning.curves import stored
 from ...learning.curves.curve import Curve
 from ...repair import Outcome
-from ...repair.repairing import repair_merged
+from ...repair.repair_steps import repair_merged
 from ...session.session import Session
 from ...session.subjects import Search
 from ..verbs import provenance, repairs

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from ...averages.combining import combined
 from ...averages.kinship import alike
-from ...averages.mixing import BLOCK
+from ...averages.means import BLOCK
 from ...averages.parts import Parts, parts_of
+from ...averages.tensors import combined
 from ...checkpoints import destination
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.configuration import beside

@@ -10,9 +10,9 @@ from typing import Any
 from torch import nn
 
 from ... import networks
-from ...averages.combining import combined
-from ...averages.mixing import Soup, greedy
+from ...averages.means import Soup, greedy
 from ...averages.parts import parts_of
+from ...averages.tensors import combined
 from ...checkpoints.tensors import LazyTensors, replaced
 from ...errors import NoSpecFits, no_number
 from ...networks.evaluation import Scores

@@ -23,7 +23,7 @@ from .files import NOT_PASSED
 from .remembered import Made, Remembered, of_outcomes, of_steps, reports_of
 
 if TYPE_CHECKING:
-    from .running import Outcome, Progress
+    from .runner import Outcome, Progress
     from .steps import Step
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...checkpoints import digests
-from ...checkpoints.staging import watched
+from ...checkpoints.stages import watched
 from ...errors import RebasinError
 from ...registry import references
 from ...reports import Report

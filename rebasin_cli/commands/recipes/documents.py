@@ -20,22 +20,22 @@ from typing import Any
 
 from ...checkpoints import digests
 from ...checkpoints.disk import disk
-from ...checkpoints.staging import staged
+from ...checkpoints.stages import staged
 from ...errors import Interrupted, RebasinError, TimedOut, UsageError, as_error
 from ...reports import github
 from ...reports.formats import json as json_format
 from ...reports.github import StepSummary
 from ...runtime import files, signals
 from ...runtime.files import Inputs
-from . import running, telling
+from . import runner, statements
 from .aside import NotPassed
 from .cache import Cache
-from .reading import public
+from .reader import public
 from .recipe import Recipe
 from .remembered import Left, Remembered
-from .running import How, Progress
+from .runner import How, Progress
+from .statements import gates_of
 from .steps import Step
-from .telling import gates_of
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Documents:
         self._check_githubs(inputs)
         self._lock()
         made = [path for kind, path in self._listed() if kind != "step_summary"]
-        running.check_outputs(made, self.cache, self.how)
+        runner.check_outputs(made, self.cache, self.how)
         self._cleared = True
         if not self.dry:
             self._keep()
@@ -206,7 +206,7 @@ class Documents:
             self._over = True
             self.progress.end(None if cause is None else self._placed(cause))
             outcomes = self.progress.outcomes
-            self.error = self.progress.error or running.failure(outcomes, gates_of(outcomes))
+            self.error = self.progress.error or runner.failure(outcomes, gates_of(outcomes))
             if not self.dry and not self._waits:
                 self._settle()
                 self._write()
@@ -228,7 +228,7 @@ class Documents:
     def account(self) -> dict[str, Any]:
         """What became of the run, for programs."""
         about = self.about if self.dry else self.about | {"written": list(self._written)}
-        return telling.account(self.progress, self.error, about)
+        return statements.account(self.progress, self.error, about)
 
     def _write(self) -> None:
         """The summary comes last: what is added stays. What was written before an error tells it, too."""
@@ -255,12 +255,12 @@ class Documents:
 
     def _attest(self) -> None:
         if self.error is None and self.recipe is not None and self.recipe.attest is not None:
-            text = telling.statement(self.recipe, self.progress.outcomes, self.about)
+            text = statements.statement(self.recipe, self.progress.outcomes, self.about)
             self._try(self.recipe.attest, lambda path: self._put(path, text))
 
     def _junit(self) -> None:
         for path in self._places("junit"):
-            text = telling.junit(self.progress.outcomes, self.error, str(self.path))
+            text = statements.junit(self.progress.outcomes, self.error, str(self.path))
             self._try(path, partial(self._put, text=text))
 
     def _result(self) -> None:
@@ -285,7 +285,7 @@ class Documents:
         return None if any(_is_same(path, summary.path) for path in named) else summary
 
     def _add(self, summary: StepSummary, path: Path) -> None:
-        found, sections = telling.summary(self.progress.outcomes, self.error)
+        found, sections = statements.summary(self.progress.outcomes, self.error)
         if told := summary.add(found, sections, title=f"rebasin run {self.path}"):
             self.say(told)
         elif not _is_githubs(path):

@@ -18,7 +18,7 @@ from typing import Any
 
 from ...errors import RebasinError, UsageError
 from ...runtime import files
-from .reading import MAX_BYTES, Problems, Value, read
+from .reader import MAX_BYTES, Problems, Value, read
 
 METHODS = ("linear", "slerp", "task_arithmetic")
 _TOP = {"models", "merge_method", "base_model", "parameters", "dtype", "out_dtype", "name"}

@@ -39,7 +39,7 @@ def beside_torch(path: Path) -> Path | None:
     """Where the metadata of a torch file are kept; None for other files."""
     if path.suffix not in files.TORCH_SUFFIXES:
         return None
-    return path.with_name(path.name + constant("rebasin_cli.checkpoints.torch_writing", "SUFFIX"))
+    return path.with_name(path.name + constant("rebasin_cli.checkpoints.torch_writer", "SUFFIX"))
 
 
 def is_sharded(path: Path) -> bool:

@@ -24,11 +24,11 @@ from ...registry.options import (
     Option,
 )
 from ...runtime.files import is_missing, meant
-from . import checking, familiar, placing
+from . import familiar, unknown_keys, value_checks
 from .files import beside, beside_torch, opened, report_files
 from .inputs import ELSEWHERE, Files, Finder
 from .limits import Limits
-from .reading import Problems, Value
+from .reader import Problems, Value
 from .steps import Step
 from .vocabulary import ACCEPTED, MAY_BE_MISSING, MERGES, MODELS, Command, wrong
 
@@ -87,7 +87,7 @@ class Maker:
             key: value
             for key, value in defaults.items()
             if key not in given and key in self.command.keys() and self.command.has(key)
-            if not placing.overridden(given, value)
+            if not unknown_keys.overridden(given, value)
         }
         every = {**given, **shared}
         self.accepted = {
@@ -116,8 +116,8 @@ class Maker:
                     del self.reads[known:]
         if "weights" in given and isinstance(options.get("weights"), str):
             there = [text for text in arguments if self._made_earlier(text) is None]
-            any_sum = models > 0 and checking.of_adapters(self.command.name, options.get("method"), there)
-            if problem := checking.wrong_weights(options["weights"], models, any_sum=any_sum):
+            any_sum = models > 0 and value_checks.of_adapters(self.command.name, options.get("method"), there)
+            if problem := value_checks.wrong_weights(options["weights"], models, any_sum=any_sum):
                 self.problems.add(given["weights"], problem)
         if self.command.has("data"):
             named = options.get("data_root")
@@ -175,11 +175,11 @@ class Maker:
             body[key] = value
         if self.command.name in MERGES:
             body = familiar.merge_options(body, self.problems)
-        body = placing.parted(body, self.problems)
+        body = unknown_keys.parted(body, self.problems)
         known = self.command.keys()
         for key in [key for key in body if key not in known]:
             value = body.pop(key)
-            self.problems.add(value, placing.unknown_option(key, self.command, value.value))
+            self.problems.add(value, unknown_keys.unknown_option(key, self.command, value.value))
         return body
 
     def _arguments(self, given: Mapping[str, Value]) -> list[str]:
@@ -233,9 +233,9 @@ class Maker:
         named = value.value in self.names.outputs if isinstance(value.value, str) else False
         problem = wrong(option, value.value)
         if problem is None and not named:
-            problem = checking.wrong(option, str(value.value), own=self.own)
+            problem = value_checks.wrong(option, str(value.value), own=self.own)
         if problem:
-            first = f"; on a first run: {placing.form(option.key)}" * (option.key in MAY_BE_MISSING)
+            first = f"; on a first run: {unknown_keys.form(option.key)}" * (option.key in MAY_BE_MISSING)
             self.problems.add(value, problem + first * (value.value in (None, "")))
             return []
         if option.brings == READS:
@@ -272,7 +272,7 @@ class Maker:
         """The option with a file that is not there, where that is accepted."""
         path = Path(value.value)
         if option.key not in self.accepted:
-            how = placing.form(option.key, value.value)
+            how = unknown_keys.form(option.key, value.value)
             self.problems.add(value, f"{path}: no such file{meant(path)}; on a first run: {how}")
             return []
         self.awaited.append(path)

@@ -12,7 +12,7 @@ import yaml
 from ...errors import UsageError, near
 from ...measure.thresholds import gone
 from ...registry.options import PLAIN, READ, READS, REQUIRED, Option
-from . import checking
+from . import value_checks
 from .inputs import ELSEWHERE
 from .vocabulary import MERGES, MODELS, OF_THE_RUN, Command, expected, moved_line, wrong
 
@@ -45,8 +45,8 @@ def recipe_of(
     if command.takes_models:
         problem = command.wrong_count(len(arguments))
         if problem is None and command.name in MERGES and "weights" in options:
-            any_sum = checking.of_adapters(command.name, options.get("method"), arguments)
-            problem = checking.wrong_weights(options["weights"], len(arguments), any_sum=any_sum)
+            any_sum = value_checks.of_adapters(command.name, options.get("method"), arguments)
+            problem = value_checks.wrong_weights(options["weights"], len(arguments), any_sum=any_sum)
         if problem:
             raise UsageError(problem)
         body[MODELS] = [_text(command, READS, text) for text in arguments]
@@ -132,7 +132,7 @@ def _value(command: Command, option: Option, text: str, *, own: bool) -> Any:
         value = _text(command, option.brings, text)
     problem = wrong(option, value)
     if problem is None and option.brings == PLAIN:  # of a file only the run knows whether it is there
-        problem = checking.wrong(option, text, own=own)
+        problem = value_checks.wrong(option, text, own=own)
     if problem:
         raise UsageError(problem if problem.startswith(option.flag) else f"{option.flag}: {problem}")
     return value

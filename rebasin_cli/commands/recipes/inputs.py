@@ -19,10 +19,10 @@ from pathlib import Path
 
 from ...checkpoints.digests import of_path
 from ...errors import RebasinError
-from ...spec.naming import natural
+from ...spec.patterns import natural
 from .files import opened
 from .limits import Limits
-from .reading import Problems, Value, public
+from .reader import Problems, Value, public
 
 ELSEWHERE = re.compile(r"(hf|https?):")
 _HUB = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+)@(?P<revision>[^:@/]+)(?::(?P<file>.+))?")

@@ -24,7 +24,7 @@ from ...registry import Registry
 from ...registry import references as allowed
 from ...registry.options import DATA, MAY_READ, MAY_RUN, REPLACES, TRUSTS, UNSAID, Option
 from .files import is_inside
-from .reading import Value, is_secret
+from .reader import Value, is_secret
 from .vocabulary import Command
 
 MOST_BYTES = 1 << 18  # of a recipe
@@ -196,7 +196,7 @@ class Limits:
     @_noted
     def leads_out(self, paths: Iterable[Path]) -> str | None:
         """Which of these is a link out of this folder, or has one in it; each with what lies beside it."""
-        from ...checkpoints import torch_writing  # heavy
+        from ...checkpoints import torch_writer  # heavy
         from ...spec import library
 
         for number, path in enumerate(paths):
@@ -208,7 +208,7 @@ class Limits:
                         return f"{path} holds more than {MOST_DATA:,} files"
                     if place.is_symlink() and not self._is_open(_real(place)):
                         return f"{place} {LINK}"
-            for place in (path, torch_writing.of(path)):
+            for place in (path, torch_writer.of(path)):
                 if not self._is_open(_real(place)) and path not in library.known():
                     return f"{place} {LINK}"
         return None

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import placing
+from . import unknown_keys
 from .from_keys import Maker, Names
 from .inputs import Fetch, Finder
 from .limits import MOST_STEPS, Limits
-from .placing import parted
-from .reading import Problems, Value, step_command
+from .reader import Problems, Value, step_command
 from .steps import Step
+from .unknown_keys import parted
 from .vocabulary import Command
 
 SCHEMA = 1
@@ -65,7 +65,7 @@ def parse(
     """
     for key, value in root.items():
         if key not in TOP:
-            problems.add(value, placing.unknown_at_the_top(key, TOP, vocabulary))
+            problems.add(value, unknown_keys.unknown_at_the_top(key, TOP, vocabulary))
     _check_version(root, problems)
     names = Names(Finder(problems, fetch, limits))
     for name, value in _map(root, "inputs", problems).items():
@@ -134,7 +134,7 @@ def _check_defaults(
         options = [c.options[key] for c in commands.values() if key in c.keys() and c.has(key)]
         if not options:
             known = {key for command in commands.values() for key in command.keys() if command.has(key)}
-            problems.add(value, placing.unknown_default(key, known, value.value))
+            problems.add(value, unknown_keys.unknown_default(key, known, value.value))
         elif key == "out":
             problems.add(value, "two steps would write one file; name it in the step")
 
@@ -148,7 +148,7 @@ def _steps(
 ) -> list[Step]:
     given, problems = root.value.get("steps"), names.problems
     if given is None or not given.is_list or not given.value:
-        problems.add(given or root, placing.not_a_list(given or root, vocabulary))
+        problems.add(given or root, unknown_keys.not_a_list(given or root, vocabulary))
         return []
     limits = names.limits
     if limits is not None and len(given.value) > MOST_STEPS:
@@ -164,7 +164,7 @@ def _steps(
         if limits is not None and command is not None and (why := limits.wrong_command(command)):
             problems.add(step, why)
         if command is None:
-            placing.no_step(step, vocabulary, problems)
+            unknown_keys.no_step(step, vocabulary, problems)
             continue
         made = Maker(title, command, step, names, folder).made(defaults)
         names.add(title, made.writes)

@@ -25,7 +25,7 @@ from .files import NOT_PASSED, aside_of, index
 from .records import digest_of
 
 if TYPE_CHECKING:
-    from .running import Outcome
+    from .runner import Outcome
     from .steps import Step
 
 
@@ -213,7 +213,7 @@ def _shards_in(folder: Path) -> dict[str, list[Path]]:
 
 def _below(root: Path, speaks: bool, shards_in: Callable[[Path], dict[str, list[Path]]]) -> Iterator[Made]:
     """The output itself, all files of a folder, and what the writer of weights puts beside a file."""
-    suffix = constant("rebasin_cli.checkpoints.torch_writing", "SUFFIX")
+    suffix = constant("rebasin_cli.checkpoints.torch_writer", "SUFFIX")
     for folder in (root.parent, root.parent / NOT_PASSED):
         here = folder / root.name
         if here.is_dir() and not here.is_symlink():

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...registry.options import READS, Option
 from .familiar import METHODS
-from .reading import OF_A_STEP
+from .reader import OF_A_STEP
 from .recipe import TOP
 from .vocabulary import MERGES, MODELS, OF_THE_RUN, PARTS, Command
 

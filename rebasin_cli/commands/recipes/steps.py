@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .files import index, is_sharded, opened
-from .reading import public
+from .reader import public
 from .vocabulary import MAY_BE_MISSING, Command
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...checkpoints import destination, units, writing
-from ...checkpoints import torch_writing as provenance_beside
+from ...checkpoints import destination, units, writer
+from ...checkpoints import torch_writer as provenance_beside
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.locate import TORCH_SUFFIXES
 from ...checkpoints.pieces import METADATA
-from ...checkpoints.staging import Staging, staged
+from ...checkpoints.stages import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
 from ...errors import CheckpointError, OutputExists, UsageError
 from ...runtime import files
@@ -217,7 +217,7 @@ def write_as_planned(
         if copies and stage is None:
             stage = whole.enter_context(staged(output.path.parent, ranks))
         for path, content in copies.items():
-            ranks.first(writing.write_text_atomic, path, content, force=output.force, stage=stage)
+            ranks.first(writer.write_text_atomic, path, content, force=output.force, stage=stage)
         layout = output.layout
         if layout is not None:  # tensors that it does not know go to its last file
             last = max(layout.values())
@@ -231,7 +231,7 @@ def write_as_planned(
             "tell": tell,
         }
         if output.distributed:
-            written = ranks.first(writing.write_distributed, output.path, tensors, **how)
+            written = ranks.first(writer.write_distributed, output.path, tensors, **how)
         elif output.path.suffix in TORCH_SUFFIXES:
             envelope, homeless = around.envelope_of(tensors)
             if homeless:
@@ -239,9 +239,9 @@ def write_as_planned(
                     f"{output.path} holds tensors under their names alone: what lies around them in "
                     f"{around.path} has no place for {some(homeless, SHOWN)}"
                 )
-            written = ranks.first(writing.write_torch, output.path, tensors, envelope, **how)
+            written = ranks.first(writer.write_torch, output.path, tensors, envelope, **how)
         else:
-            written = writing.write_safetensors(
+            written = writer.write_safetensors(
                 output.path, tensors, shard_size=output.shard_size, layout=layout, ranks=ranks, **how
             )
     return [str(path) for path in (*written, *copies)]
@@ -272,7 +272,7 @@ def write_with_permutation(
         stage = whole.enter_context(staged(output.path.parent))
         told: list[str] = []
         written = write(output, tensors, like, metadata, around=around, stage=stage, tell=told.append)
-        (digest,) = told or [writing.staged_digest(stage, [Path(file) for file in written])]
+        (digest,) = told or [writer.staged_digest(stage, [Path(file) for file in written])]
         whose = {stored.WEIGHTS: digest}
         save(beside, metadata=metadata | whose, force=output.force, stage=stage)
     return [*written, str(beside)]

@@ -16,7 +16,7 @@ from ...measure.baseline import Subject
 from ...measure.gates import GateSet, check_gate_names
 from ...measure.settings import Planned, Rows, repaired_label
 from ...measure.thresholds import Language
-from ...repair.repairing import few
+from ...repair.repair_steps import few
 from ...reports import Report
 from ...session.method_options import bounded, start_file
 from ...session.samples import metrics_of, quantities_of

@@ -17,8 +17,8 @@ from ...matchers.auto import budget_of
 from ...matchers.portfolio.candidates import candidates
 from ...measure.settings import ATTACKED, ENSEMBLE, FINE_TUNED, Planned
 from ...networks.folding import folded
+from ...networks.forward import fed, returned
 from ...networks.layout import in_parts, laid
-from ...networks.running import fed, returned
 from ...repair.costs import TRACING, distillation_passes, refit_products, repair_passes
 from ...repair.options import REFIT_SAMPLES, SAMPLES
 from ...session.samples import Splits

@@ -13,13 +13,13 @@ from ... import repair as repairs
 from ...checkpoints.tensors import replaced
 from ...errors import DataError, NetworkError, UsageError
 from ...matchers.portfolio.align import Alignment
-from ...networks.running import fed
-from ...networks.scoring import Loss
-from ...repair import MATCHES, Outcome, Repairs, baking, choosing
+from ...networks.forward import fed
+from ...networks.losses import Loss
+from ...repair import MATCHES, Outcome, Repairs, choices, logit_scale
 from ...repair.costs import distillation_bytes
 from ...repair.options import RIDGE, SAMPLES, check_ridge
 from ...repair.producers import Site
-from ...repair.repairing import few, resolved
+from ...repair.repair_steps import few, resolved
 from ...reports import accounts
 from ...session.listener import SILENT
 from ...session.method_options import trains
@@ -142,7 +142,9 @@ def opened(session: Session, plan: RepairPlan, *, needed: bool = False) -> Repai
     layer = None
     if bake:
         network = session.need_network()
-        layer = baking.logits_layer(network, fed(network, splits["held"].example(), "cpu"), session.output)
+        layer = logit_scale.logits_layer(
+            network, fed(network, splits["held"].example(), "cpu"), session.output
+        )
     if splits:
         check_measured(session, splits)
     return replace(plan, how=how, network=network, splits=splits, layer=layer)
@@ -239,7 +241,7 @@ def finish(
     """
     options: dict[str, Any] = {"repair": done.repaired.method if done.repaired else "none"}
     if done.choice:
-        session.say(f"repair: {choosing.in_words(done.choice)}")
+        session.say(f"repair: {choices.in_words(done.choice)}")
         options["repair_choice"] = done.choice.account()
     if session.held_out is not None and "held" in session.splits:
         options["held_out"] = session.held_out.account(session.splits["held"].samples)
@@ -257,7 +259,7 @@ def finish(
     baked = {}
     if plan.layer is not None:
         held = plan.splits["held"]
-        found = baking.bake(
+        found = logit_scale.bake(
             session.need_network(), tensors, plan.layer, held, output=session.output, device=session.device
         )
         session.say(f"temperature: {found.in_words()}")

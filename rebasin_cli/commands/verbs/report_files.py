@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ... import reports
-from ...checkpoints import destination, writing
-from ...checkpoints.staging import staged
+from ...checkpoints import destination, writer
+from ...checkpoints.stages import staged
 from ...errors import RebasinError, UsageError
 from ...registry.operations import of_value
 from ...reports import Report, pictures
@@ -131,7 +131,7 @@ def write_files(rendered: Sequence[tuple[Path, str | bytes]], *, force: bool) ->
             with staged(folder) as stage:
                 for path, content in rendered:
                     if path.parent == folder:
-                        writing.write_text_atomic(path, content, force=force, stage=stage)
+                        writer.write_text_atomic(path, content, force=force, stage=stage)
 
 
 @contextmanager

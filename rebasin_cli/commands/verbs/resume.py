@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from ...checkpoints import destination
-from ...checkpoints.checking import digest
 from ...checkpoints.checkpoint import open_checkpoint
 from ...checkpoints.disk import disk
-from ...checkpoints.writing import write_safetensors, write_text_atomic
+from ...checkpoints.validation import digest
+from ...checkpoints.writer import write_safetensors, write_text_atomic
 from ...errors import CheckpointError, Lost, OutputExists, RebasinError, UsageError
 from ...matchers import State
 from ...matchers.straight_through.history import LOOKED

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import nets, networks
-from ...checkpoints import writing
+from ...checkpoints import writer
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ...checkpoints.configuration import beside
 from ...errors import SpecError, UsageError
@@ -18,7 +18,7 @@ from ...session.models import naming
 from ...session.network import parse_shape
 from ...session.subjects import MOST, Loading
 from ...spec import chain, library
-from ...spec.fitting import fit
+from ...spec.fits import fit
 from ...spec.spec import FittedSpec, Spec
 from ...types import Shapes
 
@@ -159,4 +159,4 @@ def delivered(text: str, out: Path | None, force: bool) -> dict[str, Any]:
     """A spec's text, written to a file where one is named."""
     if out is None:
         return {"text": text}
-    return {"written": [str(writing.write_text_atomic(out, text, force=force))]}
+    return {"written": [str(writer.write_text_atomic(out, text, force=force))]}

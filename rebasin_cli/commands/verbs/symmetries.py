@@ -17,7 +17,7 @@ from ...errors import NotProven, SpecError, UsageError
 from ...matchers.portfolio.align import Alignment
 from ...networks.returned import Kept
 from ...networks.tied import absent
-from ...proof.comparing import difference
+from ...proof.distance import difference
 from ...proof.runs import Runs, in_finest
 from ...runtime.seeds import generator
 from ...session.given import folds_text
@@ -164,7 +164,7 @@ def doubled(model: Mapping[str, torch.Tensor]) -> LazyTensors:
 
 def spec_of(fitted: FittedSpec) -> str:
     """The spec's text, one line a tensor or list."""
-    from ...inference.text.rendering import spec_text
+    from ...inference.text.axis_text import spec_text
 
     lines: tuple[dict[str, str], dict[str, str]] = ({}, {})
     whole = fitted.stacked  # a line a list

@@ -17,7 +17,7 @@ from ...graph.program import Program
 from ...graph.tracing import line_of
 from ...symmetry.folds import Folds, Norm, Part, Reader, ValueBias
 from ..axes.axes import Expr, Var, variables
-from .grouping import Classes, Leaf, segment
+from .largest import Classes, Leaf, segment
 from .sides import ONES, Linear, Relation
 
 READ = "it is read by more than linear layers"

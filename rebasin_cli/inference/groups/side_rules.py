@@ -15,8 +15,8 @@ from ...graph.operations import operation_of
 from ...graph.program import Program
 from ...networks.returned import Kept
 from ..axes.axes import Axes, Expr, Fixed, variables
-from ..rules import contractions, rules, shaping
-from ..rules.following import follow
+from ..rules import contractions, rules, shapes
+from ..rules.flow import follow
 from ..rules.rules import Rules
 from ..rules.walk import Walk
 from .sides import NORM, ODD, ONES, ORDER, SCALE, SEEN, Attention, Linear, Sides
@@ -211,7 +211,7 @@ def _squared(walk: Sides, axes: Axes) -> Axes:
 def power(walk: Sides, a: dict[str, Any]) -> Axes | None:
     if a.get("exponent") == 2 and hasattr(a["self"], "axes"):
         return _squared(walk, a["self"].axes)
-    found: Axes | None = _flagged(shaping.pointwise, "pow")(walk, a)
+    found: Axes | None = _flagged(shapes.pointwise, "pow")(walk, a)
     return found
 
 
@@ -224,7 +224,7 @@ def square(walk: Sides, a: dict[str, Any]) -> Axes:
 def div(walk: Sides, a: dict[str, Any]) -> Axes | None:
     values = rules.tensors(a)
     if not hasattr(a["self"], "axes"):
-        found: Axes | None = _flagged(shaping.pointwise, "div")(walk, a)
+        found: Axes | None = _flagged(shapes.pointwise, "div")(walk, a)
         return found
     if len(values) == 2:
         for left, right in zip(*_rows(values), strict=True):
@@ -257,11 +257,11 @@ def reduction(walk: Sides, a: dict[str, Any]) -> Any:
         walk.flag(tuple(value.axes[d] for d in gone), SEEN, f"{name} over its units")
     else:
         walk.flag(tuple(axis for d, axis in enumerate(value.axes) if d not in gone), ORDER, name)
-    return shaping.moments(walk, a) if "_mean" in name else shaping.reduction(walk, a)
+    return shapes.moments(walk, a) if "_mean" in name else shapes.reduction(walk, a)
 
 
 def constant(walk: Sides, a: dict[str, Any]) -> Axes:
-    found = shaping.constant(walk, a)
+    found = shapes.constant(walk, a)
     walk.flag(found, ONES, "it meets equal numbers")
     walk.flag(found, SEEN, "it meets equal numbers")
     return found

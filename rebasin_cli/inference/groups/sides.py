@@ -1,6 +1,6 @@
 """The state of a second walk through a network's graph: how operations take units, beyond their order.
 
-The first walk (`following`) says which axes have the same units. Here every place of a parameter starts with
+The first walk (`flow`) says which axes have the same units. Here every place of a parameter starts with
 units of its own, cut as the first walk found; operations that take both sides alike (a sum, a view) make them
 one class again, and others leave a relation between classes: a product of matrices sums over both, so that
 one side gets the inverse; a norm, a gain or a product stands between what goes in and what comes out. What an

@@ -14,7 +14,7 @@ from ..axes.axes import Axes, Expr, Var, rewritten, variables
 from ..rules.walk import Walk
 from . import side_rules
 from .folds import folds_of
-from .grouping import Classes, Grouped, Leaf, groups_of
+from .largest import Classes, Grouped, Leaf, groups_of
 from .planes import Planes, Rows, find
 
 

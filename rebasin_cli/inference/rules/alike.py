@@ -19,7 +19,7 @@ from torch import fx, nn
 from ...errors import RebasinError
 from ...graph.program import Program, placeholders
 from ...networks.returned import Kept
-from ...proof.comparing import difference
+from ...proof.distance import difference
 from ...proof.runs import Runs, in_finest
 from ...proof.trials import alive, answers_to
 from ..axes.axes import constants, variables

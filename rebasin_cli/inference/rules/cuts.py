@@ -10,7 +10,7 @@ from torch import fx
 
 from ...graph.nodes import name_of, operation, values_of
 from ..axes.stack import Stack
-from . import looking
+from . import lookup
 
 if TYPE_CHECKING:
     from .walk import Value, Walk
@@ -58,7 +58,7 @@ def cuts(walk: Walk, node: fx.Node, dim: int) -> set[int]:
             if step == 1 and (inner or stop - start == 1):
                 found |= {start, stop}
         elif name == "index" and len(given[1]) == dim + 1 and not any(given[1][:dim]):
-            if (run := looking.run_of_numbers(walk, user, shape[dim])) is not None:
+            if (run := lookup.run_of_numbers(walk, user, shape[dim])) is not None:
                 found |= {run.start, run.stop}
         elif name == "unbind" and (given[1] if len(given) > 1 else 0) % len(shape) == dim:
             found |= set(range(shape[dim]))

@@ -18,7 +18,7 @@ from torch import fx
 
 from ...graph.nodes import name_of, operation, schema_of, values_of
 from ..axes.axes import Axes, Expr, Fixed, Var, every, variables
-from . import rules, shaping
+from . import rules, shapes
 from .rules import Rules
 from .walk import Value, Walk
 
@@ -44,7 +44,7 @@ def apply(walk: Walk, name: str, arguments: dict[str, Any], read: Sequence[Value
     known = operation(walk.node)
     if known.rearranges and known.kind not in ("repeat", "parts"):
         value = arguments["self"]
-        how = rules.RULES.of(walk.node.target, name) or shaping.pointwise
+        how = rules.RULES.of(walk.node.target, name) or shapes.pointwise
         axes = how(walk, {**arguments, "self": value})
         return None if axes is None else replace(value, axes=axes)
     found = RULES.get("grouped_mm" if name.endswith(GROUPED) else name)
@@ -86,7 +86,7 @@ def argmax(walk: Walk, a: dict[str, Any]) -> Value | None:
     if a["dim"] is None:
         return None
     at = a["dim"] % len(value.axes)
-    axes = shaping.reduction(walk, {"self": value, "dim": at, "keepdim": a["keepdim"]})
+    axes = shapes.reduction(walk, {"self": value, "dim": at, "keepdim": a["keepdim"]})
     return _made(walk, axes, role=IDS, names=value.axes[at])
 
 
@@ -96,7 +96,7 @@ def extreme(walk: Walk, a: dict[str, Any]) -> list[Value] | None:
     value, at = a["self"], a.get("dim")
     if at is None or not value.axes:
         return None
-    axes = shaping.reduction(walk, {"self": value, "dim": at, "keepdim": a["keepdim"]})
+    axes = shapes.reduction(walk, {"self": value, "dim": at, "keepdim": a["keepdim"]})
     return [_made(walk, axes, 0), _made(walk, axes, 1, role=IDS, names=value.axes[at])]
 
 
@@ -106,7 +106,7 @@ def cat(walk: Walk, a: dict[str, Any]) -> Value | None:
     first, *others = a["tensors"]
     if any(value.role != IDS for value in a["tensors"]):
         return None
-    axes = shaping.cat(walk, a)
+    axes = shapes.cat(walk, a)
     for value in others:
         walk.unify(first.named, value.named)
     return _made(walk, axes, role=IDS, names=first.names)

@@ -35,7 +35,7 @@ class Value:
     """A tensor of the graph. Where its shape is not `known` before it runs, `axes` say nothing.
 
     All entries of a `uniform` one are equal, so whoever reads it may permute it in a way of its own.
-    Where it is a `stack` of pieces (see `stacking`), `axes` tell no more than the shape.
+    Where it is a `stack` of pieces (see `stacks`), `axes` tell no more than the shape.
     """
 
     axes: Axes

@@ -21,8 +21,8 @@ from functools import partial
 from typing import TypeVar
 
 from ...errors import SpecError
-from ...spec.naming import fill, pattern_of, slots_of, stem_of
 from ...spec.notation import Axis, Word, parse_axes, rewrite, words_of
+from ...spec.patterns import fill, pattern_of, slots_of, stem_of
 from ...spec.spec import Entry
 from .templates import NAMES, RUN, WORD, Family, Group, Member, Reading, covers, with_slots
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import cache, partial
 
-from ...spec.naming import natural, slots_of, stem_of
 from ...spec.notation import parse_axes, words_of
+from ...spec.patterns import natural, slots_of, stem_of
 from ...spec.spec import Entry
 
 SLOT, EXCEPTION = 0.01, 0.05  # what they cost beside their line, in lines: of texts as long, the plainer one

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ...matchers import MatchResult, Problem, registry, wm
 from ...spec import library
-from ...spec.fitting import fit
-from ...spec.parsing import parse
+from ...spec.fits import fit
+from ...spec.parser import parse
 from ...spec.spec import FittedSpec
 from ...symmetry.permutation import permuted
 from ...types import Permutations

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ...averages.kinship import alike
-from ...averages.mixing import interpolate, mean_of
+from ...averages.means import interpolate, mean_of
 from ...averages.together import products_of
 from ...checkpoints.tensors import LazyTensors, plan_of
 from ...errors import SpecError, unknown

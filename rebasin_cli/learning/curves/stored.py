@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...checkpoints.checking import finite
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
-from ...checkpoints.writing import write_safetensors
+from ...checkpoints.validation import finite
+from ...checkpoints.writer import write_safetensors
 from ...errors import CheckpointError, SpecError, UsageError
 from ...spec.library import to_same
 from ...spec.spec import FittedSpec

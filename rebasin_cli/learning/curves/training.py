@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ...averages.mixing import interpolate
+from ...averages.means import interpolate
 from ...checkpoints.tensors import replaced
 from ...datasets.batches import to_device
 from ...errors import NetworkError, UsageError, unknown

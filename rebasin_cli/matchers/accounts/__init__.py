@@ -135,7 +135,7 @@ class Polish(Plain):
 class Tried:
     """A method, with one repair where several are open: its held-out loss, or `why` there is none.
 
-    `distance` is how far the mean is from its endpoints' probabilities there, in nats (`repair.choosing`).
+    `distance` is how far the mean is from its endpoints' probabilities there, in nats (`repair.choices`).
     """
 
     method: str

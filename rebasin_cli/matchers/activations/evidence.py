@@ -15,7 +15,7 @@ from ...symmetry import assignment
 from ...symmetry.form import constant
 from .. import Problem
 from ..descent.baked import counted_alike, share_of
-from .looking import Seen, nearest
+from .elements import Seen, nearest
 from .similarities import above_chance
 
 

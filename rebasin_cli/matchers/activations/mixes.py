@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 
 from ... import networks
-from ...averages.mixing import average
+from ...averages.means import average
 from ...datasets.batches import First
 from ...networks.state import duplicate
 from ...repair.ensemble import Ensemble, holding

@@ -12,7 +12,7 @@ from ...symmetry import assignment, permutation
 from .. import Problem
 from ..descent.starred import groups, together
 from .constrained import Within, within
-from .observing import Sums, observed
+from .observation import Sums, observed
 from .options import Looking
 
 GRID = 24  # bits of a similarity that count; activations have no more in float32

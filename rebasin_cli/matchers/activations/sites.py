@@ -1,7 +1,7 @@
 """Where a permutation's activations are: the values of the executed graph that show a word's units.
 
 From everything that reads a word (the operation that sums over its units), the graph, whose values show
-words as `showing` says, is followed back to where the units were last worked on:
+words as `places` says, is followed back to where the units were last worked on:
 
     an activation    after it (post), and what it reads (pre): past a norm; a gate a·σ(b) reads a and b
     a sum            x + f(x), both sides the word's units: itself, and every sum before it
@@ -26,12 +26,12 @@ from ...errors import NetworkError, SpecError
 from ...graph.nodes import name_of, operand, operation
 from ...graph.program import Program
 from ...graph.tracing import export
-from ...inference.rules.following import follow
+from ...inference.rules.flow import follow
+from ...networks.forward import check_runs, inputs_of
 from ...networks.returned import Kept
-from ...networks.running import check_runs, inputs_of
 from ...spec.spec import FittedSpec
 from ...symmetry.lists import without_lists
-from .showing import Graph, Place
+from .places import Graph, Place
 
 # Entry by entry, and yet no activation: they let a unit through as it is, or scaled, or hidden at some places
 PLAIN = ("plain", "adding", "scaling", "same", "cast", "dropout")

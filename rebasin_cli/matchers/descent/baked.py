@@ -10,7 +10,7 @@ import torch
 
 from ...spec.notation import words_of
 from ...spec.spec import FittedSpec
-from ...symmetry import acting, permutation
+from ...symmetry import action, permutation
 from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
 from ...symmetry.form import constant
@@ -95,7 +95,7 @@ class Baked(Pair):
         for name in sorted({name for word in (*perms, *maps) for name in self.places[word]}):
             axes = self.fitted.tensors[name]
             moved = permutation.permute(self.tensors[name], axes, done.permutations, self.fitted.within)
-            self.tensors[name].copy_(acting.act(moved, axes, self.fitted, both))
+            self.tensors[name].copy_(action.act(moved, axes, self.fitted, both))
         self.baked = acts.compose(self.baked, done, self.fitted)
         self.refresh()
 

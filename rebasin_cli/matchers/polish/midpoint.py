@@ -16,8 +16,8 @@ from ... import networks
 from ...datasets.batches import First, map_tensors, tensors_in, to_device
 from ...errors import NetworkError
 from ...networks.classes import logits_of
-from ...networks.running import apart, arguments_of, fed, forward, pick, returned
-from ...networks.scoring import Loss
+from ...networks.forward import apart, arguments_of, fed, forward, pick, returned
+from ...networks.losses import Loss
 from .. import Problem
 from ..straight_through.mixture import prepared
 from ..straight_through.multiplications import counted

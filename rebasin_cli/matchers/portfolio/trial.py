@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ...repair import Outcome
-from ...repair.choosing import Measured
+from ...repair.choices import Measured
 from .. import MatchResult
 from ..accounts import Tried
 

@@ -25,7 +25,7 @@ from ...datasets.batches import size_of, to_device
 from ...errors import CheckpointError, UsageError
 from ...learning.loop import Learner, Passes, a_pass, learn
 from ...learning.recipe import has_convolutions
-from ...networks.running import needs_two
+from ...networks.forward import needs_two
 from ...registry import option
 from ...runtime.seeds import generator
 from ...spec.notation import words_of
@@ -36,7 +36,7 @@ from ...types import Permutations, Tensors
 from .. import INITS, Declared, MatchResult, Problem, State, kept
 from ..accounts import Relaxed, Rounded
 from ..straight_through.mixture import Mixture
-from ..straight_through.starting import STARTS, started
+from ..straight_through.start import STARTS, started
 from .matrices import PROJECTIONS, Rounding, cleaned, moved, of_permutations, projected
 
 RATES = {True: 5e-2, False: 0.25}  # with convolutions, without: ten times half a curve's, which moves little

@@ -12,9 +12,9 @@ import torch
 
 from ...spec.notation import Axis, Word, leaves_of, words_of
 from ...spec.spec import FittedSpec
-from ...symmetry import acting, permutation
+from ...symmetry import action, permutation
 from ...symmetry import elements as acts
-from ...symmetry.acting import Maps
+from ...symmetry.action import Maps
 from ...symmetry.elements import Elements
 from ...symmetry.permutation import is_identity
 from ...types import Tensors
@@ -56,7 +56,7 @@ class Learned:
     def tensors(self) -> dict[str, torch.Tensor]:
         """The tensors that the maps act on, as they make them, with a gradient."""
         maps, axes = self.maps(), self.fitted.tensors
-        return {n: acting.multiplied(self.base[n], axes[n], self.fitted, maps) for n in self.touched}
+        return {n: action.multiplied(self.base[n], axes[n], self.fitted, maps) for n in self.touched}
 
     def pull(self, gradients: Tensors, then: Elements) -> None:
         """Add to the numbers' gradients those of a loss whose gradients of the model's tensors these are.
@@ -82,7 +82,7 @@ class Learned:
             axes = self.fitted.tensors[name]
             if not moving.isdisjoint(word for axis in axes for word in words_of(axis)):
                 tensor = permutation.permute(tensor, axes, by.permutations, within)
-            found[name] = acting.act(tensor, axes, self.fitted, maps)
+            found[name] = action.act(tensor, axes, self.fitted, maps)
         return found
 
     @torch.no_grad()

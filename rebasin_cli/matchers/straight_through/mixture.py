@@ -21,14 +21,14 @@ from ... import networks
 from ...datasets.batches import checked, head, size_of, to_device
 from ...errors import DataError, NetworkError
 from ...networks.classes import accuracies, any_counts, turned
+from ...networks.forward import fed, forward, returned
 from ...networks.layout import in_parts
-from ...networks.running import fed, forward, returned
-from ...networks.scoring import Loss
+from ...networks.losses import Loss
 from ...networks.state import duplicate
 from ...repair.calibration import MOST, calibrated_loss, rows_of
 from .. import Problem
 from .multiplications import Counter
-from .training import HELD_OUT
+from .settings import HELD_OUT
 
 
 class Flat:

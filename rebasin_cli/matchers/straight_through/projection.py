@@ -17,7 +17,7 @@ from ...runtime.seeds import generator
 from ...runtime.threads import on_one_thread, pool
 from ...spec.notation import words_of
 from ...spec.spec import FittedSpec
-from ...symmetry import acting, assignment, permutation
+from ...symmetry import action, assignment, permutation
 from ...symmetry import elements as acts
 from ...symmetry.assignment import Solution
 from ...symmetry.elements import Elements
@@ -180,7 +180,7 @@ class Projection:
         maps = acts.maps_of(Elements({}, {word: by}))
         for name in self._carrying[word]:
             tensor = self.standing[name]
-            tensor.copy_(acting.act(tensor, self.fitted.tensors[name], self.fitted, maps))
+            tensor.copy_(action.act(tensor, self.fitted.tensors[name], self.fitted, maps))
 
     def _move(self, changes: Permutations) -> None:
         """Let units change places: in the tensors that carry them, and in the account."""

@@ -35,9 +35,9 @@ from ..accounts import Learned, Setting
 from .history import LOOKED, packed, unpacked
 from .mixture import Mixture
 from .projection import Followers, Projection
-from .starting import STARTS, started
-from .training import HELD_OUT, RATES, Optimizer, Training
-from .turning import Turning
+from .settings import HELD_OUT, RATES, Optimizer, Training
+from .start import STARTS, started
+from .turns import Turning
 
 # Multiplications of matching for one of a forward and backward pass, where nothing else is said
 MATCHING = 0.15

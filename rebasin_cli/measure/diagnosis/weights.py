@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from ...averages.kinship import FLAT
-from ...averages.mixing import interpolate
+from ...averages.means import interpolate
 from ...checkpoints.tensors import Plan, plan_of
 from ...errors import SpecError
 from ...matchers import Problem, am, wm
 from ...matchers.activations.moments import Moments
-from ...matchers.activations.observing import observed
+from ...matchers.activations.observation import observed
 from ...matchers.portfolio.listed import apart
 from ...repair.moments import Moments as Spread
 from ...repair.moments import part

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ...averages.kinship import planned
-from ...checkpoints.checking import wrong_dtype
 from ...checkpoints.tensors import plan_of, rows
+from ...checkpoints.validation import wrong_dtype
 from ...errors import CheckpointError, SpecError
 from ...spec.notation import Axis, Fixed, Product, Sum, Word, factors_of, fitted_length, words_of
 from ...spec.spec import FittedSpec

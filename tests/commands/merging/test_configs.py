@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.commands.merging.configs import fitted, labels_of
 from rebasin_cli.commands.verbs.outputs import Output
 from tests.cli.conftest import rebasin

@@ -2,7 +2,7 @@
 
 import torch
 
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.commands.merging import aligned
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.session.session import Session

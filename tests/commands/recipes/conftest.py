@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rebasin_cli.commands.recipes import reading
+from rebasin_cli.commands.recipes import reader
 from rebasin_cli.commands.recipes.recipe import parse
 from rebasin_cli.commands.recipes.vocabulary import Command
 from rebasin_cli.registry.operations import Operation
@@ -72,9 +72,9 @@ def recipe():
     """The recipe that a text says, and what is wrong with it."""
 
     def recipe(text, *, environment=None, assignments=(), fetch=None):
-        problems = reading.Problems()
-        root = reading.read(text, environment or {}, problems)
-        root = reading.with_set(root, list(assignments), environment or {}, problems)
+        problems = reader.Problems()
+        root = reader.read(text, environment or {}, problems)
+        root = reader.with_set(root, list(assignments), environment or {}, problems)
         return parse(root, VOCABULARY, problems, fetch=fetch), problems.in_order()
 
     return recipe

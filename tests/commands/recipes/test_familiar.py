@@ -2,7 +2,7 @@
 
 import pytest
 
-from rebasin_cli.commands.recipes import familiar, reading
+from rebasin_cli.commands.recipes import familiar, reader
 from rebasin_cli.commands.recipes.recipe import parse
 from rebasin_cli.errors import UsageError
 
@@ -22,8 +22,8 @@ PLAIN = "merge a.safetensors b.safetensors --method none --repair none"
 @pytest.fixture
 def mergekit():
     def mergekit(text):
-        problems = reading.Problems()
-        root = reading.read(text, {}, problems)
+        problems = reader.Problems()
+        root = reader.read(text, {}, problems)
         assert familiar.is_mergekit(root)
         made = parse(familiar.as_recipe(root, problems), VOCABULARY, problems)
         return [" ".join(step.line()) for step in made.steps], problems.in_order()

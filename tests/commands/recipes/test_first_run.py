@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rebasin_cli.commands.recipes import judging, reading, running, telling
+from rebasin_cli.commands.recipes import dry_runs, reader, runner, statements
 from rebasin_cli.commands.recipes.cache import Cache
 from rebasin_cli.commands.recipes.limits import Limits
 from rebasin_cli.commands.recipes.recipe import parse
-from rebasin_cli.commands.recipes.running import How, Performed
+from rebasin_cli.commands.recipes.runner import How, Performed
 from rebasin_cli.commands.recipes.vocabulary import vocabulary
 from rebasin_cli.commands.verbs.before import known
 from rebasin_cli.errors import GateNotMet
@@ -30,9 +30,9 @@ def parsed():
     """The recipe that a text says to the real commands, and what is wrong with it."""
 
     def parsed(text, *, assignments=(), environment=None, limits=None):
-        problems = reading.Problems()
-        root = reading.read(text, environment or {}, problems)
-        root = reading.with_set(root, list(assignments), environment or {}, problems)
+        problems = reader.Problems()
+        root = reader.read(text, environment or {}, problems)
+        root = reader.with_set(root, list(assignments), environment or {}, problems)
         return parse(root, vocabulary(), problems, limits=limits), problems.in_order()
 
     return parsed
@@ -73,8 +73,8 @@ def test_a_baseline_is_a_file_or_one_with_what_may_be_missing(step, tmp_path):
     assert second.reads[-1] == Path("base.json") and second.judging == (Path("base.json"),)
     assert step("baseline: base.json").line()[-2:] == accepting[:2]
     told = STEP % "limit: 5" + "\ndefaults: {baseline: {file: base.json, missing: accept}}"
-    problems = reading.Problems()
-    (one,) = parse(reading.read(told, {}, problems), vocabulary(), problems).steps
+    problems = reader.Problems()
+    (one,) = parse(reader.read(told, {}, problems), vocabulary(), problems).steps
     assert problems == [] and one.line()[-4:] == accepting
 
 
@@ -183,7 +183,7 @@ def run(step, tmp_path):
         made = step(f"json_file: out.json, max_barrier: {limit}{', ' * bool(more)}{more}")
         commands = commands or Commands()
         cache = Cache(tmp_path / ".rebasin")
-        (outcome,) = running.run([made], cache, commands, Listener(), how)
+        (outcome,) = runner.run([made], cache, commands, Listener(), how)
         return outcome.status, *commands.ran
 
     return run
@@ -291,7 +291,7 @@ def test_a_dry_run_judges_by_what_was_measured(step, tmp_path, run):
         return Performed({})
 
     made = step("json_file: out.json, max_barrier: 0.3")
-    judging.check([made], Cache(tmp_path / ".rebasin"), perform, How())
+    dry_runs.check([made], Cache(tmp_path / ".rebasin"), perform, How())
     assert [report is not None for report in seen] == [True]
 
 
@@ -299,7 +299,7 @@ def test_a_ci_cache_is_found_by_what_is_measured_and_kept_by_gates_as_well(parse
     def key(options):
         made, problems = parsed(STEP % options)
         assert problems == []
-        return telling.of(made).split("-")
+        return statements.of(made).split("-")
 
     asked, inputs = key("max_barrier: 1")
     assert key("max_barrier: 2")[0] == asked and key("max_barrier: 2")[1] != inputs

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rebasin_cli.commands.recipes.fetching import Fetcher
+from rebasin_cli.commands.recipes.downloads import Fetcher
 from rebasin_cli.errors import CheckpointError, UsageError
 
 CONTENT = b"weights"
@@ -171,7 +171,7 @@ def test_what_is_expected_is_not_fetched_and_lies_where_it_will(recipe, fetcher)
 
 
 def test_a_redirect_to_an_open_connection_is_refused():
-    from rebasin_cli.commands.recipes.fetching import _OnlySecure
+    from rebasin_cli.commands.recipes.downloads import _OnlySecure
 
     with pytest.raises(urllib.error.URLError, match="not https"):
         _OnlySecure().redirect_request(None, None, 302, "", {}, "http://host/a")

@@ -1,6 +1,6 @@
 """The key of a CI server's cache: other where the answer may be other, the same where nothing is."""
 
-from rebasin_cli.commands.recipes import telling
+from rebasin_cli.commands.recipes import statements
 
 RECIPE = """
 inputs: {first: a.safetensors, second: b.safetensors}
@@ -15,17 +15,17 @@ def test_a_key_is_of_what_is_asked_and_of_the_files_that_are_read(recipe, tmp_pa
     def key(text=RECIPE):
         made, problems = recipe(text)
         assert not problems
-        return telling.of(made).split("-")
+        return statements.of(made).split("-")
 
     asked, inputs = first = key()
-    assert len(asked) == len(inputs) == telling.DIGITS and set(asked + inputs) <= set("0123456789abcdef")
+    assert len(asked) == len(inputs) == statements.DIGITS and set(asked + inputs) <= set("0123456789abcdef")
     assert key() == first
     reseeded = key(RECIPE.replace("seed: 0", "seed: 1"))
     assert reseeded[0] != asked and reseeded[1] == inputs
     for place, name, value in (
-        (telling, "versions", lambda: {"rebasin": "another"}),
-        (telling.sys, "version_info", (3, 99)),
-        (telling.platform, "machine", lambda: "another"),
+        (statements, "versions", lambda: {"rebasin": "another"}),
+        (statements.sys, "version_info", (3, 99)),
+        (statements.platform, "machine", lambda: "another"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, value)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from rebasin_cli.checkpoints import torch_file
-from rebasin_cli.commands.recipes import familiar, reading
+from rebasin_cli.commands.recipes import familiar, reader
 from rebasin_cli.commands.recipes.cache import of_run
 from rebasin_cli.commands.recipes.limits import MOST_STEPS, Limits
 from rebasin_cli.commands.recipes.recipe import parse
@@ -58,10 +58,10 @@ def judged():
     """What is wrong with a recipe, and the recipe; as with --untrusted, and these variables allowed."""
 
     def judged(text, *, environment=None, variables=(), assignments=()):
-        problems, limits = reading.Problems(), Limits(variables)
-        root = reading.read(text, environment or {}, problems, allowed=variables)
+        problems, limits = reader.Problems(), Limits(variables)
+        root = reader.read(text, environment or {}, problems, allowed=variables)
         root = familiar.as_recipe(root, problems) if familiar.is_mergekit(root) else root
-        root = reading.with_set(root, list(assignments), environment or {}, problems)
+        root = reader.with_set(root, list(assignments), environment or {}, problems)
         return problems, parse(root, vocabulary(), problems, limits=limits), limits
 
     return judged
@@ -284,7 +284,7 @@ def test_no_record_in_the_strangers_folder_is_believed(checkout):
         cache.put("steps", "key", {})
     assert not cache.folder.exists() and not (checkout / ".rebasin").exists()
     elsewhere = checkout.parent / f"{checkout.name}-cache"
-    recipe = parse(reading.read(OUT + "steps: [{lab list: }]", {}, []), vocabulary(), reading.Problems())
+    recipe = parse(reader.read(OUT + "steps: [{lab list: }]", {}, []), vocabulary(), reader.Problems())
     with (
         of_run(elsewhere, told.append, stranger=True) as his,
         of_run(elsewhere, told.append, stranger=False) as own,
@@ -315,7 +315,7 @@ def test_somebody_has_said_of_every_option_of_every_command_what_it_may_name():
 
 
 def test_an_option_that_nobody_has_said_anything_of_is_refused():
-    value = reading.Value("x", "", "line 1")
+    value = reader.Value("x", "", "line 1")
     assert "nobody has said" in Limits().wrong(Option("new", str, None, flag="--new"), value)
     assert "nobody has said" in Limits().wrong_command(
         command("new", Option("new", str, REQUIRED, positional=True))

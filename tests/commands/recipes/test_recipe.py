@@ -257,20 +257,22 @@ def test_a_model_that_became_shards_is_named_by_its_index(recipe, tmp_path):
 
 
 def test_what_an_option_may_be_is_told_by_its_kind_and_not_by_its_key():
-    from rebasin_cli.averages import mixing, parts
-    from rebasin_cli.commands.recipes import checking
+    from rebasin_cli.averages import means, parts
+    from rebasin_cli.commands.recipes import value_checks
     from rebasin_cli.commands.recipes.vocabulary import vocabulary
     from rebasin_cli.errors import near
     from rebasin_cli.repair import REPAIRS
 
-    there = {"repair": ["auto", *REPAIRS], "interpolation": mixing.INTERPOLATIONS}
+    there = {"repair": ["auto", *REPAIRS], "interpolation": means.INTERPOLATIONS}
     there |= {"heads": parts.HEADS, "extra": parts.EXTRA}
     for key, names in there.items():
         option = vocabulary()["average"].options[key]
-        assert [checking.wrong(option, name) for name in names] == [None] * len(names)
-        assert checking.wrong(option, "cubic") == f"unknown 'cubic'; {near('cubic', names)}"
-    assert checking.wrong(vocabulary()["train"].options["heads"], "4") is None  # of a transformer: a number
+        assert [value_checks.wrong(option, name) for name in names] == [None] * len(names)
+        assert value_checks.wrong(option, "cubic") == f"unknown 'cubic'; {near('cubic', names)}"
+    assert (
+        value_checks.wrong(vocabulary()["train"].options["heads"], "4") is None
+    )  # of a transformer: a number
     every = [
         option for command in vocabulary().values() for option in command.parameters if not option.within
     ]
-    assert {option.kind for option in every} == {"", *checking.CHECKS}
+    assert {option.kind for option in every} == {"", *value_checks.CHECKS}

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from rebasin_cli.commands.recipes import reading, schema
+from rebasin_cli.commands.recipes import reader, schema
 from rebasin_cli.commands.recipes.from_line import recipe_of
 from rebasin_cli.commands.recipes.recipe import parse
 from rebasin_cli.commands.recipes.vocabulary import vocabulary
@@ -60,8 +60,8 @@ def test_the_recipe_of_a_command_line_satisfies_the_schema_and_is_that_line_agai
     monkeypatch.chdir(tmp_path)
     text = recipe_of(line, WORDS)
     assert check(yaml.safe_load(text))
-    problems = reading.Problems()
-    made = parse(reading.read(text, {"HOME": "elsewhere", "x": "y", "b": "c"}, problems), WORDS, problems)
+    problems = reader.Problems()
+    made = parse(reader.read(text, {"HOME": "elsewhere", "x": "y", "b": "c"}, problems), WORDS, problems)
     assert problems == []
     typed = [word.partition("=")[2] or word for word in shlex.split(line)]
     assert {path.name for path in made.steps[0].reads} <= {Path(word).name for word in typed} | {"net.py"}
@@ -185,9 +185,9 @@ def test_what_only_a_later_step_would_refuse_is_told_before_the_first_one(
     given = {"models": ["a", "b"][: WORDS[command].counts()[0]]}
 
     def problems(value):
-        found = reading.Problems()
+        found = reader.Problems()
         text = yaml.safe_dump({"steps": [{command: given | {key: value}}]})
-        parse(reading.read(text, {}, found), WORDS, found)
+        parse(reader.read(text, {}, found), WORDS, found)
         return found
 
     assert problems(right) == []
@@ -205,8 +205,8 @@ def test_weights_of_adapters_have_any_sum(tmp_path, monkeypatch):
         Path(name, "adapter_model.safetensors").write_bytes(b"")
     text = recipe_of("rebasin average a b --weights 1,1 -o both/", WORDS)
     again = text + "- name: less\n  average: {models: [average, a], weights: [1, -1], out: less/}\n"
-    problems = reading.Problems()
-    made = parse(reading.read(again, {}, problems), WORDS, problems)
+    problems = reader.Problems()
+    made = parse(reader.read(again, {}, problems), WORDS, problems)
     assert [*problems] == [] and [len(step.arguments) for step in made.steps] == [2, 2]
     Path("m.safetensors").write_bytes(b"")
     for line in ("average a m.safetensors --weights 1,1", "merge a b --method wm --weights 1,1"):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rebasin_cli.commands.recipes import fetching
-from rebasin_cli.commands.recipes.fetching import Fetcher
-from rebasin_cli.commands.recipes.reading import Had, is_secret, public
+from rebasin_cli.commands.recipes import downloads
+from rebasin_cli.commands.recipes.downloads import Fetcher
+from rebasin_cli.commands.recipes.reader import Had, is_secret, public
 from rebasin_cli.errors import CheckpointError
 
 CONTENT = b"weights"
@@ -113,11 +113,11 @@ def test_a_login_goes_to_the_host_that_it_stands_before_and_not_where_that_leads
     monkeypatch.setattr(
         urllib.request.OpenerDirector, "open", lambda self, request, **how: asked.append((self, request))
     )
-    fetching._open("https://user:hunter%202@h:8/a?x=1")
+    downloads._open("https://user:hunter%202@h:8/a?x=1")
     ((opener, request),) = asked
     assert request.full_url == "https://h:8/a?x=1"
     assert request.unredirected_hdrs == {"Authorization": "Basic dXNlcjpodW50ZXIgMg=="}
-    (handler,) = [each for each in opener.handlers if isinstance(each, fetching._OnlySecure)]
+    (handler,) = [each for each in opener.handlers if isinstance(each, downloads._OnlySecure)]
     on = handler.redirect_request(request, None, 302, "", {}, "https://elsewhere/")
     assert "Authorization" not in {**on.headers, **on.unredirected_hdrs}
 

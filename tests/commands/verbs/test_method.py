@@ -2,7 +2,7 @@
 
 import pytest
 
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.commands.verbs import search as method
 from rebasin_cli.errors import CheckpointError, DataError
 from rebasin_cli.nets.mlp import MLP

@@ -7,7 +7,7 @@ from rebasin_cli.commands.verbs.outputs import Output
 from rebasin_cli.session.session import Session
 from rebasin_cli.session.subjects import Network, Subjects
 from rebasin_cli.spec import library
-from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.fits import fit
 
 
 def test_the_code_that_a_found_spec_names_is_a_parent_where_it_may_have_run(tmp_path, record, monkeypatch):

@@ -7,7 +7,7 @@ import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.safetensors_format import SafetensorsFile
-from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.commands import eval as command
 from rebasin_cli.commands.verbs import ranks
 from rebasin_cli.nets.mlp import MLP

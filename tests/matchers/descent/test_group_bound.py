@@ -5,8 +5,8 @@ from rebasin_cli.matchers import Problem, wm
 from rebasin_cli.matchers.descent.baked import Baked
 from rebasin_cli.matchers.descent.bound import upper_bound as bound_of
 from rebasin_cli.matchers.portfolio.align import align
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import elements as acts
 from rebasin_cli.symmetry import permutation
 from rebasin_cli.symmetry.form import canonical

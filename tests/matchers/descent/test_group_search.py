@@ -6,8 +6,8 @@ import torch
 from rebasin_cli.checkpoints.tensors import LazyTensors
 from rebasin_cli.matchers import Problem, State, wm
 from rebasin_cli.matchers.portfolio.align import align
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import elements as acts
 from rebasin_cli.symmetry import permutation
 from rebasin_cli.symmetry.form import canonical, turned

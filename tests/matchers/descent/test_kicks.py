@@ -4,8 +4,8 @@ import torch
 
 from rebasin_cli.matchers import Problem, merge_many
 from rebasin_cli.matchers.descent import rounds, starts
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import elements as acts
 
 SHAPES = {"a": (40, 5), "b": (40,), "c": (30, 40), "d": (4, 30)}

@@ -8,8 +8,8 @@ import torch
 from rebasin_cli.matchers import Problem, wm
 from rebasin_cli.matchers.descent.starts import drawn as drawn_balanced
 from rebasin_cli.runtime.seeds import generator
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry.form import canonical, turned
 from tests.matchers.descent.test_group_search import planted
 from tests.transformers import Factored, OneLayer, Rotary, Transformer, inferred

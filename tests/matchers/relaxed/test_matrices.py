@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from rebasin_cli.matchers.relaxed.matrices import Rounding, moved, of_permutations
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import permutation
 
 SPECS = {

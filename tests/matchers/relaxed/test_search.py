@@ -13,8 +13,8 @@ from rebasin_cli.learning.loop import Passes, learn
 from rebasin_cli.matchers import Problem, State, pam
 from rebasin_cli.matchers.relaxed.search import Run
 from rebasin_cli.runtime.seeds import generator
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import permutation
 
 SPEC = "tensors:\n  0.weight: 'h .'\n  0.bias: 'h'\n  2.weight: '. h'\n  2.bias: '.'\n"

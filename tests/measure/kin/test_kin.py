@@ -10,8 +10,8 @@ import torch
 import rebasin_cli
 from rebasin_cli.errors import CheckpointError, SpecError, UsageError
 from rebasin_cli.measure.kin import kin, sampled
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import permutation
 
 from .test_columns import images

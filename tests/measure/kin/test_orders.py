@@ -12,8 +12,8 @@ from scipy.stats import kstest
 from rebasin_cli.measure.kin import orders, sampled
 from rebasin_cli.measure.kin.parts import parts_of
 from rebasin_cli.measure.kin.variance import closed_variance
-from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.fits import fit
+from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import permutation
 
 DRAWS = 3_000  # the deviation of a variance of so many is 2.6 %; benchmarks/kin.py draws 40,000
