@@ -157,7 +157,7 @@ def test_a_rank_that_is_killed_ends_the_others(pair, tmp_path):
     assert "exitcode  : 5 " in err and "exitcode  : -9 " in err
     assert re.search(r"interrupted after sweep [12]; the search is kept in out\.search\.safetensors", err)
     assert set(contents(tmp_path)) - set(before) == {"out.search.safetensors", "swept"}
-    for place in ("ranks.py", "processes.py", "meeting.py"):
+    for place in ("ranks.py", "processes.py", "rendezvous.py"):
         assert f"rebasin_cli/runtime/{place}" not in err  # no traceback of ours
     assert "rebasin_cli/cli" not in err
 
