@@ -33,10 +33,9 @@ from torch.nn import functional as F
 
 import rebasin_cli
 from rebasin_cli import networks
-from rebasin_cli.checkpoints.tensors import overlaid
 from rebasin_cli.datasets import open_data
 from rebasin_cli.learning.training import train as trained_by_rebasin
-from rebasin_cli.measure.kin import columns, effect, kin, orders, sampled
+from rebasin_cli.measure.kin import by_columns, columns, effect, kin, orders, sampled
 from rebasin_cli.measure.kin.draws import by_draws
 from rebasin_cli.measure.kin.parts import parts_of
 from rebasin_cli.measure.kin.variance import closed_variance
@@ -221,18 +220,12 @@ def _part(one: Path, other: Path, count: int) -> dict[str, Any]:
     x = torch.cat([inputs.flatten(1) for inputs, _ in data])[:count]
     fitted = resolve_words(None, [a])
     (still,) = columns.still(columns.read([(x, None)]), a, fitted)
-    ours, theirs = (whitened(m, [still]) for m in (a, b))
-    moved = permutation.permuted(b, fitted, effect.matched(ours, theirs, fitted))
-    blocks = [columns._rows(model[still.tensor], still) for model in (a, moved)]
+    blocks = [columns._rows(model[still.tensor], still) for model in (a, b)]
     z = [columns._common([block - block.mean(0)], 0) for block in blocks]
     limit, columns.MOVED = columns.MOVED, float("inf")
-    found = columns.relabelled(a, moved, [still])
+    found = by_columns(a, b, fitted, [still])
     columns.MOVED = limit
     return {"columns": len(still.positions), "p": found.p, "z": found.z, "check": z}
-
-
-def whitened(model: Model, still: list[columns.Still]) -> Model:
-    return {n: effect.white(t) for n, t in overlaid(model, columns.without(model, still)).items()}
 
 
 def _pair(a: Model, b: Model, fitted: Any, still: list[columns.Still], seed: int) -> dict[str, Any]:
@@ -242,9 +235,7 @@ def _pair(a: Model, b: Model, fitted: Any, still: list[columns.Still], seed: int
     row = {"p": place.p, "z": place.z, "rho": rho}
     if sum(len(one.positions) for one in still) < columns.LEAST:
         return row
-    one, other = (whitened(m, still) for m in (a, b))
-    moved = permutation.permuted(b, fitted, effect.matched(one, other, fitted, seed=seed))
-    again = columns.relabelled(a, moved, still, seed=seed)
+    again = by_columns(a, b, fitted, still, seed=seed)
     return row | ({"refused": 1} if again.why else {"p of columns": again.p, "z of columns": again.z})
 
 

@@ -2,6 +2,7 @@
 
 orders    units of both where they stand, against all orders that they could have: copies in their own order
 columns   units matched, then weights that the data never moved: copies in any order; needs the data
+likely    how units are matched for that
 effect    ρ, how alike is what no matching looked at; words only, and a rank among models known to be apart
 sampled   what is read of two models, of any size
 
@@ -22,7 +23,7 @@ from ...spec.library import resolve_words
 from ...spec.spec import FittedSpec, Spec
 from ...symmetry.permutation import permuted
 from ...types import Tensors
-from . import columns, effect, orders, sampled
+from . import columns, effect, likely, orders, sampled
 from .columns import Relabelled
 from .orders import InPlace
 from .sampled import Sample
@@ -291,11 +292,26 @@ def _relabelled(
     elif whole is None or count < columns.LEAST:
         again = Relabelled(columns=count, why=columns.too_few(there, count))
     else:
-        one, other = (
-            {name: effect.white(tensor) for name, tensor in overlaid(m, columns.without(m, there)).items()}
-            for m in (whole.a, whole.b)
-        )
-        perms = effect.matched(one, other, whole.fitted, seed=seed)
-        moved = permuted(whole.b, whole.fitted, perms)
-        again = columns.relabelled(whole.a, moved, there, draws=draws, seed=seed)
+        again = by_columns(whole.a, whole.b, whole.fitted, there, draws=draws, seed=seed)
     return replace(again, samples=inputs.samples, quiet=inputs.quiet)
+
+
+def by_columns(
+    a: Tensors,
+    b: Tensors,
+    fitted: FittedSpec,
+    still: Sequence[columns.Still],
+    *,
+    draws: int = 999,
+    seed: int = 0,
+) -> Relabelled:
+    """The test by columns: units are matched without them, softly where a word is alone with what stays."""
+    one, other = (overlaid(model, columns.without(model, still)) for model in (a, b))
+    words = {its.tensor: likely.word_alone(fitted, its.tensor) for its in still}
+    if None in words.values():
+        ours, theirs = ({n: effect.white(t) for n, t in m.items()} for m in (one, other))
+        b = permuted(b, fitted, effect.matched(ours, theirs, fitted, seed=seed))
+        return columns.relabelled(a, b, still, draws=draws, seed=seed)
+    soft = likely.units(one, other, fitted, {word for word in words.values() if word is not None})
+    stands = {name: soft[word] for name, word in words.items() if word is not None}
+    return columns.relabelled(a, b, still, stands, draws=draws, seed=seed)

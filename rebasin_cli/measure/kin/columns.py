@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -167,10 +168,17 @@ def without(model: Tensors, columns: Sequence[Still]) -> dict[str, Tensor]:
 
 
 def relabelled(
-    a: Tensors, b: Tensors, columns: Sequence[Still], *, draws: int = 999, seed: int = 0
+    a: Tensors,
+    b: Tensors,
+    columns: Sequence[Still],
+    stands: Mapping[str, Tensor] = MappingProxyType({}),
+    *,
+    draws: int = 999,
+    seed: int = 0,
 ) -> Relabelled:
     """Compare the columns that never move, of A and of B with its units matched.
 
+    By tensor `stands` says how likely each unit of A stands for each of B (n, n); else each for its own.
     Columns are drawn in other orders among those whose inputs have the same value. Where they have more in
     common than first values do, in A or in B, something moved them (augmented images, or samples that are not
     among these), and there is no exact test.
@@ -201,7 +209,8 @@ def relabelled(
     names = tuple(dict.fromkeys(name for name, *_ in groups))
     tables = []
     for name in names:
-        pairs = [(x, y) for called, x, y in groups if called == name]
+        stand = stands.get(name)
+        pairs = [(x if stand is None else x @ stand, y) for called, x, y in groups if called == name]
         ours, theirs = (math.sqrt(sum(float(each[k].square().sum()) for each in pairs)) for k in (0, 1))
         tables += [(x @ y.T) / (ours * theirs) for x, y in pairs]
     statistic = sum(float(table.trace()) for table in tables)
