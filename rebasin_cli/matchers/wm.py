@@ -49,6 +49,7 @@ MOVED = 0.2  # the share of a word's units that a kick moves
 LITTLE = 3e-3  # of what permutations can reach: where later sweeps gain less, kicks lead nowhere else
 CLOSE = 1.01  # a bound this near to the objective need not be nearer
 MARKS = ("small", "stale")  # how the notes of words begin in a state that is kept
+FINEST = 1e-13  # of ‖A‖·‖B‖: gains that float64 tells apart; near the top an angle is the root of its gain
 SOFT_MEMORY = 1 << 30  # bytes that a soft start may take
 
 
@@ -149,6 +150,8 @@ class Search:
     def __init__(self, problem: Problem, pair: Pair, options: Options, before: float):
         self.problem, self.pair, self.options = problem, pair, options
         self.descent = Descent(pair, options.tolerance, options.memory)
+        if self.descent.turning and pair.dtype == torch.float64:
+            self.descent.little = FINEST
         self.summed = True  # the best objective was summed over the tensors, and not from gains
         turning = bool(self.descent.turning)
         planned = (TURNING if turning else ATTEMPTS)[options.effort]

@@ -163,7 +163,8 @@ def needs(session: Session, output: Output | None = None, *, searching: bool | N
     if not searching or session.method in ("none", "given"):
         at_work = 4 * 8 * largest if command == "canon" else at_work
         return Needs(parts | {"tensors at work": at_work}, read, written)
-    size = wide(models, list(fitted.tensors)).itemsize
+    exactly = command == "verify" and fitted.groups  # what turns is found in float64
+    size = 8 if exactly else wide(models, list(fitted.tensors)).itemsize
     matcher, units = matchers.registry.get(session.method), max(fitted.words.values(), default=0)
     wider = COMPARED if command == "doctor" else size
     parts |= {FILES: stored // session.ranks.size, "tensors at work": wider * largest + at_work}

@@ -46,6 +46,7 @@ class Descent:
 
     def __init__(self, pair: Pair, tolerance: float, memory: int | None = None):
         self.pair, self.tolerance = pair, tolerance
+        self.little = ENOUGH  # where float64 tells more apart, a search may set less
         self.small: set[str] = set()  # words whose last solve gained something, but too little
         self.baked = pair if isinstance(pair, Baked) and pair.turning else None
         self.turning = {} if self.baked is None else self.baked.turning
@@ -217,7 +218,7 @@ class Descent:
 
     def enough(self, gained: float) -> bool:
         """Whether what turns has settled: rotations come nearer and nearer, and never end."""
-        return bool(self.turning) and gained <= ENOUGH * self.limit
+        return bool(self.turning) and gained <= self.little * self.limit
 
     def _apart(self, waiting: Sequence[str]) -> dict[str, None]:
         """The first word, and those after it that touch none before them, in their order."""
