@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
@@ -34,7 +35,7 @@ ENDS = {
         (".lora.down.weight", ".lora.up.weight"): "",
     },
 }
-ALPHA = ".alpha"
+ALPHA, MID = ".alpha", ".lora_mid.weight"
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ class Module:
     """What is added to the weight of one module: `scale · up · down`.
 
     `down` and `up` name the tensors: (r, n) and (m, r) of linear layers and embeddings, (r, c, k, …) and
-    (m, r, 1, …) of convolutions. `name` is the module's as the base has it.
+    (m, r, 1, …) of convolutions. Where there is a `mid` (r, r, k, …) between, `down` is (r, c, 1, …).
+    `name` is the module's as the base has it.
     """
 
     name: str
@@ -52,13 +54,14 @@ class Module:
     scale: float
     embedding: bool = False
     alpha: str | None = None  # the tensor that says it, where one does
+    mid: str | None = None
 
     def factors(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The factors as matrices (m, r) and (r, n), float64, the scale in the first one."""
-        return (
-            tensors[self.up].double().flatten(1) * self.scale,
-            tensors[self.down].double().flatten(1),
-        )
+        up, down = tensors[self.up].double().flatten(1), tensors[self.down].double().flatten(1)
+        if self.mid is not None:
+            down = torch.einsum("rs...,sc->rc...", tensors[self.mid].double(), down).flatten(1)
+        return up * self.scale, down
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,9 @@ class Adapter:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Of what is added to a module: what it puts out, what it reads, and its kernel."""
-        module = self.modules[name]
-        return (self.weights.shapes[module.up][0], *self.weights.shapes[module.down][1:])
+        module, shapes = self.modules[name], self.weights.shapes
+        puts, (reads, *kernel) = shapes[module.up][0], shapes[module.down][1:]
+        return (puts, reads, *(kernel if module.mid is None else shapes[module.mid][2:]))
 
 
 def is_adapter(path: Path) -> bool:
@@ -94,7 +98,7 @@ def is_adapter(path: Path) -> bool:
         return False
     ends = tuple(end for pair in ENDS["sd-scripts"] for end in pair)
     return any(name.endswith(ends) for name in names) and all(
-        name.endswith((*ends, ALPHA, ".dora_scale", ".lora_mid.weight")) for name in names
+        name.endswith((*ends, ALPHA, MID, ".dora_scale")) for name in names
     )
 
 
@@ -114,13 +118,15 @@ def read(weights: Checkpoint) -> tuple[Adapter, list[str]]:
     for (down_end, up_end), kind in ENDS[form].items():
         for stem in _stems(weights, (down_end, up_end)):
             down, up = stem + down_end, stem + up_end
-            alpha = stem + ALPHA if config is None and stem + ALPHA in weights else None
-            used |= {down, up, *([alpha] if alpha else [])}
+            alpha, mid = (
+                stem + end if config is None and stem + end in weights else None for end in (ALPHA, MID)
+            )
+            used |= {name for name in (down, up, alpha, mid) if name is not None}
             missing = [name for name in (down, up) if name not in weights]
             if missing:
                 problems.append(f"{stem}  has no {missing[0][len(stem) + 1 :]}")
                 continue
-            if why := _mismatch(weights, down, up, bool(kind)):
+            if why := _mismatch(weights, down, up, mid, bool(kind)):
                 problems.append(f"{stem}  {why}")
                 continue
             rank = weights.shapes[down][0]
@@ -128,7 +134,7 @@ def read(weights: Checkpoint) -> tuple[Adapter, list[str]]:
             scale = settings.scale(name, rank, problems)
             if alpha is not None:
                 scale = _alpha(weights, alpha, problems) / rank
-            found = Module(name, down, up, rank, scale, bool(kind), alpha)
+            found = Module(name, down, up, rank, scale, bool(kind), alpha, mid)
             if name in modules:
                 problems.append(f"{name}  has factors twice")
             modules[name] = found
@@ -136,7 +142,7 @@ def read(weights: Checkpoint) -> tuple[Adapter, list[str]]:
     problems += [f"{name}  is no factor of a module" for name in whole if not settings.names(name)]
     problems += [
         f"{name}  is {str(weights.dtypes[name]).removeprefix('torch.')}: no number that can be averaged"
-        for name in (name for module in modules.values() for name in (module.up, module.down))
+        for name in (name for its in modules.values() for name in (its.up, its.down, its.mid) if name)
         if weights.dtypes[name].itemsize == 1 or not weights.dtypes[name].is_floating_point
     ]
     if not modules and not problems:
@@ -149,8 +155,8 @@ def _stems(names: Iterable[str], ends: tuple[str, str]) -> list[str]:
     return [*dict.fromkeys(name[: -len(end)] for name in names for end in ends if name.endswith(end))]
 
 
-def _mismatch(weights: Checkpoint, down: str, up: str, embedding: bool) -> str:
-    """What keeps two tensors from being factors of one weight; "" where nothing does."""
+def _mismatch(weights: Checkpoint, down: str, up: str, mid: str | None, embedding: bool) -> str:
+    """What keeps two tensors, or three, from being factors of one weight; "" where nothing does."""
     a, b = weights.shapes[down], weights.shapes[up]
     told = f"{'×'.join(map(str, b))} and {'×'.join(map(str, a))}"
     if len(a) < 2 or len(a) != len(b) or (embedding and len(a) != 2) or 0 in (*a, *b):
@@ -162,6 +168,15 @@ def _mismatch(weights: Checkpoint, down: str, up: str, embedding: bool) -> str:
         return f"its factors are {told}: " + (
             "those of a grouped convolution" if grouped else f"the ranks {b[1]} and {a[0]} do not meet"
         )
+    if mid is not None:
+        between = weights.shapes[mid]
+        if (
+            between[:2] != (a[0], a[0])
+            or len(between) != len(a)
+            or 0 in between
+            or any(s != 1 for s in a[2:])
+        ):
+            return f"its factors are {told}: {'×'.join(map(str, between))} does not stand between them"
     return ""
 
 

@@ -209,10 +209,41 @@ def test_files_of_sd_scripts_are_averaged_the_same_way(done, refused):
     assert tensors("two.safetensors").keys() == dotted.keys()
     mid = {"lora_unet_conv.lora_mid.weight": torch.ones(2, 2, 3, 3)}
     sd_scripts("b.safetensors", 1, 3, 2, **mid)
-    refused(4, "average", *paths, "-o", "no.safetensors", says="lora_mid.weight  is no factor")
+    refused(4, "average", *paths, "-o", "no.safetensors", says="2×2×3×3 does not stand between them")
     refused(
         4, "average", "a.safetensors", adapter("p"), "-o", "no/", says="is peft, a.safetensors is sd-scripts"
     )
+
+
+def test_a_factor_between_two_of_a_convolution_is_multiplied_into_one_and_stays_where_units_move(done):
+    """LyCORIS writes kernels so, with use_tucker: down (r, c, 1, 1), mid (r, r, k, k), up (m, r, 1, 1)."""
+    rng = torch.Generator().manual_seed(0)
+    names = {"up": (6, 2, 1, 1), "mid": (2, 2, 3, 3), "down": (2, 6, 1, 1)}
+    state = {f"lora_unet_conv.lora_{n}.weight": torch.randn(s, generator=rng) for n, s in names.items()}
+    write_safetensors("a.safetensors", state | {"lora_unet_conv.alpha": torch.tensor(3.0)})
+    up, mid, down = (tensor.double().squeeze() for tensor in state.values())
+    added = 1.5 * torch.einsum("or,rskl,si->oikl", up, mid, down)
+    done("average", "a.safetensors", "--weights", "2", "-o", "out.safetensors")
+    torch.testing.assert_close(sd_added("out.safetensors", "lora_unet_conv"), 2 * added.float())
+    assert not any("mid" in name for name in tensors("out.safetensors"))
+    write_safetensors("base.safetensors", {"conv.weight": torch.randn(6, 6, 3, 3, generator=rng)})
+    Path("spec.yaml").write_text('schema: 1\ntensors:\n  conv.weight: "h h . ."\n')
+    base, spec = tensors("base.safetensors")["conv.weight"], ("--spec", "spec.yaml")
+    write_safetensors("other.safetensors", {"conv.weight": base.roll((1, 1), (0, 1))})
+    done("align", "other.safetensors", "base.safetensors", *spec, "-o", "moved.safetensors")
+    done(
+        *("apply", "moved.perm.safetensors", "a.safetensors", "--base", "base.safetensors", *spec),
+        *("-o", "a_moved.safetensors"),
+    )
+    for adapter, model, full in (("a", "base", "one"), ("a_moved", "moved", "two")):
+        done(
+            *("average", f"{adapter}.safetensors", "--weights", "1", "--base", f"{model}.safetensors"),
+            *("-o", f"{full}.safetensors"),
+        )
+    done("apply", "moved.perm.safetensors", "one.safetensors", *spec, "-o", "one_moved.safetensors")
+    one, two = (tensors(f"{name}.safetensors")["conv.weight"] for name in ("one_moved", "two"))
+    torch.testing.assert_close(one, two)
+    assert not torch.equal(tensors("moved.safetensors")["conv.weight"], base)
 
 
 REFUSED = {  # what is wrong: settings, tensors beside, and what is said of it

@@ -267,7 +267,7 @@ def _stored(adapter: Adapter, module: Module, found: Best, dtype: torch.dtype | 
     up, down = found.factors
     shapes, dtypes = adapter.weights.shapes, adapter.weights.dtypes
     tensors = {
-        module.down: down.reshape(found.rank, *shapes[module.down][1:]),
+        module.down: down.reshape(found.rank, *adapter.shape(module.name)[1:]),
         module.up: up.reshape(len(up), found.rank, *shapes[module.up][2:]),
     }
     stored = {}
