@@ -147,6 +147,7 @@ def test_its_report_its_spec_and_its_network_work(rebasin, environment):
 LINE = "rebasin align --method restarts --st"
 
 
+@pytest.mark.sweep
 def test_its_options_are_completed(environment):
     folder, python = environment
     words = {"_REBASIN_COMPLETE": "complete_bash", "COMP_WORDS": LINE, "COMP_CWORD": "4"}

@@ -566,6 +566,7 @@ def test_a_folder_takes_the_names_of_the_models_own_files(pair, done, refused, t
     refused(3, "align", "a", "bad.safetensors", "-o", "four/", says="is empty")
 
 
+@pytest.mark.sweep
 def test_counters_of_another_dtype_are_written_as_the_reference_has_them_or_refused(resnets, done, refused):
     """One framework counts batches in int64, another in int32 or as floating point."""
     a, b = map(tensors, resnets)

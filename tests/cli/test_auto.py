@@ -79,6 +79,7 @@ def test_a_merge_is_repaired_as_auto_chose_and_in_no_other_way(trained, done, mo
     assert any(note.startswith("refit: every layer fitted on ") for note in report["notes"])
 
 
+@pytest.mark.sweep
 def test_a_distillation_that_auto_tried_is_what_is_written(trained, done, monkeypatch):
     """It would take as long again, beyond the budget."""
     distill, states = repair_steps.distill, []

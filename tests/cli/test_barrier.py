@@ -386,6 +386,7 @@ def test_a_refit_stands_beside_its_control_and_the_verdict_tells_what_is_whose(t
     assert any("fitted on 300 training samples, without their labels" in note for note in told["notes"])
 
 
+@pytest.mark.sweep
 def test_a_distillation_is_told_and_planned_by_its_own_name(trained, done):
     asked = (
         "--repair",

@@ -98,6 +98,7 @@ def test_empty_batches_among_others_are_passed_over(command, reading, done):
     done(*reading(command, "[(IMAGES[:0], LABELS[:0]), (IMAGES, LABELS), (IMAGES[:0], LABELS[:0])]"))
 
 
+@pytest.mark.sweep
 @every_command
 def test_a_loader_without_an_end_is_read_as_far_as_the_limit(command, reading, done):
     limit = [] if command == "merge" else ["--limit", "20"]  # a repair always looks at 2,560 samples

@@ -59,7 +59,8 @@ LOOK = {
 
 # One command of each kind, and a little more, in one process; all others in another one.
 QUICK = {"wm of wide ones", "am", "ste", "reset", "merge-many", "train", "eval"}
-WHICH = pytest.mark.parametrize("which", ["quick", pytest.param("rest", marks=pytest.mark.sweep)])
+WHICH = pytest.mark.parametrize("which", ["quick", "rest"])
+pytestmark = pytest.mark.sweep  # two interpreters, and PyTorch's compiler in both
 
 
 def those(which, *lists):

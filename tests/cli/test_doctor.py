@@ -62,6 +62,7 @@ def test_json(models, done):
     assert {row["tensor"] for row in found["tensors"]} == {"layers.0.weight", "head.weight"}
 
 
+@pytest.mark.sweep
 def test_every_next_command_runs(trained, done, run, tmp_path):
     """In a folder and with names that a shell would take apart."""
     a = written("my a.safetensors", tensors(trained[0]))

@@ -90,6 +90,7 @@ def test_apply_moves_another_model_alike_and_back_again(pair, done):
     assert all(torch.equal(tensor, b[name]) for name, tensor in read("back.safetensors").items())
 
 
+@pytest.mark.sweep
 def test_verify_and_merge_know_the_order_too(pair, done, run):
     a, _, _ = pair
     moved, _ = planted(a)

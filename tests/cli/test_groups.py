@@ -127,6 +127,7 @@ def test_a_merge_with_groups_is_the_mean_of_both_canonical_forms(models, done):
         assert torch.allclose(tensor, mean, atol=1e-6), name
 
 
+@pytest.mark.sweep
 def test_an_inferred_spec_with_groups_is_taken_as_any_spec(models, done, refused):
     done("spec", "infer", "--net", NET[1], "--groups", "all", "-o", "t.yaml")
     merge = ("merge", *models, *NET, "--groups", "all", "--repair", "none", "-o")
@@ -201,6 +202,7 @@ def test_many_models_are_merged_with_groups(models, done, refused):
     assert (ends[2] - ends[0]).norm() > 1.1 * (ends[1] - ends[0]).norm()  # B counts twice
 
 
+@pytest.mark.sweep
 def test_many_models_are_merged_through_the_universe(models, done):
     """What is written computes what it did, in float32, and lies where one mean of all is."""
     line = ("c.safetensors", models[1], *NET, "--groups", "all", "--method", "universe", "--effort", "fast")
@@ -312,6 +314,7 @@ def test_verify_finds_that_a_turned_model_is_the_same(models, done, run):
     assert other.code == 1 and other.json()["reason"] == "the outputs differ"
 
 
+@pytest.mark.sweep
 def test_effort_and_tolerance_act_on_elements_too(models, done):
     line = (
         "align",
@@ -332,6 +335,7 @@ def test_effort_and_tolerance_act_on_elements_too(models, done):
     assert heights == sorted(heights)
 
 
+@pytest.mark.sweep
 def test_a_bound_is_of_elements_where_words_have_groups(models, done):
     line = ("merge", *models, *NET, "--repair", "none", "--bound")
     for groups, what in (("all", "element of the groups"), ("permutations", "permutation")):
@@ -419,6 +423,7 @@ def test_elements_that_are_given_take_the_place_of_a_search(models, done):
         assert torch.allclose(tensor, tensors("n.safetensors")[name], atol=1e-6), name
 
 
+@pytest.mark.sweep
 def test_elements_that_are_given_span_a_plane_and_repair_what_was_merged_by_them(models, done, tmp_path):
     (tmp_path / "data.py").write_text(DATA)
     how = (*GIVEN, *NET, "--data", "data.py:samples")
@@ -467,6 +472,7 @@ def test_a_search_with_groups_goes_on_from_elements(models, done, tmp_path):
     assert near > 5 * far.abs()
 
 
+@pytest.mark.sweep
 def test_elements_that_are_given_are_measured_beside_a_random_one(models, done, tmp_path):
     (tmp_path / "data.py").write_text(DATA)
     how = (*NET, "--data", "data.py:samples", "--skip-checks", "--json", "--points", "3")
@@ -478,6 +484,7 @@ def test_elements_that_are_given_are_measured_beside_a_random_one(models, done, 
     assert given["aligned"] == pytest.approx(there, abs=1e-4)
 
 
+@pytest.mark.sweep
 def test_a_curve_runs_between_turned_models(models, done, tmp_path):
     (tmp_path / "data.py").write_text(DATA)
     how = (*NET, "--data", "data.py:samples")

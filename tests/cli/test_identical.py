@@ -29,6 +29,7 @@ def command(name, a, b):
     }[name]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", MEASURE + MAKE)
 def test_json_of_identical_runs_differs_in_times_only(name, trained, done):
     if name == "repair":

@@ -200,6 +200,7 @@ for arguments in {lines!r}:
 """
 
 
+@pytest.mark.sweep
 def test_what_looks_at_files_and_specs_imports_no_search_no_proof_no_compiler(pair):
     """In a process, one for all. Initial values on the meta device would be drawn by PyTorch's compiler."""
     nets = [["spec", "show", name] for name in ("resnet20", "vgg16", "vit")]

@@ -101,7 +101,11 @@ def holding(module, weights):
     return lambda *inputs: functional_call(network, weights, inputs)
 
 
-@pytest.mark.parametrize("example", OWN, indirect=True)
+@pytest.mark.parametrize(
+    "example",
+    [pytest.param(name, marks=[] if name == "segmentation" else [pytest.mark.sweep]) for name in OWN],
+    indirect=True,
+)
 def test_it_is_aligned_merged_measured_and_held_against_a_gate(example, done, run):
     name, module = example
     net, *options = OWN[name]

@@ -158,6 +158,7 @@ def filled(trained, done):
     return words
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", MEASURING)
 def test_no_other_command_does_either(filled, done, own, tmp_path, name):
     """In what it says, in JSON, on a page, and in what files record of how they came about."""
@@ -188,6 +189,7 @@ def test_no_other_command_does_either(filled, done, own, tmp_path, name):
             assert foreign(recorded) == []
 
 
+@pytest.mark.sweep
 def test_what_is_made_of_measured_models_and_reports_does_not(trained, done, own, tmp_path):
     """Model cards, statements of how a file came about; reports that are judged, and kept, later."""
     few, whole = ("--force", "--json"), (*own[:2], *own[4:])
@@ -247,7 +249,11 @@ def test_a_cross_entropy_of_ones_own_has_the_figures_of_the_default(filled, done
     assert len(shared) > 1 and off == {}
 
 
-@pytest.mark.parametrize("name", ["eval", "barrier", "compare", "plane", "merge", "average"])
+@pytest.mark.parametrize(
+    "name",
+    ["eval", "merge", "average"]
+    + [pytest.param(name, marks=pytest.mark.sweep) for name in ("barrier", "compare", "plane")],
+)
 def test_a_metric_object_gives_one_figure_however_samples_are_batched(filled, done, own, name):
     """With 1, 7 and all samples a batch, of the same models: a search would learn from other batches."""
     few = ("--data", "digits", "--metric", "mine.py:Worst", "--json")
@@ -609,6 +615,7 @@ def test_one_sample_has_no_intervals_and_the_report_says_so(trained, done):
     assert not any(row["middle"]["test"]["intervals"] for row in told["rows"] if "test" in row["middle"])
 
 
+@pytest.mark.sweep
 def test_samples_that_both_models_had_right_and_the_merge_has_not(trained, done, run, refused, own):
     """`barrier` and `eval --against` count the same negative flips; gates hold them, by any metric."""
     words = ("barrier", *trained, "--data", "digits", "--method", "wm", "--points", 3, "--repair", "none")

@@ -597,6 +597,7 @@ def test_a_recipe_that_cannot_be_run_has_an_annotation_a_problem(gated, run, tmp
     assert outcome.code == 2 and "::error file=merge it/r.yaml,line=1,title=rebasin::line 1: " in outcome.err
 
 
+@pytest.mark.sweep
 def test_a_report_can_be_made_again_after_a_missed_gate(trained, tmp_path, run, done):
     a, b = trained
     text = (

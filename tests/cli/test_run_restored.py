@@ -60,6 +60,7 @@ def _another(text):
     return json.dumps(told | {"outputs": {}})
 
 
+@pytest.mark.sweep
 def test_what_is_restored_in_part_is_made_again_and_never_wrongly_unchanged(kept, monkeypatch):
     both, none = ["unchanged", "unchanged"], ["done", "done"]
     assert kept(lambda place: None) == both

@@ -56,6 +56,7 @@ def test_language_models_are_aligned_merged_measured_and_doubted(done, pair):
     assert "hidden0" in doctor.out
 
 
+@pytest.mark.sweep
 def test_another_text_is_read_with_the_characters_of_the_model(done, refused, pair, tmp_path):
     (tmp_path / "b.txt").write_text(TEXT[::-1].replace(",", "") * 30, encoding="utf-8")
     other = done("eval", pair[0], "--data", "text:b.txt?window=16", "--skip-checks", "--json").json()

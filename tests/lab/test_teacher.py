@@ -163,6 +163,7 @@ def test_a_slope_is_that_of_a_power():
     assert teacher_barrier.slope([1, 2, 8, 64], heights).tolist() == pytest.approx([-1.5, 0])
 
 
+@pytest.mark.sweep
 def test_descent_reaches_a_minimum_and_marks_what_diverges():
     start = descent.initial(4, 6, 2, 0.1, generator())
     ends = descent.descend(start, 2, 2.0, 3_000)

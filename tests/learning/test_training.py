@@ -63,6 +63,7 @@ def everything(**options):
     return train(network, (colours(), colours(12)), **options)
 
 
+@pytest.mark.sweep
 def test_the_default_recipe_learns_the_digits():
     result = train("mlp", "digits", seed=1, width=64)
     assert float(result.metadata["rebasin.test_accuracy"]) >= 0.95

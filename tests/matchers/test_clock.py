@@ -72,6 +72,7 @@ def test_the_same_is_tried_and_chosen_however_slow_the_machine_is(problem, monke
         assert all(it.equal(other[name]) for name, it in one.items())
 
 
+@pytest.mark.sweep
 def test_more_work_is_more_that_is_tried(problem):
     tried = []
     for budget in ("2G", "30G", "100G"):

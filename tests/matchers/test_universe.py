@@ -197,6 +197,7 @@ def test_rounding_takes_the_permutations_nearest_to_the_mixtures():
             assert all(torch.equal(found[word], expected[word]) for word in found)
 
 
+@pytest.mark.sweep
 def test_an_interrupted_mixture_goes_on_from_what_a_state_holds():
     problem, options = Problem(fitted(), models(SHAPES), seed=1), universe.Options(gain=0.01)
     whole, states = states_of(problem, options)

@@ -173,6 +173,7 @@ def test_batches_of_a_loader_are_refused(learnt):
         attacked([next(iter(data()))], learnt, Attack.parse("0.1"))
 
 
+@pytest.mark.sweep
 def test_training_under_attack_is_worth_it_and_says_so():
     """A training, of a second: what it is worth under attack is what is claimed."""
     how = {"epochs": 12, "width": 24, "depth": 2, "learning_rate": 1e-2, "seed": 1}

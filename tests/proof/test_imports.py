@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 import torch
 from safetensors.torch import save_file
 
@@ -27,6 +28,7 @@ def test_proving_needs_no_inference():
     assert "proof.trials" in needed and not {name for name in needed if name.startswith("inference")}
 
 
+@pytest.mark.sweep
 def test_align_proves_and_imports_no_inference(tmp_path):
     """In an interpreter of its own: this one has imported all."""
     for name in "ab":

@@ -484,6 +484,7 @@ def test_a_mutated_spec_of_attention_is_not_proven(wrong):
         prove_attention(network, HEADS | wrong, {"heads": 3})
 
 
+@pytest.mark.sweep
 def test_what_all_heads_share_has_one_order():
     """A norm's weight of one head's size: the order within is the same for every head."""
     network = Attention(2, 2, 5, norm=True)

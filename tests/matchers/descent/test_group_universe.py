@@ -134,6 +134,7 @@ def test_models_that_are_one_but_for_noise_are_brought_together(make, count):
         assert (wanted - outputs(net, model)).abs().max() <= 1e-11 * wanted.abs().max()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "make, count, first",
     [

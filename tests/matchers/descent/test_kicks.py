@@ -1,5 +1,6 @@
 """Kicks: where rounds of many models go on once all starts have ended."""
 
+import pytest
 import torch
 
 from rebasin_cli.matchers import Problem, merge_many
@@ -30,6 +31,7 @@ def test_kicks_find_more_than_the_starts_alone():
     assert found.sweeps > search.sweep
 
 
+@pytest.mark.sweep
 def test_kicks_take_no_more_than_twice_the_rounds_of_the_starts_whatever_they_gain():
     seen = []
     problem = Problem(SPEC, models(8), progress=seen.append)

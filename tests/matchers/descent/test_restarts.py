@@ -48,6 +48,7 @@ def test_the_best_search_is_kept_and_no_restart_makes_it_worse():
     assert more.objective_after >= one.objective_after and more.solves > one.solves
 
 
+@pytest.mark.sweep
 def test_the_reported_objective_never_falls_and_a_kept_state_leads_to_the_same():
     problem, _ = pair(FAR)
     kept = []

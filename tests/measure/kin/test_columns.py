@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from scipy.stats import kstest
 
@@ -80,6 +81,7 @@ def still(count=40, value=0.0):
     return [Still("w", 1, torch.arange(count), torch.full((count,), value))]
 
 
+@pytest.mark.sweep
 def test_p_is_uniform_for_strangers_and_small_for_copies():
     found = [
         columns.relabelled({"w": block(2 * k)}, {"w": block(2 * k + 1)}, still(), draws=99, seed=k)

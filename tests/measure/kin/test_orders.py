@@ -52,6 +52,7 @@ SIZES = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", CASES)
 def test_the_variance_in_closed_form_is_that_of_many_draws(case):
     torch.manual_seed(0)
