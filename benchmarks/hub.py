@@ -9,7 +9,8 @@ imported the packages (which takes the seconds that the last line tells): proces
 the largest resident size. "words" and "digits" are the words of the spec and the decimal logarithm of the
 number of its symmetries. "aligned": how far the outputs of the aligned folder, loaded by `from_pretrained`,
 are from those of the folder that it was made of, relative to the largest of them; "merged": how far the
-weights of the merged folder, loaded so, are from the mean of A and the aligned B. Outputs are those that are
+weights of the merged folder, loaded so, are from the mean of A and the aligned B; "outputs": how far its
+outputs are from those of a network that was given this mean. Outputs are those that are
 the network's function, without caches and other records of its inside; of a weight that a network makes of
 several tensors, as weight norm does, the mean is that of the weight. "before" is how the same `align` ends in
 the program of another tree.
@@ -53,6 +54,7 @@ from rebasin_cli.spec.fits import fit
 
 HEADING = (
     *("date", "folder", "before", "seconds", "memory, MB", "words", "digits", "proven", "aligned", "merged"),
+    "outputs",
 )
 
 TEXT = {
@@ -268,14 +270,24 @@ def small(row: str, work: Path, before: Path | None) -> dict[str, Any]:
     plain = command("merge", a, b, "--copy-files", "--repair", "none", "-o", f"{merged}/")
     if plain["code"]:
         return found | {"why": f"merge: {plain['err'].strip()}"}
-    mean = weights(load(merged, row, type(networks[1])))
-    ends = weights(networks[0]), weights(loaded)
-    found["merged"] = max(
-        float((tensor - (ends[0][name] + ends[1][name]) / 2).abs().max())
-        for name, tensor in mean.items()
-        if tensor.is_floating_point()
-    )
-    return found
+    written, (one, other) = load(merged, row, type(networks[1])), (weights(networks[0]), weights(loaded))
+    mean = {name: (t + other[name]) / 2 for name, t in one.items() if t.is_floating_point()}
+    found["merged"] = max(float((t - mean[n]).abs().max()) for n, t in weights(written).items() if n in mean)
+    give(loaded, mean)
+    pairs = zip(outputs(loaded, a), outputs(written, a), strict=True)
+    return found | {"outputs": max(float((x - y).abs().max() / x.abs().max()) for x, y in pairs)}
+
+
+def give(network: torch.nn.Module, mean: dict[str, torch.Tensor]) -> None:
+    """These weights to a network, also those that it makes of others."""
+    own = network.state_dict()
+    with torch.no_grad():
+        for name, tensor in mean.items():
+            if name in own:
+                own[name].copy_(tensor)
+            else:
+                module, _, weight = name.rpartition(".")
+                setattr(network.get_submodule(module), weight, tensor)
 
 
 def align(work: Path) -> dict[str, Any]:
@@ -374,7 +386,7 @@ def line(row: str, told: dict[str, Any]) -> str:
     cells = (
         told["date"], name, told.get("before", ""), f"{told['seconds']:.1f}", told["memory"],
         told["words"], f"{told['log10']:.1f}", told["on"].partition(" of ")[0],
-        "" if row in LARGE else f"{told['aligned']:.0e}", "" if row in LARGE else f"{told['merged']:.0e}",
+        *("" if row in LARGE else f"{told[name]:.0e}" for name in ("aligned", "merged", "outputs")),
     )  # fmt: skip
     return f"| {' | '.join(map(str, cells))} |"
 

@@ -28,6 +28,7 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from ..networks.returned import leaves_of
+from .answers import Answers
 from .program import Program
 from .recorder import Assigned, Recorder, Seen, Unfollowed, node_of
 
@@ -41,13 +42,14 @@ def record(
     *,
     numbers: bool = False,
     whole: bool = False,
+    answers: Answers | None = None,
 ) -> Program:
     """The graph of a module in evaluation mode, for arguments of these shapes and types.
 
     It is run once, and stays as it is. `table` takes operations apart (operation → function), all but those
-    `kept`; `numbers` and `whole` are as `Recorder` takes them: what the network looks at are further
-    outputs, and the graph is that of inputs that look alike. Raises Unfollowed, or whatever the network
-    raises where it cannot see numbers.
+    `kept`; `numbers`, `whole` and `answers` are as `Recorder` takes them: what the network looks at are
+    further outputs, and the graph is that of inputs that look alike. Raises Unfollowed, or whatever the
+    network raises where it cannot see numbers.
     """
     leaves, tree = pytree.tree_flatten((args, dict(kwargs)))
     parameters = dict(module.named_parameters(remove_duplicate=False))
@@ -56,7 +58,10 @@ def record(
     devices = {it.device for it in (*tensors.values(), *leaves) if isinstance(it, torch.Tensor)}
     if len(devices) != 1 or torch._C._is_any_autocast_enabled():
         raise Unfollowed(f"{len(devices)} devices, or a lower precision around it")
-    recorder, saved = Recorder(devices.pop(), table, kept, numbers, whole), module.state_dict(keep_vars=True)
+    recorder, saved = (
+        Recorder(devices.pop(), table, kept, numbers, whole, answers),
+        module.state_dict(keep_vars=True),
+    )
     own = {
         name: recorder.placeholder(f"{'p' if name in parameters else 'b'}_{name.replace('.', '_')}", it)
         for name, it in tensors.items()
@@ -107,6 +112,7 @@ def record(
         returned=returned,
         examples=(args, dict(kwargs)),
         general=recorder.general,
+        answers=recorder.answers,
     )
 
 

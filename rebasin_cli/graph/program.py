@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 from torch.export.graph_signature import InputSpec, OutputSpec
+
+from .answers import Answers
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Program:
     network returned, with tensors of no meaning: one output of the user's for each of them, in the order of
     `leaves_of`; `examples` are the arguments that it was traced with. Where it is not `general` it holds for
     values that decide alike only: what the network looked at is among its outputs, as tokens. `others` are of
-    other weights then, where more may have run.
+    other weights and `answers` then, where more may have run; `certain` tells whether that is all there is.
     """
 
     graph_module: fx.GraphModule
@@ -32,7 +34,9 @@ class Program:
     returned: Any
     examples: tuple[tuple[Any, ...], dict[str, Any]]
     general: bool = True
+    answers: Answers = field(default_factory=Answers)
     others: tuple[Program, ...] = ()
+    certain: bool = False
 
     @property
     def graph(self) -> fx.Graph:

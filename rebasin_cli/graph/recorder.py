@@ -8,7 +8,6 @@ import operator
 import sys
 import weakref
 from collections.abc import Mapping, Set
-from types import FrameType
 from typing import Any, NoReturn
 
 import torch
@@ -18,6 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from . import views
+from .answers import Answers, asking
 from .float64 import Uncompiled
 from .operations import operation_of
 
@@ -84,8 +84,9 @@ class Recorder(Uncompiled):
 
     `table` takes operations apart (operation → function), all but those `kept`. Where one could not be
     written down, `failed` says why. With `numbers`, what the network looks at (`.item()`, a mask's rows) is
-    as its inputs and weights make it: nodes of `decided`, which have to stay. `whole`: all numbers are there,
-    no operation is run on one sample alone. Raises Unfollowed, and what operations raise.
+    as its inputs and weights make it, or as `answers` say: nodes of `decided`, which have to stay. `whole`:
+    all numbers are there, no operation is run on one sample alone. Raises Unfollowed, and what operations
+    raise.
     """
 
     def __init__(
@@ -95,8 +96,10 @@ class Recorder(Uncompiled):
         kept: Set[Any],
         numbers: bool = False,
         whole: bool = False,
+        answers: Answers | None = None,
     ):
         super().__init__()
+        self.answers = answers or Answers()
         self.graph, self.device, self.table, self.kept = fx.Graph(), device, table, kept
         self.numbers, self.whole = numbers, whole
         self.decided: list[fx.Node] = []
@@ -146,6 +149,12 @@ class Recorder(Uncompiled):
         self.general = False
         return True
 
+    def _count(self, counted: list[Seen]) -> None:
+        """Rows are counted by these: from now on by other numbers, where another answer is wanted."""
+        others = self.answers.rows(asking(self.outside), [seen.value for seen in counted])
+        for seen, other in zip(counted, others, strict=True):
+            seen.value = other
+
     def fail(self, why: str) -> NoReturn:
         """Give up, also where the network goes on after an error."""
         self.failed = self.failed or why
@@ -184,7 +193,9 @@ class Recorder(Uncompiled):
         certain = not chance or _certain(func, args, kwargs)
         if not certain and self.numbers and _known(func, args):
             certain, self.general = True, False
-            self.decided += _counted(func, args)
+            counted = _counted(func, args)
+            self.decided += [seen.node for seen in counted]
+            self._count(counted)
         if not certain or _changes_statistics(func, args, kwargs):
             raise Unfollowed(f"what {func._opname} gives is decided by values or by chance")
         sampled = not self.whole and operation_of(func, func._opname).layer
@@ -193,13 +204,16 @@ class Recorder(Uncompiled):
         if found is None:  # a check, which has passed
             return None
         read, named = pytree.tree_map(node_of, (args, kwargs))
+        place = asking(self.outside)
         node = self.graph.create_node("call_function", func, read, named, name=func._opname)
-        node.meta["place"] = _place(self.outside)
+        node.meta["place"] = place and place[:2]
+        if self.answers.most is not None and len(self.graph.nodes) > self.answers.most:
+            raise Unfollowed("it does not end with such answers")
         if isinstance(found, torch.Tensor):
             return self._shown(self._seen(found, node, exact), func, args, kwargs)
         if isinstance(found, (bool, int, float, complex)):  # with `numbers` alone
             self.decided.append(node)
-            return found
+            return self.answers.of(place, found)
         if not isinstance(found, (tuple, list)) or not all(isinstance(it, torch.Tensor) for it in found):
             raise Unfollowed(f"{func._opname} gives {type(found).__name__}")
         node.meta["val"] = type(found)(map(_without_numbers, found))
@@ -347,27 +361,13 @@ def _known(func: Any, args: tuple[Any, ...]) -> bool:
     return _exact(args)
 
 
-def _counted(func: Any, args: tuple[Any, ...]) -> list[fx.Node]:
+def _counted(func: Any, args: tuple[Any, ...]) -> list[Seen]:
     """What says how much there is of its result: masks, whole numbers, and where these are found."""
     if torch.Tag.dynamic_output_shape not in func.tags or func._opname in LENGTHS:
         return []
     taken = func._opname in ("index", "masked_select")  # floating numbers that a mask picks from say nothing
     read = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, Seen)]
-    return [seen.node for seen in read if not (taken and seen.dtype.is_floating_point)]
-
-
-def _place(outside: FrameType | None) -> tuple[str, int] | None:
-    """File and line, the innermost of the network's own; where PyTorch has all, the innermost there."""
-    frame: FrameType | None = sys._getframe(1)
-    inner = None
-    while frame is not None and frame is not outside:
-        file = frame.f_code.co_filename
-        if file != __file__ and "/torch/" not in file:
-            return file, frame.f_lineno
-        if inner is None and file != __file__ and not file.endswith(("_ops.py", "_python_dispatch.py")):
-            inner = file, frame.f_lineno
-        frame = frame.f_back
-    return inner
+    return [seen for seen in read if not (taken and seen.dtype.is_floating_point)]
 
 
 class Assigned(TorchFunctionMode):
@@ -388,7 +388,9 @@ class Assigned(TorchFunctionMode):
         made = isinstance(own, Seen) and own.node.op != "placeholder"
         if name in VALUES and isinstance(own, Seen) and self.recorder.looked_at(own):
             with _disable_current_modes():
-                return func(own.value.detach().clone(), *args[1:], **(kwargs or {}))
+                found = func(own.value.detach().clone(), *args[1:], **(kwargs or {}))
+                place = asking(self.recorder.outside)
+                return self.recorder.answers.of(place, found) if name == "tolist" else found
         if isinstance(own, Seen) and (name in LEAVING or name == "__set__" or (learns and made)):
             self.recorder.fail(
                 f"{name} takes a tensor out of PyTorch, or puts one in: it is dispatched nowhere"

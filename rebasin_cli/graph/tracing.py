@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Container, Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ from ..networks.state import fresh
 from ..registry.user_code import message_of, passes, place_of
 from ..runtime.memory import uncollected
 from . import dispatched
+from .answers import Answers
+from .branches import explored
 from .nodes import listed
 from .operations import WHOLE
 from .program import Program, exported
@@ -64,6 +67,24 @@ def export(
     if program.general:
         kept[key] = module, program  # with the module, lest its number be another's
     return program
+
+
+def with_other_answers(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], program: Program
+) -> Program:
+    """The same with graphs of what other values would let run, among the `others`."""
+    table, kept = _decompositions()
+
+    def record(answers: Answers) -> Program:
+        with fresh(module, args, kwargs):
+            return dispatched.record(
+                module, tuple(args), dict(kwargs), table, kept, numbers=True, whole=True, answers=answers
+            )
+
+    with warnings.catch_warnings(), _quiet(), uncollected(), unchecked():
+        warnings.simplefilter("ignore")
+        found, certain = explored(program.answers, len(program.graph.nodes), record)
+    return replace(program, others=(*program.others, *found), certain=certain)
 
 
 def _kind(value: Any) -> Any:

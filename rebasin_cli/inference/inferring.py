@@ -15,7 +15,7 @@ from .. import networks
 from ..datasets.batches import describe
 from ..errors import NetworkError, NotProven
 from ..graph.program import Program
-from ..graph.tracing import export
+from ..graph.tracing import export, with_other_answers
 from ..networks.forward import arguments_of
 from ..networks.returned import Kept
 from ..networks.state import fresh, own_state
@@ -87,7 +87,7 @@ def infer(
 
 
 def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Program:
-    """The graph; where values decide what runs, with those of other weights, too. Raises NetworkError."""
+    """The graph; where values decide, with those of other weights and answers, too. Raises NetworkError."""
     program = export(module, args, kwargs, numbers=True)
     if program.general:
         return program
@@ -101,7 +101,10 @@ def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
                     module(*args, **kwargs)
                 random_weights.strengthen(module, gain, rng)
                 others.append(export(module, args, kwargs, numbers=True))
-    return replace(program, others=tuple(others))
+    found = with_other_answers(module, args, kwargs, program)
+    asked = {place for one in (program, *found.others) for place in one.answers.asked}
+    certain = found.certain and all(one.answers.asked.keys() <= asked for one in others)
+    return replace(found, others=(*others, *found.others), certain=certain)
 
 
 def _with_digits(module: nn.Module, program: Any, kept: Kept, inferred: Inferred, one: Missed) -> Missed:

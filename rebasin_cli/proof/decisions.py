@@ -9,6 +9,7 @@ is computed from them.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +19,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from ..graph.answers import asking
 from ..graph.float64 import Uncompiled
 from ..graph.operations import operation_of
-from ..graph.recorder import LEAVING
+from ..graph.recorder import LEAVING, VALUES
 from .distance import difference
 
 NOTHING: frozenset[int] = frozenset()
@@ -67,13 +69,16 @@ class Decisions(Uncompiled):
     """While it lasts, keeps the numbers of which others in steps were made.
 
     What follows from these is known by its memory, so that views of it are, too. `found` says which numbers
-    decided on what the network returned; `written` are those of the `given` tensors that it wrote into.
+    decided on what the network returned; `written` are those of the `given` tensors that it wrote into; and
+    `places` those in the code where values may decide what runs.
     """
 
     def __init__(self, given: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()
         self._given = {_memory(tensor): tensor for tensor in given if tensor.numel()}
         self.written: dict[int, torch.Tensor] = {}
+        self.places: set[tuple[str, int]] = set()  # file and line of what Python learns of numbers
+        self._outside = sys._getframe(1)
         self._leaving = _Leaving(self)
         self._made: list[tuple[Key, torch.Tensor, float]] = []  # what decides, and how large it is
         # By memory, of which of them, and whether of nothing else; while it is referred to, no other storage
@@ -93,6 +98,8 @@ class Decisions(Uncompiled):
     def leaves(self, name: str, tensor: torch.Tensor) -> None:
         """A tensor's numbers go where nobody follows them, so they decide; of a copy what it is made of."""
         self._decided |= self._behind([tensor])
+        if name in VALUES:
+            self._asked()
         if name not in COPIES and (floating := self._floating([tensor])):
             self._decided |= self._kept(name, floating)
 
@@ -115,6 +122,8 @@ class Decisions(Uncompiled):
         steps = operation_of(func, func._opname).steps or kwargs.get("rounding_mode") is not None
         if floating and (looks or steps or _whole(func, made)):
             new = self._kept(func._opname, floating)
+        if looks or torch.Tag.dynamic_output_shape in func.tags:
+            self._asked()
         if looks:
             self._decided |= behind | new
         elif torch.Tag.dynamic_output_shape in func.tags:
@@ -125,6 +134,10 @@ class Decisions(Uncompiled):
             for tensor in made:
                 storage = StorageWeakRef(tensor.untyped_storage())
                 self._from[_memory(tensor)] = storage, behind, steps or not floating
+
+    def _asked(self) -> None:
+        if (place := asking(self._outside)) is not None:
+            self.places.add(place[:2])
 
     @property
     def any(self) -> bool:

@@ -15,6 +15,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -49,7 +50,8 @@ class Proof:
     on in any way, whatever their values, so that no order of theirs can be wrong; `not_seen` are those of
     them that no output is computed from, such as heads that only training uses: their order is not proven.
     `kept` and `not_kept` name what of all that the network returns was compared, and what not;
-    `not_in_training` what does not stay in training mode, of which nothing is proven.
+    `not_in_training` what does not stay in training mode, of which nothing is proven; `decided_at` the lines
+    where values decide what runs: of what they let run in no trial nothing is proven, either.
     """
 
     largest_difference: float
@@ -62,6 +64,7 @@ class Proof:
     kept: tuple[str, ...] = ()
     not_kept: tuple[str, ...] = ()
     not_in_training: tuple[str, ...] = ()
+    decided_at: tuple[str, ...] = ()
 
 
 def prove(
@@ -181,7 +184,10 @@ def _proven(
     words.pop(group_elements.ALL, None)
     precision, not_seen = str(dtype).removeprefix("torch."), tuple(n for n in without_effect if n in unread)
     outputs = runs.last.kept, runs.last.left_out
-    return Proof(largest, words, done, allowed, precision, tuple(without_effect), not_seen, *outputs, torn)
+    decided_at = tuple(f"{Path(file).name}:{line}" for file, line in sorted(runs.places))
+    return Proof(
+        largest, words, done, allowed, precision, tuple(without_effect), not_seen, *outputs, torn, decided_at
+    )
 
 
 def _permuted(changed: Changed, fitted: FittedSpec, seed: int, trial: int, first: bool) -> float:

@@ -54,6 +54,7 @@ class Runs:
         self.last = Returned((), (), (), ())
         self.decides: bool | None = None  # whether anything is in steps; None: it has not run yet
         self.decided = Decided()  # what decided on what it returned at last
+        self.places: set[tuple[str, int]] = set()  # where values decided what ran, in any run
         self._written: list[torch.Tensor] = []  # parameters that the network writes into
 
     def draw(self, rng: torch.Generator) -> None:
@@ -101,6 +102,7 @@ class Runs:
         self.last = self._kept.of(found)
         if decisions is not None:
             self.decides, self.decided = decisions.any, decisions.found(self.last.tensors)
+            self.places |= decisions.places
             first = not self._written
             self._written = self._written or list(decisions.written.values())
         if self._written and (first or scale):  # the next call would compute with what this one left

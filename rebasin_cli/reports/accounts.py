@@ -222,7 +222,8 @@ def describe_proof(proof: Proof | None, reason: str = "", unproven: str = "") ->
         told["precision"] = proof.precision
     if proof.without_effect:
         told["without_effect"] = list(proof.without_effect)
-    return told | describe_kept(proof.kept, proof.not_kept, proof.not_seen, proof.not_in_training)
+    named = describe_kept(proof.kept, proof.not_kept, proof.not_seen, proof.not_in_training)
+    return told | named | ({"decided_at": list(proof.decided_at)} if proof.decided_at else {})
 
 
 def describe_kept(
@@ -243,10 +244,10 @@ def describe_kept(
 def outputs_in_words(account: Mapping[str, Any]) -> str:
     """One line of the same, which the account of a proof has, too.
 
-    "" of a network with one output that shows all of its tensors, and stays in training.
+    "" of a network with one output that shows all of its tensors, stays in training, and always runs alike.
     """
-    names = ("kept", "not_kept", "not_seen", "not_in_training")
-    kept, not_kept, not_seen, not_in_training = (account.get(name) or () for name in names)
+    names = ("kept", "not_kept", "not_seen", "not_in_training", "decided_at")
+    kept, not_kept, not_seen, not_in_training, decided_at = (account.get(name) or () for name in names)
     told = []
     if len(kept) > 1 or not_kept:
         told = [f"kept: {_some(kept)}", f"not kept: {_some(not_kept) or 'none'}"]
@@ -254,6 +255,10 @@ def outputs_in_words(account: Mapping[str, Any]) -> str:
         told.append(f"not seen by any kept output: {_some(not_seen)}")
     if not_in_training:
         told.append(f"in training mode these do not stay: {_some(not_in_training)}")
+    if decided_at:
+        told.append(
+            f"values decide what runs ({_some(decided_at)}): what they let run in no trial is not proven"
+        )
     return "; ".join(told)
 
 

@@ -263,25 +263,106 @@ def test_cells_beside_values_that_decide(cell, gates):
     )
 
 
+def plain(s, h):
+    return s.c(torch.relu(s.b(torch.relu(h))))
+
+
+def flipped(s, x):
+    h = s.a(x)
+    return plain(s, h.flip(-1) if h.abs().mean() > 1e6 else h)
+
+
+def rolled_by_number(s, x):
+    h = s.a(x)
+    return plain(s, h.roll(int(h.mean() * 1e-6), -1))
+
+
+def in_halves(s, x):
+    h = s.a(x)
+    if (h > 1e6).any().item():
+        h = torch.cat([h[:, :4], 2 * h[:, 4:]], -1)
+    return plain(s, h)
+
+
+def by_number(s, x):
+    h = s.a(x)
+    y = plain(s, h)
+    return y if torch.isfinite(y).all() else y + h[:, 3:4]
+
+
+def looped(s, x):
+    h, k = s.a(x), 0
+    while float(h.norm()) > 1e6 and k < 5:
+        h, k = h.view(-1, 2, 4).mT.flatten(1), k + 1
+    return plain(s, h)
+
+
+def nested(s, x):
+    h = s.a(x)
+    if h.max() > 1e6:
+        h = h / h.max()
+        if h.min() < -1e6:
+            h = h.flip(-1)
+    return plain(s, h)
+
+
+def listed(s, x):
+    h = s.a(x)
+    if [row for row in (h.mean(1) > 1e6).tolist() if row]:
+        h = h.flip(-1)
+    return plain(s, h)
+
+
+def counted(s, x):
+    h = s.a(x)
+    return plain(s, h.flip(-1) if len(h[h.sum(-1) > 1e6]) else h)
+
+
+@pytest.mark.filterwarnings("ignore:TF32", "ignore:Converting a tensor with")
+@pytest.mark.parametrize(
+    "forward", [flipped, rolled_by_number, in_halves, by_number, looped, nested, listed, counted]
+)
+def test_what_no_value_here_lets_run_is_followed_and_said_to_be_not_proven(forward):
+    network = Net(forward, a=nn.Linear(3, 8), b=nn.Linear(8, 5), c=nn.Linear(5, 2))
+    torch.manual_seed(0)
+    found = infer(network, ROWS)
+    assert found.fitted.sizes.get("a") != 8 and found.fitted.sizes["b"] == 5
+    assert found.proof.decided_at and all("test_infer_structures.py:" in at for at in found.proof.decided_at)
+
+
 @pytest.mark.filterwarnings("ignore:TF32")
 def test_units_stay_that_a_tensor_may_read_which_did_not_run_since_values_decide():
+    layers = {"a": nn.Linear(3, 8), "more": nn.Linear(8, 8), "b": nn.Linear(8, 5), "c": nn.Linear(5, 2)}
+
     def branching(s, x):
         h = torch.relu(s.a(x))
-        if x[0, 0] > 100:
-            h = h + s.more(h)
-        return s.c(torch.relu(s.b(h)))
+        return plain(s, h + s.more(h) if x[0, 0] > 100 else h)
 
-    network = Net(branching, a=nn.Linear(3, 8), more=nn.Linear(8, 8), b=nn.Linear(8, 5), c=nn.Linear(5, 2))
-    lines = lines_of(network, ROWS)
+    def by_a_number(s, x):  # one that nobody tries
+        h = torch.relu(s.a(x))
+        return plain(s, h + s.more(h) if x[0, 0].item() == 100.25 else h)
+
+    def unused(s, x):
+        return plain(s, s.a(x) * 2 if x[0, 0] > 100 else s.a(x))
+
+    def refused(s, x):
+        if x[0, 0] > 100:
+            raise ValueError("too large")
+        return plain(s, s.a(x))
+
+    for forward, moves in ((branching, "a a"), (unused, "8 8"), (refused, "8 8")):
+        lines = lines_of(Net(forward, **layers), ROWS)
+        assert lines["a.weight"] == "a 3" and lines["more.weight"] == moves
+    lines = lines_of(Net(by_a_number, **layers), ROWS)
     assert stays(lines["a.weight"]) and lines["b.weight"] == "b 8" and lines["c.weight"] == "2 b"
-    assert "whether more.weight reads such units" in why(network, ROWS, "a.weight axis 0")
+    assert "whether more.weight reads such units" in why(Net(by_a_number, **layers), ROWS, "a.weight axis 0")
     large = ROWS.clone()
-    large[0, 0] = 1000
-    assert lines_of(network, large)["more.weight"] == "a a"
+    large[0, 0] = 100.25
+    assert lines_of(Net(by_a_number, **layers), large)["more.weight"] == "a a"
 
     def experts(s, x):
         h = torch.relu(s.a(x))
-        if x[0, 0] > 100:
+        if x[0, 0].item() == 100.25:
             return s.c(s.one(h))
         return s.c(s.two(h))
 

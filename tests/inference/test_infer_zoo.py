@@ -34,8 +34,8 @@ def test_it_has_all_permutations_that_were_counted(name):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     torch.manual_seed(0)
-    network, args, kwargs, output = (inference.vision if vision else inference.text)(name)
-    found = infer(network.eval(), args, kwargs, output=output)
+    network, args, kwargs, not_kept = (inference.vision if vision else inference.text)(name)
+    found = infer(network.eval(), args, kwargs, not_kept=not_kept)
     assert len(found.fitted.words) == WORDS[name] and found.proof.largest_difference <= inference.LIMIT
     assert not any("refused" in frozen.why for frozen in found.reasons)
 

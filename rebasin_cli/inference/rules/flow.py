@@ -49,7 +49,7 @@ def follow(
     for axes in walk.tensors.values():
         if id(axes) not in tied:
             walk.freeze(axes, unused)
-    if not program.general:
+    if not program.general and not program.certain:
         _hold_what_others_may_read(walk, [program, *program.others])
     return walk
 
