@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 FOUND = "found from the tensors"
 REASONS = 8  # that an error names
+SHOWN = 5  # of what configurations say otherwise
 _PLACE = re.compile(r"\.[0-9]+$")  # of a list, in a name of a configuration
 
 
@@ -83,7 +84,7 @@ def fit_spec(
         for model in models:
             _check_tied(model, fitted)
         if loading.config is None:
-            check_heads(models)
+            check_configurations(models, say)
     if loading.spec is None or fitted.spec.unproven:
         words = len(fitted.words)
         many = "1 permutation" if words == 1 else f"{words} permutations"
@@ -110,22 +111,31 @@ def _refuse_adapters(models: Sequence[Checkpoint]) -> None:
             )
 
 
-def check_heads(models: Sequence[Checkpoint]) -> None:
-    """Raise SpecError where configurations beside the weights say other numbers of heads."""
-    first, *others = (configuration.heads(configuration.beside(model.path)) for model in models)
-    problems = [
-        f"{key}  is {first[key]} in model 1, {size} in model {k}"
-        for k, told in enumerate(others, start=2)
-        for key, size in told.items()
-        if first.get(key, size) != size
-    ]
-    if problems:
+def check_configurations(models: Sequence[Checkpoint], say: Callable[[str], None]) -> None:
+    """Raise SpecError where what lies beside the weights says that they compute other functions of one shape.
+
+    Other activations, scales, numbers of heads. What may not change the function is said.
+    """
+    first, *others = (configuration.beside(model.path) for model in models)
+    deciding, told = [], []
+    for k, other in enumerate(others, start=2):
+        for key, found in configuration.differences(first, other).items():
+            if found.decides:
+                deciding.append(f"{key}  is {found.first} in model 1, {found.other} in model {k}")
+            else:
+                told.append(
+                    f"{key} is {found.first} in {models[0].path}, {found.other} in {models[k - 1].path}"
+                )
+    if deciding:
         raise SpecError(
             "the models do not have the same architecture",
-            problems=problems,
+            problems=deciding,
             hint=f"Each {configuration.CONFIG} beside them says so. If that of the first is right for all, "
             "name it with --config",
         )
+    if told:
+        more = "; …" * (len(told) > SHOWN)
+        say(f"{configuration.CONFIG}: {'; '.join(told[:SHOWN])}{more}: taken as one function")
 
 
 def _left_open(fitted: FittedSpec) -> list[str]:

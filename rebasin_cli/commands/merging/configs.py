@@ -100,10 +100,14 @@ def labels_of(config: Config) -> list[str] | None:
 
     transformers leaves them out where there are two without names.
     """
-    named = config.get("id2label")
+    named, numbers = config.get("id2label"), config.get("label2id")
+    if not named and isinstance(numbers, dict):
+        named = {str(k): label for label, k in numbers.items()}
+    named = dict(enumerate(named)) if isinstance(named, list) else named
     if isinstance(named, dict):
-        labels = [named.get(str(k)) for k in range(len(named))]
-        known = [label for label in labels if isinstance(label, str)]
+        found = {str(k): str(label) for k, label in named.items() if isinstance(label, str | int | float)}
+        labels = [found.get(str(k)) for k in range(len(named))]
+        known = [label for label in labels if label is not None]
         return known if len(known) == len(labels) else None
     count = config.get("num_labels")
     kinds = config.get("architectures")
@@ -122,7 +126,9 @@ def _joined(heads: str | None, both: Sequence[list[str] | None]) -> list[str] | 
     a, b = known
     if heads == "concat":
         numbered = [f"LABEL_{k}" for k in range(len(a) + len(b))]
-        return numbered if a == numbered[: len(a)] and b == numbered[: len(b)] else [*a, *b]
+        if a == numbered[: len(a)] and b == numbered[: len(b)]:
+            return numbered
+        return [*a, *(f"{label} (2)" if label in a else label for label in b)]
     if heads == "average":
         longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
         return longer if longer[: len(shorter)] == shorter else None

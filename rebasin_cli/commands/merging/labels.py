@@ -6,7 +6,7 @@ The mean, by number, of rows that stand for other things is no model.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,8 @@ from ...runtime import files
 from ...runtime.text import some
 from .configs import labels_of
 
-TOKENIZER, LISTS = "tokenizer.json", ("vocab.json", "vocab.txt")
+TOKENIZER, PIECES = "tokenizer.json", ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+LISTS = ("vocab.json", "vocab.txt", *PIECES)
 LARGEST = 1 << 27  # bytes of a vocabulary
 NUMBERED = "LABEL_"  # a label that only counts
 SHOWN = 2
@@ -79,12 +80,14 @@ def _has_rows(
 
 
 def _has_words(name: str, a: Checkpoint, b: Checkpoint, by_number: bool) -> bool:
-    """Whether a tensor has a row a word, as the largest embedding has, and in both."""
+    """Whether a tensor has a row a word, in both: as the largest embedding, or where none is, as it says."""
     embeddings = [its for of, its in a.shapes.items() if EMBEDDING.search(of) and len(its) == 2]
     shape, its = a.shapes.get(name, ()), b.shapes.get(name, ())
     if len(shape) != 2 or len(its) != 2 or not (EMBEDDING.search(name) or LOGITS.search(name)):
         return False
-    return shape[0] == max((rows for rows, _ in embeddings), default=0) and (by_number or shape[0] == its[0])
+    said = (beside(a.path) or {}).get("vocab_size")
+    words = max((rows for rows, _ in embeddings), default=said)
+    return shape[0] == words and (by_number or shape[0] == its[0])
 
 
 def _moved(what: str, a: Checkpoint, here: Numbers, b: Checkpoint, there: Numbers) -> str | None:
@@ -114,6 +117,8 @@ def _vocabulary(model: Path) -> tuple[str, bytes]:
 
 def _numbers(name: str, content: bytes) -> Numbers:
     """The number of each word; of a whole tokenizer also of those added. None where that is unclear."""
+    if name in PIECES:
+        return {word: k for k, word in enumerate(_pieces(content))}
     try:
         parsed = (
             content.decode().replace("\r", "").removesuffix("\n").split("\n")
@@ -137,3 +142,43 @@ def _numbers(name: str, content: bytes) -> Numbers:
         if isinstance(each, dict)
     ]
     return {word: k for word, k in pairs if isinstance(word, str) and type(k) is int}
+
+
+def _pieces(content: bytes) -> list[str]:
+    """The words of a SentencePiece model in their order; none where the file is no such one.
+
+    It is a message of Protocol Buffers, whose first field, again and again, has a word in its own first.
+    """
+    try:
+        return [
+            next(word for at, word in _fields(piece) if at == 1).decode()
+            for field, piece in _fields(content)
+            if field == 1
+        ]
+    except (ValueError, IndexError, StopIteration):
+        return []
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Number and content of each field; of plain numbers without it. Raises ValueError, IndexError."""
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        found, shift = 0, 0
+        while True:
+            byte = message[at]
+            found, shift, at = found | (byte & 127) << shift, shift + 7, at + 1
+            if byte < 128:
+                return found
+
+    while at < len(message):
+        field, kind = divmod(number(), 8)
+        if kind == 0:
+            number()
+            continue
+        size = {1: 8, 5: 4}.get(kind) or (number() if kind == 2 else len(message) + 1)
+        if at + size > len(message):
+            raise ValueError("it ends within a field")
+        at += size
+        yield field, message[at - size : at] if kind == 2 else b""

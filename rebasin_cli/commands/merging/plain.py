@@ -25,7 +25,7 @@ from ...session.listener import Listener
 from ...session.models import know_digests, naming, open_beside
 from ...session.samples import data_reference
 from ...session.session import Session
-from ...session.specs import check_heads
+from ...session.specs import check_configurations
 from ...spec import library
 from ..verbs import endpoints, needs, provenance, repairs, search
 from ..verbs.folders import tell_differences
@@ -76,7 +76,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     source = None if copied is None else open_beside(models[0], copied, asked.loading, listener.say)
     with naming(paths):
         if asked.loading.config is None:
-            check_heads(models)
+            check_configurations(models, listener.say)
         parts = parts_of(models, ignore=mean.ignore, source=source, heads=mean.heads, extra=mean.extra)
     if not asked.data.skip_checks:
         averaged = [*parts.averaged, *parts.heads]

@@ -82,10 +82,20 @@ def test_labels_without_names_are_numbered_anew(tmp_path):
     assert labels_of(config) == ["LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3"]
 
 
-def test_a_label_of_both_is_left_to_the_user(tmp_path):
+def test_a_label_of_both_is_two(tmp_path):
     rows = ({"classifier": 2}, {"classifier": 2})
     config, told = after(tmp_path, (NAMED, NAMED), rows, {"classifier": 4}, "concat")
-    assert config == NAMED and "write 4 labels" in told[0]
+    first = labels_of(NAMED)
+    assert labels_of(config) == [*first, *(f"{label} (2)" for label in first)] and len(told) == 1
+    assert config["label2id"] == {label: k for k, label in enumerate(labels_of(config))}
+
+
+@pytest.mark.parametrize(
+    "named",
+    [{"id2label": {"0": 3, "1": 5}}, {"id2label": ["3", "5"]}, {"label2id": {"5": 1, "3": 0}}],
+)
+def test_labels_in_other_forms(named):
+    assert labels_of(named) == ["3", "5"]
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,21 @@ from tests.commands.merging.test_configs import model
 CLASSES = {"id2label": {"0": "neg", "1": "pos"}}
 TURNED = {"id2label": {"0": "POS", "1": "NEG"}}
 WORDS = ["[PAD]", "the", "cat"]
+
+
+def pieces(words):
+    """As SentencePiece writes them: in field 1 a piece each, its word, a score and a kind; last, options."""
+    each = [
+        b"\x0a" + bytes([len(word)]) + word + b"\x15\0\0\x80\xbf\x18\1" for word in map(str.encode, words)
+    ]
+    return b"".join(b"\x0a" + bytes([len(piece)]) + piece for piece in each) + b"\x12\3abc"
+
+
 FILES = {
     "vocab.txt": lambda words: "\n".join(words),
     "vocab.json": lambda words: json.dumps({word: k for k, word in enumerate(words)}),
     "tokenizer.json": lambda words: json.dumps({"model": {"vocab": [[word, -1.0] for word in words]}}),
+    "tokenizer.model": pieces,
 }
 
 
@@ -72,9 +83,19 @@ def test_a_class_between_others_moves_those_after_it(tmp_path):
 def test_words_in_another_order(tmp_path, file, words, code):
     a, b = two(tmp_path, ({}, {}), embed=4)
     for folder, its in ((a, WORDS), (b, words)):
-        (tmp_path / folder / file).write_text(FILES[file](its))
+        content = FILES[file](its)
+        (tmp_path / folder / file).write_bytes(content if isinstance(content, bytes) else content.encode())
     done = average(tmp_path, a, b)
     assert done.code == code and ("word '[PAD]'  is 0 in" in done.err) == bool(code)
+
+
+def test_words_without_an_embedding(tmp_path):
+    config = {"vocab_size": 3, "architectures": ["Wav2Vec2ForCTC"]}
+    a, b = two(tmp_path, (config, config), body=4, lm_head=3)
+    for folder, its in ((a, WORDS), (b, WORDS[::-1])):
+        (tmp_path / folder / "vocab.json").write_text(FILES["vocab.json"](its))
+    assert average(tmp_path, a, b).code == 4
+    assert average(tmp_path, a, b, "--ignore", "lm_head*").code == 0
 
 
 def test_a_last_line_that_ends_is_no_word(tmp_path):
@@ -128,6 +149,43 @@ def test_what_numbers_no_words_refuses_nothing(tmp_path, content, file):
     (tmp_path / a / "vocab.txt").write_text(FILES["vocab.txt"](WORDS))
     (tmp_path / b / file).write_text(content, newline="")
     assert average(tmp_path, a, b).code == 0
+
+
+@pytest.mark.parametrize("end", [b"\x0a\x7fab", b"\xff", b"\x0b\x01", b"\x0a\x02\x0a\x09"])
+def test_a_broken_model_of_pieces_numbers_no_words(tmp_path, end):
+    a, b = two(tmp_path, ({}, {}), embed=4)
+    (tmp_path / a / "tokenizer.model").write_bytes(pieces(WORDS))
+    (tmp_path / b / "tokenizer.model").write_bytes(pieces(WORDS[::-1]) + end)
+    assert average(tmp_path, a, b).code == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"hidden_act": "gelu"}, {"hidden_act": "relu"}),
+        ({"rms_norm_eps": 1e-5}, {"rms_norm_eps": 1e-6}),
+        ({"rope_scaling": {"factor": 2.0}}, {"rope_scaling": {"factor": 8.0}}),
+        ({"rope_scaling": None}, {"rope_scaling": {"factor": 8.0}}),
+        ({"sliding_window": None}, {"sliding_window": 4096}),
+        ({"do_layer_norm_before": True}, {"do_layer_norm_before": False}),
+        ({"text_config": {"hidden_act": "gelu"}}, {"text_config": {"hidden_act": "quick_gelu"}}),
+        ({"norm_num_groups": 8}, {"norm_num_groups": 4}),
+    ],
+)
+def test_another_function_of_equal_shapes_is_refused(tmp_path, first, second):
+    a, b = two(tmp_path, (first, second), body=4)
+    done = average(tmp_path, a, b)
+    assert done.code == 4 and f"in {a}" in done.err and "name it with --config" in done.err
+    assert average(tmp_path, a, b, "--config", f"{a}/config.json").code == 0
+
+
+def test_what_may_be_another_function_is_told_and_what_is_none_is_not(tmp_path):
+    same = {"attention_dropout": 0.1, "torch_dtype": "float32", "_name_or_path": "x", "use_cache": True}
+    other = {"attention_dropout": 0.0, "torch_dtype": "float16", "_name_or_path": "y", "use_cache": False}
+    a, b = two(tmp_path, (same | {"use_bias": True}, other | {"use_bias": False}), body=4)
+    done = average(tmp_path, a, b)
+    assert done.code == 0 and f"config.json: use_bias is True in {a}, False in {b}: taken as one" in done.err
+    assert "dropout" not in done.err and "dtype" not in done.err
 
 
 def test_other_numbers_of_heads(tmp_path):
