@@ -128,7 +128,7 @@ class Descent:
 
     def reached(self, found: Permutations) -> float:
         """The objective of what `outward` found: what its matrices said, and the sum of all other tensors."""
-        return self._told + self.pair.inner(self._untold, found)
+        return self.pair.ranks.agree(self._told + self.pair.inner(self._untold, found))
 
     def _first(self, name: str, known: set[str], found: dict[str, torch.Tensor]) -> None:
         """Match a word, or coupled ones, on what is known alone; `found` changes in place."""

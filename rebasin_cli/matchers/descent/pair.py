@@ -19,7 +19,7 @@ from ...spec.atoms import Atom
 from ...symmetry.elements import Elements
 from ...types import Permutations
 from .blocks import SLAB, Slab, first, is_matrix
-from .values import FEW, Values, norms_of
+from .values import FEW, Values, dot, norms_of
 
 SLIVER = 64  # a slab with fewer columns waits for others
 ALONE = 1 << 27  # multiplications of a sample that one thread does
@@ -209,7 +209,7 @@ class Pair(Values):
                 a, b = self._means(atom, dim)
                 left = replace(atom, words=(*atom.words[:dim], *atom.words[dim + 1 :]))
                 b = self._others(b, left, (), permutations)
-                result += self.words[word] * torch.dot(a.reshape(-1), b.reshape(-1)).item()
+                result += self.words[word] * dot(a, b)
         return self.ranks.sum_float(result)
 
     def _lie_ready(self, atom: Atom, a: torch.Tensor, b: torch.Tensor, dim: int) -> bool:
