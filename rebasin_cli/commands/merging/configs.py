@@ -151,10 +151,15 @@ def _ties(config: Config, models: Sequence[Checkpoint], written: Shapes) -> Told
     return []
 
 
+def vocabularies(config: Config) -> set[int]:
+    """How many words there are, as the configuration says, or that of its part for text."""
+    found = (kind.get("vocab_size") for kind in (config, config.get("text_config")) if isinstance(kind, dict))
+    return {count for count in found if type(count) is int}
+
+
 def _of_words(config: Config, matrices: Shapes) -> list[str]:
     """Those with a row a word, where the configuration says how many words there are; else all."""
-    kinds = (config, config.get("text_config"))
-    counts = {kind.get("vocab_size") for kind in kinds if isinstance(kind, dict)}
+    counts = vocabularies(config)
     return [name for name, shape in matrices.items() if shape[0] in counts] or [*matrices]
 
 

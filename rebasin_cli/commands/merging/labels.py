@@ -6,6 +6,7 @@ The mean, by number, of rows that stand for other things is no model.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
@@ -18,14 +19,22 @@ from ...checkpoints.configuration import beside
 from ...errors import SpecError
 from ...runtime import files
 from ...runtime.text import some
-from .configs import labels_of
+from .configs import labels_of, vocabularies
 
 TOKENIZER, PIECES = "tokenizer.json", ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
-LISTS = ("vocab.json", "vocab.txt", *PIECES)
+LISTS, ADDED = ("vocab.json", "vocab.txt", *PIECES), "added_tokens.json"
 LARGEST = 1 << 27  # bytes of a vocabulary
-NUMBERED = "LABEL_"  # a label that only counts
+NUMBERED = "label_"  # begins a label that only counts
+ENCODER = "text_encoder"  # begins the folder of a pipeline's part, whose tokenizer lies in one beside it
 SHOWN = 2
+HEAD = re.compile(
+    r"(?:^|[._])(?:classif\w*|heads?|logits?|scores?|predict\w*)(?:[._]|$)"
+    r"|(?:^|\.)(?:fc|cls|class|dense|linear|out|output)\.(?:weight|bias)$",
+    re.IGNORECASE,
+)
+NO_WORDS = re.compile(r"(?:^|[._])pos|token_type|segment", re.IGNORECASE)  # embeddings of other things
 Numbers = dict[str, int]
+Vocabulary = tuple[tuple[str, bytes], ...]
 
 
 def check(
@@ -43,7 +52,8 @@ def check(
         other = ""
         for a in models[:k]:
             labels, theirs = classes(a), classes(b)
-            rows = [name for name in averaged if _has_rows(name, a, b, labels, theirs, by_number)]
+            heads = _heads(a, b, labels, theirs, by_number)
+            rows = [name for name in averaged if name in heads]
             unlike = [pair for pair in zip(labels, theirs, strict=False) if pair[0] != pair[1]]
             if rows and (told := _moved("class", a, labels, b, theirs)):
                 moved.setdefault("class", told)
@@ -51,9 +61,9 @@ def check(
             elif rows and unlike:
                 mine, its = (some(names, SHOWN) for names in zip(*unlike, strict=True))
                 other = other or f"other classes: {mine} in {a.path}, {its} in {b.path}"
-            if any(_has_words(name, a, b, by_number) for name in averaged):
+            if not _of_words(a, b, by_number).isdisjoint(averaged):
                 here, there = vocabulary(a.path), vocabulary(b.path)
-                if here != there and (told := _moved("word", a, numbers(*here), b, numbers(*there))):
+                if here != there and (told := _moved("word", a, numbers(here), b, numbers(there))):
                     moved.setdefault("word", told)
         problems += moved.values()
         if other and "class" not in moved:
@@ -69,25 +79,30 @@ def check(
         )
 
 
-def _has_rows(
-    name: str, a: Checkpoint, b: Checkpoint, labels: Numbers, theirs: Numbers, by_number: bool
-) -> bool:
-    """Whether a tensor has a row a class in both, which are averaged."""
-    if EMBEDDING.search(name) or not (labels and theirs and a.shapes.get(name) and b.shapes.get(name)):
-        return False
-    sizes = a.shapes[name][0], b.shapes[name][0]
-    return sizes == (len(labels), len(theirs)) and (by_number or sizes[0] == sizes[1])
+def _heads(a: Checkpoint, b: Checkpoint, labels: Numbers, theirs: Numbers, by_number: bool) -> set[str]:
+    """The tensors with a row a class in both, some with one more for no class: those named so, if any is."""
+    found: dict[str, int] = {}
+    for name, shape in a.shapes.items() if labels and theirs else ():
+        its = b.shapes.get(name)
+        if shape and its and (by_number or shape[0] == its[0]) and not EMBEDDING.search(name):
+            more = {shape[0] - len(labels), its[0] - len(theirs)}
+            found |= {name: more.pop()} if more in ({0}, {1}) else {}
+    named = {name for name in found if HEAD.search(name)}
+    return named or {name for name, more in found.items() if not more}
 
 
-def _has_words(name: str, a: Checkpoint, b: Checkpoint, by_number: bool) -> bool:
-    """Whether a tensor has a row a word, in both: as the largest embedding, or where none is, as it says."""
-    embeddings = [its for of, its in a.shapes.items() if EMBEDDING.search(of) and len(its) == 2]
-    shape, its = a.shapes.get(name, ()), b.shapes.get(name, ())
-    if len(shape) != 2 or len(its) != 2 or not (EMBEDDING.search(name) or LOGITS.search(name)):
-        return False
-    said = (beside(a.path) or {}).get("vocab_size")
-    words = max((rows for rows, _ in embeddings), default=said)
-    return shape[0] == words and (by_number or shape[0] == its[0])
+def _of_words(a: Checkpoint, b: Checkpoint, by_number: bool) -> set[str]:
+    """The matrices with a row a word in both: as many as the configuration says, or the largest embedding."""
+    rows = {
+        name: shape[0] for name, shape in a.shapes.items() if len(shape) == 2 and not NO_WORDS.search(name)
+    }
+    named = {name for name in rows if EMBEDDING.search(name) or LOGITS.search(name)}
+    largest = max((rows[name] for name in named if EMBEDDING.search(name)), default=0)
+    counts = vocabularies(beside(a.path) or {})
+    told = {name for name, count in rows.items() if count in counts}
+    found = (told & named) or told or {name for name in named if rows[name] == largest}
+    of_b = {name: b.shapes.get(name, ()) for name in found}
+    return {name for name, its in of_b.items() if len(its) == 2 and (by_number or its[0] == rows[name])}
 
 
 def _moved(what: str, a: Checkpoint, here: Numbers, b: Checkpoint, there: Numbers) -> str | None:
@@ -100,23 +115,36 @@ def _moved(what: str, a: Checkpoint, here: Numbers, b: Checkpoint, there: Number
 
 
 def _classes(model: Checkpoint) -> Numbers:
-    """The number of each class that has a name of its own."""
-    labels = labels_of(beside(model.path) or {}) or []
-    named = {label.casefold(): k for k, label in enumerate(labels)}
-    return {} if any(label.startswith(NUMBERED) for label in labels) or len(named) < len(labels) else named
+    """The number of each class that has a name of its own, as transformers or timm writes them."""
+    config = beside(model.path) or {}
+    timm = [of.get("label_names") for of in (config, config.get("pretrained_cfg")) if isinstance(of, dict)]
+    names: list[Any] = labels_of(config) or next((its for its in timm if isinstance(its, list)), [])
+    named = {str(name).casefold(): k for k, name in enumerate(names)}
+    return {} if any(name.startswith(NUMBERED) for name in named) or len(named) < len(names) else named
 
 
-def _vocabulary(model: Path) -> tuple[str, bytes]:
-    """The file beside a model that numbers its words, and what is in it; nothing where there is none."""
+def _vocabulary(model: Path) -> Vocabulary:
+    """What of the files beside a model numbers its words: their names and what is in them."""
     folder = model if model.is_dir() else model.parent
-    for name in (TOKENIZER, *LISTS):
-        with suppress(OSError):
-            return name, files.content(folder / name, LARGEST)
-    return "", b""
+    kind = folder.resolve().name
+    pipeline = [folder.parent / kind.replace(ENCODER, "tokenizer", 1)] if kind.startswith(ENCODER) else []
+    for place in (folder, *pipeline):
+        for name in (TOKENIZER, *LISTS):
+            with suppress(OSError):
+                found = [(name, files.content(place / name, LARGEST))]
+                with suppress(OSError):
+                    found += [(ADDED, files.content(place / ADDED, LARGEST))] if name in LISTS else []
+                return tuple(found)
+    return ()
 
 
-def _numbers(name: str, content: bytes) -> Numbers:
-    """The number of each word; of a whole tokenizer also of those added. None where that is unclear."""
+def _numbers(vocabulary: Vocabulary) -> Numbers:
+    """The number of each word, and of those added. None where that is unclear."""
+    return {word: k for name, content in vocabulary for word, k in _read(name, content).items()}
+
+
+def _read(name: str, content: bytes) -> Numbers:
+    """What one file says."""
     if name in PIECES:
         return {word: k for k, word in enumerate(_pieces(content))}
     try:

@@ -191,10 +191,12 @@ def dot(a: torch.Tensor, b: torch.Tensor) -> float:
     """Σ a·b of at most a slab, added in float64: torch.dot's own sums of float32 are off by up to 5e-4."""
     a, b = a.reshape(-1), b.reshape(-1)
     if (rows := a.numel() // ROW) <= FEW // ROW:
-        return (a * b).sum(dtype=torch.float64).item()
+        found: float = (a * b).sum(dtype=torch.float64).item()
+        return found
     whole = rows * ROW  # a sum a row first: less memory goes by
     sums = torch.linalg.vecdot(a[:whole].view(rows, ROW), b[:whole].view(rows, ROW))
-    return sums.sum(dtype=torch.float64).item() + dot(a[whole:], b[whole:])
+    found = sums.sum(dtype=torch.float64).item()
+    return found + dot(a[whole:], b[whole:])
 
 
 def summed_squares(tensor: torch.Tensor, dim: int) -> torch.Tensor:

@@ -201,3 +201,75 @@ def test_positions_are_no_tied_words(tmp_path):
     done = rebasin("average", a, b, "--copy-files", "-o", f"{tmp_path / 'o'}/")
     assert done.code == 0 and "tie_word" not in done.err
     assert json.loads((tmp_path / "o" / "config.json").read_text())["tie_word_embeddings"] is True
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"label2id": {"neg": 0, "pos": 1}}, {"label2id": {"neg": 1, "pos": 0}}),
+        (CLASSES, {"label2id": {"neg": "1", "pos": "0"}}),
+        ({"id2label": ["neg", "pos"]}, {"id2label": ["pos", "neg"]}),
+        ({"id2label": {"0": 3, "1": 7}}, {"id2label": {"0": 7, "1": 3}}),
+        ({"label_names": ["neg", "pos"]}, {"pretrained_cfg": {"label_names": ["pos", "neg"]}}),
+    ],
+)
+def test_classes_however_they_are_written(tmp_path, first, second):
+    a, b = two(tmp_path, (first, second), body=3, classifier=2)
+    assert average(tmp_path, a, b).code == 4
+    again = two(tmp_path / "again", (first, first), body=3, classifier=2)
+    assert average(tmp_path, *again).code == 0
+
+
+def test_the_order_of_keys_is_not_that_of_classes(tmp_path):
+    a, b = two(tmp_path, (CLASSES, {"id2label": {"1": "pos", "0": "neg"}}), classifier=2)
+    done = average(tmp_path, a, b)
+    assert done.code == 0 and "other classes" not in done.err
+
+
+def test_a_head_may_have_a_row_for_no_class(tmp_path):
+    a, b = two(tmp_path, (CLASSES, TURNED), body=4, class_labels_classifier=3)
+    assert average(tmp_path, a, b).code == 4
+
+
+def test_a_layer_with_as_many_units_as_there_are_classes_is_no_head(tmp_path):
+    """It was refused, and the advice was to keep the layer of the first."""
+    a, b = two(tmp_path, (CLASSES, TURNED), body=2, classifier=2)
+    assert "--ignore body" not in average(tmp_path, a, b).err
+    assert average(tmp_path, a, b, "--ignore", "classifier.*").code == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "rows", "options", "code"),
+    [
+        ({"vocab_size": 4}, {"word_embeddings": 4, "position_embeddings": 9}, (), 4),
+        ({"vocab_size": 4}, {"word_embeddings": 4, "position_embeddings": 9}, ("--ignore", "word*"), 0),
+        ({}, {"word_embeddings": 4, "position_embeddings": 9}, ("--ignore", "word*"), 0),
+        ({"text_config": {"vocab_size": 4}}, {"body": 3, "lm_head": 4}, (), 4),
+        ({"vocab_size": 4}, {"body": 3, "encoder": 4}, (), 4),
+        ({"vocab_size": 4}, {"body": 4, "lm_head": 4}, ("--ignore", "lm_head*"), 0),
+    ],
+)
+def test_which_rows_are_of_words(tmp_path, config, rows, options, code):
+    a, b = two(tmp_path, (config, config), **rows)
+    for folder, words in ((a, WORDS), (b, WORDS[::-1])):
+        (tmp_path / folder / "vocab.txt").write_text("\n".join(words))
+    assert average(tmp_path, a, b, *options).code == code
+
+
+def test_words_that_were_added_are_compared(tmp_path):
+    a, b = two(tmp_path, ({}, {}), embed=5)
+    for folder, added in ((a, ("<x>", "<y>")), (b, ("<y>", "<x>"))):
+        (tmp_path / folder / "vocab.txt").write_text("\n".join(WORDS))
+        (tmp_path / folder / "added_tokens.json").write_text(
+            json.dumps(dict(zip(added, (3, 4), strict=True)))
+        )
+    assert average(tmp_path, a, b).code == 4
+
+
+def test_a_pipelines_tokenizer_lies_beside_its_encoder(tmp_path):
+    for name, words in (("a", WORDS), ("bb", WORDS[::-1])):
+        model(tmp_path / name / "text_encoder_2", {}, embed=4)
+        (tmp_path / name / "tokenizer_2").mkdir()
+        (tmp_path / name / "tokenizer_2" / "vocab.txt").write_text("\n".join(words))
+    folders = [str(tmp_path / name / "text_encoder_2") for name in ("a", "bb")]
+    assert average(tmp_path, *folders).code == 4
