@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _set_pg_timeout
+from torch.distributed import distributed_c10d
 
 from ..errors import Elsewhere, Lost, RebasinError, UsageError
 from . import launchers
@@ -266,12 +266,15 @@ def _meet(store: Any, place: Place, device: torch.device) -> bool:
     wait = patience_to_start(place)
     on_gpu = all(everyone(store, "here", place, wait, apart))
     kind = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-    of: dict[str, Any] = {"rank": place.rank, "world_size": place.size, "timeout": wait}
+    later = getattr(distributed_c10d, "_set_pg_timeout", None)  # PyTorch's own, which it may take away
+    timeout = patience() if later is None else wait
+    of: dict[str, Any] = {"rank": place.rank, "world_size": place.size, "timeout": timeout}
     try:
         dist.init_process_group(kind, store=store, **of)
     except RuntimeError as error:
         raise lost(error) from error
     # One that is connected and fails at once would leave those that still try to reach it waiting.
     everyone(store, "connected", place, wait)
-    _set_pg_timeout(patience())
+    if later is not None:
+        later(patience())
     return on_gpu

@@ -93,12 +93,25 @@ def test_sums_go_through_nccl_where_each_process_has_a_gpu(machine, monkeypatch,
     monkeypatch.setattr(
         processes.dist, "init_process_group", lambda kind, **kwargs: called.update(kwargs, kind=kind)
     )
-    monkeypatch.setattr(processes, "_set_pg_timeout", lambda time: called.update(patience=time))
+    monkeypatch.setattr(
+        processes.distributed_c10d, "_set_pg_timeout", lambda time: called.update(patience=time)
+    )
     place = launchers.Place(launchers.TORCHRUN, rank=1, size=2, local_size=processes_here, job="")
     assert processes._meet(None, place, torch.device("cuda:1")) == (gpus == 2)
     assert called["device"].index == 1  # torch.cuda takes no device without a number
     assert called["patience"] == processes.patience()  # no longer that of a start
     assert called["kind"] == kind and called["rank"] == 1 and called["world_size"] == 2
+
+
+def test_without_a_way_to_change_the_patience_it_is_that_of_a_command_from_the_start(monkeypatch):
+    called = {}
+    monkeypatch.setenv("REBASIN_TIMEOUT", "2h")
+    monkeypatch.setattr(processes, "everyone", lambda *args: [True])
+    monkeypatch.setattr(processes.dist, "init_process_group", lambda kind, **kwargs: called.update(kwargs))
+    monkeypatch.delattr(processes.distributed_c10d, "_set_pg_timeout")
+    place = launchers.Place(launchers.TORCHRUN, rank=1, size=2, local_size=2, job="")
+    processes._meet(None, place, torch.device("cpu"))
+    assert called["timeout"] == processes.patience() > place.patience
 
 
 def test_a_search_knows_the_number_of_its_gpu(machine, monkeypatch):

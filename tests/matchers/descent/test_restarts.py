@@ -45,7 +45,7 @@ def test_the_best_search_is_kept_and_no_restart_makes_it_worse():
     problem, form = pair(NEAR)
     one, more = (search(problem, k) for k in (0, 2))
     assert recovered(problem, form, one) and recovered(problem, form, more)
-    assert more.objective_after >= one.objective_after and more.solves > one.solves
+    assert more.objective_after >= one.objective_after * (1 - 1e-12) and more.solves > one.solves
 
 
 @pytest.mark.sweep
