@@ -79,17 +79,15 @@ class Advancing:
                 yield batches.pop(0)
             return
         self.passes += 1
-        some = None
+        names: list[str] = []
         for number, (inputs, _) in enumerate(checked(self.data)):
-            if number % self.ranks.size != self.ranks.rank:
-                continue
             inputs = fed(self.graphs.network, inputs, self.device)
             graph = self.graphs.of(inputs)
-            batch = _Batch(graph, self.models, inputs)
-            some = some or batch
-            if list(batch.nodes) != list(some.nodes):
+            its = [node.name for node in graph.program.graph.nodes]
+            if its != (names := names or its):  # all ranks look at all of them, to end alike
                 raise NetworkError("the network has other layers for inputs of another shape")
-            yield batch
+            if number % self.ranks.size == self.ranks.rank:
+                yield _Batch(graph, self.models, inputs)
 
 
 class _Batch:

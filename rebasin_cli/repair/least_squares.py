@@ -36,13 +36,14 @@ class Sums:
             self.cross.baddbmm_(rows.mT, missing)
         self.count += z.shape[1]
 
-    def join(self, ranks: Ranks) -> None:
-        """The sums of all ranks, on each."""
+    def join(self, ranks: Ranks, device: str | torch.device) -> None:
+        """The sums of all ranks, on each, on its `device`."""
         if ranks.size == 1:
             return
         counts, *shapes = zip(*ranks.all((self.count, self.gram.shape, self.cross.shape)), strict=True)
         if not self.count:  # it had no batch
-            self.gram, self.cross = (torch.zeros(max(its, key=len), dtype=torch.float64) for its in shapes)
+            made = (torch.zeros(max(its, key=len), dtype=torch.float64, device=device) for its in shapes)
+            self.gram, self.cross = made
         self.count, self.gram, self.cross = sum(counts), ranks.sum(self.gram), ranks.sum(self.cross)
 
     def finite(self) -> bool:

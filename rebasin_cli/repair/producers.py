@@ -109,7 +109,7 @@ class Graphs:
 
 
 def shape_of(inputs: Any) -> str:
-    """What a graph depends on of its inputs: structure, shapes and types."""
+    """What a graph depends on of its inputs: structure, shapes, types and the kind of device."""
     return repr(map_tensors(_Shape, inputs))
 
 
@@ -117,7 +117,7 @@ class _Shape:
     """What a graph fixes of a tensor."""
 
     def __init__(self, tensor: torch.Tensor):
-        self.text = f"{tensor.dtype} {tuple(tensor.shape)}"
+        self.text = f"{tensor.dtype} {tuple(tensor.shape)} {tensor.device.type}"
 
     def __repr__(self) -> str:
         return self.text

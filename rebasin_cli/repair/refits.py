@@ -87,7 +87,7 @@ def refit(
         dead = 0
         for layer in fitted:
             sums = ranks.each(_seen, moving, layer, shares, own, threads)
-            sums.join(ranks)
+            sums.join(ranks, device)
             if not sums.finite():
                 raise CheckpointError(
                     f"the activations at {layer.name} hold NaN or infinite values",

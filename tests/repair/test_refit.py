@@ -12,7 +12,10 @@ import rebasin_cli
 from rebasin_cli.errors import CheckpointError, DataError, NetworkError, UsageError
 from rebasin_cli.repair import plan_refit, refit, reset
 from rebasin_cli.repair.costs import refit_products, repair_passes
+from rebasin_cli.repair.layer_by_layer import Advancing
 from rebasin_cli.repair.least_squares import Sums
+from rebasin_cli.repair.producers import Graphs, shape_of
+from rebasin_cli.runtime.ranks import Ranks
 
 from .test_repair import FLAT, PICTURE, SHARE, Odd, Residual, convnet, mlp, normed, samples, two_and_between
 
@@ -523,3 +526,47 @@ def test_merging_in_memory_needs_samples_for_a_refit():
     model = {"fc1.weight": torch.randn(8, 4), "fc2.weight": torch.randn(3, 8)}
     with pytest.raises(UsageError, match="repair needs the network and training data"):
         rebasin_cli.merge([model, model], "two_layer", repair_with="refit")
+
+
+class Short(nn.Module):
+    """Other operations for few samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        hidden = self.one(x)
+        return self.two(hidden.relu() if len(x) > 5 else hidden.relu().abs())
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_all_ranks_refuse_batches_of_other_layers_whoever_sees_them(rank):
+    """One rank went on, or ended with a KeyError."""
+    data = [(torch.randn(size, 3), torch.zeros(size)) for size in (8, 8, 4)]
+    network = Short()
+    moving = Advancing(
+        Graphs(network, {}), [network.state_dict()], data, "cpu", memory=0, ranks=Ranks(rank, 3)
+    )
+    with pytest.raises(NetworkError, match="other layers for inputs of another shape"):
+        for _ in moving.at("linear", ["linear"]):
+            pass
+
+
+def test_a_rank_without_a_batch_has_zeros_where_the_others_have_sums():
+    """Sums of a GPU go another way than those of a CPU: the ranks would wait for one another."""
+
+    class Second(Ranks):
+        def all(self, value):
+            return [(5, (1, 3, 3), (1, 3, 2)), value]
+
+    sums = Sums(constant=True)
+    sums.join(Second(1, 2), "meta")
+    assert sums.count == 5
+    assert (sums.gram.shape, sums.cross.shape) == ((1, 3, 3), (1, 3, 2))
+    assert sums.gram.device.type == sums.cross.device.type == "meta"
+
+
+def test_a_graph_is_of_one_kind_of_device():
+    """A refit runs on the CPU where the device has no float64, and other repairs do not."""
+    assert shape_of([torch.zeros(2)]) != shape_of([torch.zeros(2, device="meta")])
