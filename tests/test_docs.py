@@ -41,7 +41,7 @@ DOCS = ROOT / "docs"
 EXAMPLES = DOCS / "examples"
 PAGES = sorted([*ROOT.glob("*.md"), ROOT / "specs" / "README.md", *DOCS.glob("*.md"), *DOCS.glob("*/*.md")])
 CONSOLE = [page for page in PAGES if "```console" in page.read_text(encoding="utf-8")]
-FIRST = ("README.md", "docs/specs.md", "docs/recipes.md")  # other pages are sweeps
+FIRST = ("README.md", "docs/specs.md")  # other pages are sweeps
 VARYING = re.compile(r"\d+(?:\.\d+)? (s|minutes|sweeps)\b")  # too much from machine to machine to compare
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]\d+)?")
 

@@ -145,6 +145,14 @@ def test_files_do_not_import_each_other():
     assert not mended, f"strike them off the list: {mended}"
 
 
+def test_proving_needs_no_inference():
+    """A proof asks the network alone. As an interpreter shows it: tests/cli/test_main.py."""
+    needed = reached(
+        {module: {other for _, other in imports_of(module)} for module in MODULES}, "proof.prove"
+    )
+    assert "proof.trials" in needed and not {name for name in needed if name.startswith("inference")}
+
+
 def test_a_circle_of_imports_is_noticed():
     three = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"e", "f"}, "f": {"g"}, "g": {"e"}}
     assert circles_of(three) == [{"b", "c"}, {"e", "f", "g"}]

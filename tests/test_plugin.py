@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLE = Path(__file__).with_name("plugin_example")
+pytestmark = pytest.mark.sweep  # two interpreters and a training; in one: test_docs.py, registry
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +148,6 @@ def test_its_report_its_spec_and_its_network_work(rebasin, environment):
 LINE = "rebasin align --method restarts --st"
 
 
-@pytest.mark.sweep
 def test_its_options_are_completed(environment):
     folder, python = environment
     words = {"_REBASIN_COMPLETE": "complete_bash", "COMP_WORDS": LINE, "COMP_CWORD": "4"}
@@ -210,7 +210,6 @@ def beside(rebasin, environment):
         yield beside
 
 
-@pytest.mark.sweep
 def test_a_package_that_cannot_be_imported_harms_nobody_but_its_own(beside):
     assert "--starts" in beside("list", "methods", "restarts")
     assert "--points-file" in beside("barrier", "--help-all")
@@ -225,7 +224,6 @@ def test_a_package_that_cannot_be_imported_harms_nobody_but_its_own(beside):
     assert beside("list", "methods", "--verbose").count("cannot be imported") == 3
 
 
-@pytest.mark.sweep
 def test_names_and_flags_that_a_command_has_stay_the_commands(beside):
     """Whatever others call their options: those that clash are Python's alone, and ours work as ever."""
     beside("align", *MODELS, "--seed", 1, "--force", "-q", "-o", "wm.safetensors")

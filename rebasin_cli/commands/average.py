@@ -11,7 +11,8 @@ from ..runtime.ranks import ALONE, Ranks
 from ..session.asked import of, subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, Screen, Weights
-from ..session.subjects import Bounded, DataSet, Loading, Repair, Running, Samples, Scoring, Search
+from ..session.request import Search
+from ..session.subjects import Bounded, DataSet, Loading, Repair, Running, Samples, Scoring
 from .merge import Merge, MergeResult, merged
 from .merging.average import AsTheyAre, Mean
 

@@ -35,6 +35,7 @@ from ..runtime.ranks import ALONE, Ranks
 from ..session.asked import of_model, subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import REPORT, Answer, Formats, Gates, Screen, Summary, Weights
+from ..session.request import Subjects
 from ..session.session import Session
 from ..session.subjects import (
     SAMPLES,
@@ -55,7 +56,6 @@ from ..session.subjects import (
     Repairing,
     Samples,
     Scoring,
-    Subjects,
 )
 from .merging.average import Mean
 from .merging.curved import between

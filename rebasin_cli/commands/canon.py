@@ -15,8 +15,9 @@ from ..runtime.ranks import ALONE, Ranks
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights
+from ..session.request import Search
 from ..session.session import Session
-from ..session.subjects import Bounded, DataSet, Loading, Network, Search
+from ..session.subjects import Bounded, DataSet, Loading, Network
 from ..symmetry.form import canonical
 from .verbs import needs, provenance, symmetries
 from .verbs.folders import placed

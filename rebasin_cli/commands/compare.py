@@ -24,6 +24,7 @@ from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.method_options import check_method
 from ..session.outcomes import REPORT, Answer, ReportFiles, Screen, Weights
+from ..session.request import Search, Subjects
 from ..session.samples import Splits
 from ..session.session import Session
 from ..session.subjects import (
@@ -37,8 +38,6 @@ from ..session.subjects import (
     Repair,
     Samples,
     Scoring,
-    Search,
-    Subjects,
 )
 from .verbs import endpoints, plans, provenance, repairs, report_files, search
 from .verbs import search as progress

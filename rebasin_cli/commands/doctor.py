@@ -33,8 +33,9 @@ from ..session.listener import SILENT, Listener
 from ..session.models import naming
 from ..session.network import begin_alike, need_inputs
 from ..session.outcomes import Answer, ReportFiles, Screen, Weights
+from ..session.request import Subjects
 from ..session.session import Session
-from ..session.subjects import Bounded, DataSet, Loading, Network, Samples, Scoring, Subjects
+from ..session.subjects import Bounded, DataSet, Loading, Network, Samples, Scoring
 from ..spec.spec import FittedSpec
 from ..types import Tensors
 from .verbs import needs, report_files

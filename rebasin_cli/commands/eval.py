@@ -26,18 +26,10 @@ from ..runtime.ranks import ALONE, Ranks
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, Gates, Screen
+from ..session.request import Subjects
 from ..session.samples import quantities_of
 from ..session.session import Session
-from ..session.subjects import (
-    Calibration,
-    Choosing,
-    DataSet,
-    Loading,
-    Running,
-    Samples,
-    Scoring,
-    Subjects,
-)
+from ..session.subjects import Calibration, Choosing, DataSet, Loading, Running, Samples, Scoring
 from .verbs import endpoints, needs
 from .verbs.ranks import check_measured
 

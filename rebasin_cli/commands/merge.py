@@ -15,6 +15,7 @@ from ..runtime.ranks import ALONE, Ranks
 from ..session.asked import of, subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights
+from ..session.request import Subjects
 from ..session.session import Session
 from ..session.subjects import (
     Bounded,
@@ -33,7 +34,6 @@ from ..session.subjects import (
     Repairing,
     Samples,
     Scoring,
-    Subjects,
 )
 from .merging import adapters, aligned, curved, plain, soups
 from .merging.average import Average, Averaging, Mean

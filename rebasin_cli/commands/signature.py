@@ -25,9 +25,10 @@ from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.method_options import check_method
 from ..session.outcomes import Answer, ReportFiles, Screen, Weights
+from ..session.request import Search
 from ..session.samples import MATCH_SAMPLES
 from ..session.session import Session
-from ..session.subjects import Bounded, Data, DataSet, Loading, Method, Methods, Network, Samples, Search
+from ..session.subjects import Bounded, Data, DataSet, Loading, Method, Methods, Network, Samples
 from .verbs import needs, report_files, search
 from .verbs import search as method
 from .verbs.ranks import check_measured

@@ -20,8 +20,9 @@ from ..session.method_options import check_groups
 from ..session.models import naming
 from ..session.network import find_network, need_inputs, none_named, origin
 from ..session.outcomes import Answer, Screen, Weights
+from ..session.request import Subjects
 from ..session.specs import infer_spec
-from ..session.subjects import Grouping, Loading, Network, Proving, Subjects
+from ..session.subjects import Grouping, Loading, Network, Proving
 from ..spec import library
 from ..spec.fits import fit
 from ..spec.parser import parse

@@ -18,7 +18,8 @@ from ..runtime.text import many
 from ..session.asked import inputs_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, Output, Screen, Weights
-from ..session.subjects import Data, DataSet, Interruptible, Network, Running, Subjects, Training
+from ..session.request import Subjects
+from ..session.subjects import Data, DataSet, Interruptible, Network, Running, Training
 from .verbs import outputs
 from .verbs.outputs import check_outputs, check_state
 

@@ -20,7 +20,8 @@ from ..runtime.files import Inputs
 from ..runtime.sizes import parse_size
 from ..spec import library
 from .method_options import start_file
-from .subjects import REAL, TWIN, Bounded, Data, Loading, Network, Repair, Search, Subjects
+from .request import Search, Subjects
+from .subjects import REAL, TWIN, Bounded, Data, Loading, Network, Repair
 
 T = TypeVar("T")
 

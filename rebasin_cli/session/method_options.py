@@ -19,7 +19,8 @@ from ..matchers.portfolio.align import foreign_option, options_of, polish_of
 from ..registry import Option
 from ..symmetry import stored
 from ..symmetry.elements import tensors_of
-from .subjects import Data, Network, Search
+from .request import Search
+from .subjects import Data, Network
 
 # Files of rebasin 0.1 name these two of every search, set or not; the same merge shall give the same bytes.
 ALWAYS_RECORDED = {"max_sweeps": None, "effort": None}

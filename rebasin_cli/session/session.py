@@ -37,9 +37,9 @@ from .given import Given
 from .listener import SILENT, Listener
 from .models import check_one, know_digests, look_through, named_alike, open_models
 from .network import find_network, given_network, line_of, named_network, none_named
+from .request import Search, Subjects
 from .samples import HeldOut, Splits
 from .specs import fit_spec, with_groups
-from .subjects import Search, Subjects
 
 T = TypeVar("T")
 AVERAGING = ("merge", "barrier", "compare", "curve", "plane", "repair")  # commands that mix models' tensors

@@ -28,8 +28,9 @@ from ..types import Shapes
 from .listener import SILENT
 from .models import check_one, naming
 from .network import find_network, need_inputs, none_named
+from .request import Subjects
 from .samples import data_reference
-from .subjects import Data, Loading, Network, Subjects
+from .subjects import Data, Loading, Network
 from .twins import spec_of
 
 if TYPE_CHECKING:

@@ -1,14 +1,14 @@
 """The options that several commands share, by subject: each is written once, here; None is "find out".
 
 An operation (`commands/NAME.py`) is made of those that it takes, as base classes; one field of another
-subject it takes over by its name: `loss: str | None = Scoring.loss`. What a session asks for is a whole
-subject (`asked.of`). What a command leaves: `outcomes`.
+subject it takes over by its name: `loss: str | None = Scoring.loss`. What a session is asked for, by whole
+subjects: `request`. What a command leaves: `outcomes`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -416,25 +416,6 @@ class Interruptible:
     resume: bool = option(False, "Go on with a search that was interrupted.", panel=OUT, role=TRUSTS)
 
 
-@dataclass(frozen=True)
-class Search:
-    """The method, its own options as far as they were set, and what is kept of the search meanwhile.
-
-    Where nobody named a method it is `open`, and `auto` takes its place where that has something to run.
-    `real`: a proof that was made on a small twin does not do.
-    """
-
-    method: str = "wm"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    prove: bool = True
-    real: bool = False
-    polish: str | None = None
-    groups: str = "auto"
-    checkpoint_every: int | None = None
-    log: Path | None = None
-    open: bool = False
-
-
 @dataclass(frozen=True, kw_only=True)
 class Repairing:
     """How a repair works."""
@@ -485,15 +466,3 @@ class Repair(Repairing):
         "Divide the last layer by the temperature that suits held-out training samples best.",
         role=PLAIN,
     )
-
-
-@dataclass(frozen=True)
-class Subjects:
-    """All that was asked of a command; the subjects that it does not take have their defaults."""
-
-    loading: Loading = Loading()
-    network: Network = Network()
-    data: Data = Data()
-    search: Search = Search()
-    repair: Repair = Repair()
-    bounded: Bounded = Bounded()

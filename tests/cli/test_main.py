@@ -139,77 +139,50 @@ def test_help_and_completion_import_nothing_heavy(lines, environment):
 IMPORTED = """
 import sys
 from rebasin_cli.__main__ import main
-for arguments in {commands!r}:
-    try:
-        main([*arguments, "-q"])
-    except SystemExit as stop:
-        assert not stop.code, arguments
-    heavy = {{"torch._dynamo", "sympy", "scipy", "matplotlib"}}
-    print("HEAVY", arguments[0], sorted(heavy & set(sys.modules)))
-import torch
-from rebasin_cli import nets
-from rebasin_cli.inference import infer
-infer(nets.build("resnet20", input_shape=(3, 8, 8), classes=10, width=0.25), torch.rand(2, 3, 8, 8))
-print("HEAVY infer", sorted(heavy & set(sys.modules)))
-"""
-
-
-def test_commands_on_weights_import_torch_and_no_more(pair):
-    """In a process, one for all. PyTorch's compiler takes two seconds, scipy half a one.
-
-    What traces a network, infers its spec, repairs and measures does without the compiler, too.
-    """
-    commands = [
-        ["merge", *map(str, pair), "--method", "none", "--repair", "none", "-o", "mean.safetensors"],
-        ["align", *map(str, pair), "-o", "aligned.safetensors"],  # with the proof
-        ["eval", str(pair[0]), "--data", "digits", "--skip-checks"],
-    ]
-    learnt = [
-        "--method",
-        "ste-mm",
-        "--data",
-        "digits",
-        "--epochs",
-        "1",
-        "--limit",
-        "200",
-        "-o",
-        "learnt.safetensors",
-    ]
-    commands.append(["align", *map(str, pair), *learnt])
-    looked = ["--data", "digits", "--limit", "200", "--method", "am"]  # traced, repaired, measured
-    commands.append(["merge", *map(str, pair), *looked, "--repair", "repair", "-o", "repaired.safetensors"])
-    commands.append(["barrier", *map(str, pair), *looked, "--points", "3", "--skip-checks"])
-    ran = _process(IMPORTED.format(commands=commands), OMP_NUM_THREADS="1")
-    told = [line for line in ran.stdout.splitlines() if line.startswith("HEAVY")]
-    assert len(told) == len(commands) + 1, ran.stdout + ran.stderr
-    assert told[:4] == [f"HEAVY {it[0]} []" for it in commands[:4]], ran.stdout
-    assert not any(name in line for line in told for name in ("torch._dynamo", "sympy")), ran.stdout
-
-
-LOOKED = """
-import sys
-from rebasin_cli.__main__ import main
-for arguments in {lines!r}:
+for arguments, heavy in {commands!r}:
     try:
         main(arguments)
     except SystemExit as stop:
         assert not stop.code, arguments
-    heavy = {{"torch._dynamo", "sympy", "scipy", *("rebasin_cli." + room for room in {rooms!r})}}
-    print("HEAVY", arguments, sorted(heavy & set(sys.modules)))
+    print("HEAVY", arguments, sorted({{"torch._dynamo", "sympy", *heavy}} & set(sys.modules)))
+    if "align" in arguments:
+        print("PROVEN", "rebasin_cli.proof.prove" in sys.modules)
+import torch
+from rebasin_cli import nets
+from rebasin_cli.inference import infer
+infer(nets.build("resnet20", input_shape=(3, 8, 8), classes=10, width=0.25), torch.rand(2, 3, 8, 8))
+print("HEAVY infer", sorted({{"torch._dynamo", "sympy"}} & set(sys.modules)))
 """
 
 
-@pytest.mark.sweep
-def test_what_looks_at_files_and_specs_imports_no_search_no_proof_no_compiler(pair):
-    """In a process, one for all. Initial values on the meta device would be drawn by PyTorch's compiler."""
-    nets = [["spec", "show", name] for name in ("resnet20", "vgg16", "vit")]
-    lines = [["inspect", str(pair[0])], *nets]
-    rooms = ["inference", "proof", "repair", "measure"]
-    ran = _process(LOOKED.format(lines=lines[:1], rooms=[*rooms, "graph", "session.session"]))
-    ran.stdout += _process(LOOKED.format(lines=nets, rooms=["inference"])).stdout
-    told = [line for line in ran.stdout.splitlines() if line.startswith("HEAVY")]
-    assert told == [f"HEAVY {line} []" for line in lines], ran.stdout + ran.stderr
+def test_commands_import_no_more_than_they_need(pair):
+    """In a process, one for all: what a later command may import, an earlier one may not.
+
+    PyTorch's compiler takes two seconds, scipy half a one. What traces a network, infers its spec, repairs
+    and measures does without the compiler, too, which would draw initial values on the meta device; a proof
+    asks the network alone, and needs nothing of what reads specs off graphs.
+    """
+    ours = [f"rebasin_cli.{room}" for room in ("inference", "proof", "repair", "measure", "graph")]
+    plain, few = ["scipy", "matplotlib"], ["--data", "digits", "--limit", "200"]
+    a, b = map(str, pair)
+
+    def written(command, *how):
+        return [command, a, b, *how, "-q", "--force", "-o", "written.safetensors"]
+
+    commands = [(["inspect", a], [*plain, *ours, "rebasin_cli.session.session"])]
+    commands += [(["spec", "show", name], [*plain, ours[0]]) for name in ("resnet20", "vgg16", "vit")]
+    commands += [
+        (written("merge", "--method", "none", "--repair", "none"), [*plain, ours[0]]),
+        (written("align"), [*plain, ours[0]]),  # with the proof
+        (["eval", a, "--data", "digits", "--skip-checks"], plain),
+        (written("align", "--method", "ste-mm", *few, "--epochs", "1"), plain),
+        (written("merge", "--method", "am", *few, "--repair", "repair"), []),  # traced, repaired, measured
+        (["barrier", a, b, "--method", "am", *few, "--points", "3", "--skip-checks"], []),
+    ]
+    ran = _process(IMPORTED.format(commands=commands), OMP_NUM_THREADS="1")
+    told = [line for line in ran.stdout.splitlines() if line.startswith(("HEAVY", "PROVEN"))]
+    assert told.pop(told.index("PROVEN True")) and told.pop(told.index("PROVEN True"))
+    assert told == [*(f"HEAVY {line} []" for line, _ in commands), "HEAVY infer []"], ran.stdout + ran.stderr
 
 
 def test_errors_and_results_go_to_their_streams(tmp_path):

@@ -65,11 +65,13 @@ def test_outputs_lie_where_they_were_named_and_results_are_shown(trained, tmp_pa
     assert os.listdir(tmp_path / "elsewhere") == ["own"] and "theirs" in err
     codes = ("closed_files", "forked", "closed_all", "fails")
     log = tmp_path.with_name(f"{tmp_path.name}-log")
+    # What closes them is the loader: any command that reads it does.
+    line = ("eval", a, "--skip-checks", "--data")
     ends = [processes.rebasin(*line, f"own.py:{code}", "--json", log=f"{log}-{code}") for code in codes]
     for code, end in zip(codes, ends, strict=True):
         ended = end.wait()
         if code in ("closed_files", "forked"):
-            assert ended == 0 and json.loads(end.out)["schema"], end.err  # one report
+            assert ended == 0 and json.loads(end.out)["loss"], end.err  # one result
         else:  # nobody can be told, and what nobody sees is not done
             assert ended in ((5, 6) if code == "closed_all" else (6,)) and end.out == "", end.err
     assert "it is broken" in end.err and "Traceback" not in end.err

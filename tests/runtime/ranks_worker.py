@@ -169,7 +169,6 @@ CONVOLUTIONS = {"input_shape": (3, 9, 9), "classes": 10}
 CASES = {
     "mlp": ("mlp", torch.float32, MLP),
     "float64": ("mlp", torch.float64, MLP),
-    "tinyten": ("tinyten", torch.float32, CONVOLUTIONS),
     "bfloat16": ("tinyten", torch.bfloat16, CONVOLUTIONS),
     "resnet20": ("resnet20", torch.float32, CONVOLUTIONS),
 }

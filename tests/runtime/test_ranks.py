@@ -94,7 +94,7 @@ def test_the_end_of_the_first_rank_stays_good_if_another_dies(told):
 
 @pytest.mark.parametrize(
     "case",
-    "mlp, tinyten, resnet20, float64, bfloat16, near copies, fewer atoms than ranks, two words".split(", "),
+    "mlp, resnet20, float64, bfloat16, near copies, fewer atoms than ranks, two words".split(", "),
 )
 def test_the_search_finds_what_one_process_finds(told, case):
     alone, devices = zip(*told[f"search {case}"], strict=True)

@@ -18,8 +18,9 @@ from rebasin_cli.session import models as intake
 from rebasin_cli.session import network as running
 from rebasin_cli.session import session as session_file
 from rebasin_cli.session.listener import Listener
+from rebasin_cli.session.request import Search, Subjects
 from rebasin_cli.session.session import Session
-from rebasin_cli.session.subjects import Data, Loading, Network, Search, Subjects
+from rebasin_cli.session.subjects import Data, Loading, Network
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fits import fit
 from rebasin_cli.symmetry.folds import NONE

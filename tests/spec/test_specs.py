@@ -156,6 +156,7 @@ LARGE |= {("resnet_bottleneck", "resnet50"), ("resnet_bottleneck", "port"), ("go
 # The graphs of others over again: in other spelling, deeper, or with norms that another case has.
 AGAIN = {("resnet_basic", "resnet18"), ("resnet_cifar", "port"), ("resnet_cifar_pad", "port")}
 AGAIN |= {
+    ("googlenet", "plain"),  # "with heads" has all of it, and two heads more
     ("mlp", "twelve layers"),
     ("vgg", "vgg16"),
     ("vgg", "vgg16_bn"),

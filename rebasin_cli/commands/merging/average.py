@@ -14,7 +14,7 @@ from ...checkpoints.peft import CONFIG
 from ...errors import UsageError, unknown
 from ...registry.options import PLAIN, READS, option
 from ...session.asked import of_model
-from ...session.subjects import Subjects
+from ...session.request import Subjects
 from ..verbs.outputs import Output
 
 SOUPS = ("greedy",)

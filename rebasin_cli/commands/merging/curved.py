@@ -12,8 +12,8 @@ from ...learning.curves import stored
 from ...learning.curves.curve import Curve
 from ...repair import Outcome
 from ...repair.repair_steps import repair_merged
+from ...session.request import Search
 from ...session.session import Session
-from ...session.subjects import Search
 from ..verbs import provenance, repairs
 from ..verbs.outputs import Output, write
 from ..verbs.repairs import RepairPlan

@@ -19,9 +19,10 @@ from ...measure.thresholds import Language
 from ...repair.repair_steps import few
 from ...reports import Report
 from ...session.method_options import bounded, start_file
+from ...session.request import Search
 from ...session.samples import metrics_of, quantities_of
 from ...session.session import Session
-from ...session.subjects import Data, Search
+from ...session.subjects import Data
 from . import endpoints, provenance, search
 from .proof import prove
 from .repairs import RepairPlan

@@ -25,7 +25,7 @@ from ...matchers.straight_through.history import LOOKED
 from ...runtime import files
 from ...runtime.files import Inputs, check_distinct
 from ...runtime.ranks import ALONE, Ranks
-from ...session.subjects import Search
+from ...session.request import Search
 from ...symmetry import elements, permutation, stored
 from ...symmetry.index_maps import PLAIN, Within
 from ...types import Tensors

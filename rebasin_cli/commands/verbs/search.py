@@ -21,8 +21,8 @@ from ...session import method_options, samples
 from ...session.listener import SILENT
 from ...session.method_options import check_method
 from ...session.network import origin
+from ...session.request import Search
 from ...session.session import Session
-from ...session.subjects import Search
 from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
 from ...symmetry.form import canonical

@@ -5,8 +5,9 @@ import torch
 from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.commands.merging import aligned
 from rebasin_cli.nets.mlp import MLP
+from rebasin_cli.session.request import Subjects
 from rebasin_cli.session.session import Session
-from rebasin_cli.session.subjects import Loading, Subjects
+from rebasin_cli.session.subjects import Loading
 
 
 def test_the_session_that_heads_are_taken_out_of_stays_as_it_was(tmp_path):

@@ -7,8 +7,9 @@ from rebasin_cli.commands.verbs import search as method
 from rebasin_cli.errors import CheckpointError, DataError
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.session.listener import Listener
+from rebasin_cli.session.request import Search, Subjects
 from rebasin_cli.session.session import Session
-from rebasin_cli.session.subjects import Data, Network, Search, Subjects
+from rebasin_cli.session.subjects import Data, Network
 
 OPEN = {"method": "wm", "open": True}  # where nobody named one
 

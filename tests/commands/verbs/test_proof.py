@@ -6,8 +6,9 @@ import pytest
 
 from rebasin_cli.commands.verbs.proof import prove
 from rebasin_cli.runtime.ranks import Ranks
+from rebasin_cli.session.request import Subjects
 from rebasin_cli.session.session import Session
-from rebasin_cli.session.subjects import Loading, Network, Subjects
+from rebasin_cli.session.subjects import Loading, Network
 
 
 def account_of_proof(models, *, spec=None, net=None):

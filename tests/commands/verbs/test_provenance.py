@@ -4,8 +4,9 @@ import dataclasses
 
 from rebasin_cli.commands.verbs import provenance
 from rebasin_cli.commands.verbs.outputs import Output
+from rebasin_cli.session.request import Subjects
 from rebasin_cli.session.session import Session
-from rebasin_cli.session.subjects import Network, Subjects
+from rebasin_cli.session.subjects import Network
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fits import fit
 

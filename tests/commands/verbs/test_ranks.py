@@ -13,8 +13,9 @@ from rebasin_cli.commands.verbs import ranks
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.runtime.ranks import ALONE, Ranks
 from rebasin_cli.session.listener import Listener
+from rebasin_cli.session.request import Search, Subjects
 from rebasin_cli.session.session import Session
-from rebasin_cli.session.subjects import Network, Search, Subjects
+from rebasin_cli.session.subjects import Network
 
 
 class Told(BaseException):
