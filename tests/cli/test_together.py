@@ -39,8 +39,9 @@ WRITES = {
     "not shared": ["kin", *PAIR, "--json"],
 }
 DATA = ("--data", "digits", "--limit", "60", "--batch-size", "7", "--skip-checks", "--json")
+MISSED = ("--json-file", "out/missed.json")
 MEASURES = {
-    "missed": ["barrier", *PAIR, *DATA, "--method", "none", "--points", "3", "--max-barrier", "-1"],
+    "missed": ["barrier", *PAIR, *DATA, *"--method none --points 3 --max-barrier -1".split(), *MISSED],
     "aligned": ["barrier", *PAIR, *DATA, "--method", "wm", "--points", "3", "--report", "out/report"],
     "by the clock": ["barrier", *PAIR, *DATA, "--method", "auto", "--points", "3", "--budget", "0.001T"],
     "plane": ["plane", *PAIR, *DATA, "--method", "wm", "--points", "3", "--json-file", "out/plane.json"],
@@ -130,9 +131,18 @@ def test_any_number_of_processes_writes_the_same_bytes(alone, tmp_path, size):
     assert not [name for name in os.listdir(work) if name.startswith(".rebasin-")]
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=SWEEP)])
-def test_processes_that_share_batches_have_the_figures_of_one(alone, tmp_path, size):
+# Of every way to share batches one: along a path, in a search, of one model.
+QUICK = "missed", "signature", "eval"
+
+
+@pytest.mark.parametrize(
+    ("size", "names"),
+    [(2, QUICK), *(pytest.param(size, MEASURES, marks=SWEEP) for size in (2, 3))],
+    ids=["2 quick", "2", "3"],
+)
+def test_processes_that_share_batches_have_the_figures_of_one(alone, tmp_path, size, names):
     folder, _ = alone
+    lines = {name: MEASURES[name] for name in names}
     before = os.getcwd()
     for path in folder.glob("?.safetensors"):
         (tmp_path / path.name).symlink_to(path)
@@ -141,11 +151,11 @@ def test_processes_that_share_batches_have_the_figures_of_one(alone, tmp_path, s
     os.chdir(tmp_path)
     try:
         expected = {
-            name: rebasin(*(word.replace("out/", "one/") for word in line)) for name, line in MEASURES.items()
+            name: rebasin(*(word.replace("out/", "one/") for word in line)) for name, line in lines.items()
         }
     finally:
         os.chdir(before)
-    first, *others = together(tmp_path, size, MEASURES)
+    first, *others = together(tmp_path, size, lines)
     for name, (code, out, err) in first.items():
         assert code == expected[name].code, (name, err, expected[name].err)
         assert _figures(json.loads(out)) == pytest.approx(_figures(expected[name].json()), rel=1e-10), name
