@@ -24,7 +24,7 @@ from .configs import labels_of, vocabularies
 TOKENIZER, PIECES = "tokenizer.json", ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 LISTS, ADDED = ("vocab.json", "vocab.txt", *PIECES), "added_tokens.json"
 LARGEST = 1 << 27  # bytes of a vocabulary
-NUMBERED = "label_"  # begins a label that only counts
+NUMBERED = re.compile(r"label_\d+")  # a label that only counts
 ENCODER = "text_encoder"  # begins the folder of a pipeline's part, whose tokenizer lies in one beside it
 SHOWN = 2
 HEAD = re.compile(
@@ -120,7 +120,7 @@ def _classes(model: Checkpoint) -> Numbers:
     timm = [of.get("label_names") for of in (config, config.get("pretrained_cfg")) if isinstance(of, dict)]
     names: list[Any] = labels_of(config) or next((its for its in timm if isinstance(its, list)), [])
     named = {str(name).casefold(): k for k, name in enumerate(names)}
-    return {} if any(name.startswith(NUMBERED) for name in named) or len(named) < len(names) else named
+    return {} if any(NUMBERED.fullmatch(name) for name in named) or len(named) < len(names) else named
 
 
 def _vocabulary(model: Path) -> Vocabulary:

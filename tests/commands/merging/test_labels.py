@@ -210,6 +210,7 @@ def test_positions_are_no_tied_words(tmp_path):
         (CLASSES, {"label2id": {"neg": "1", "pos": "0"}}),
         ({"id2label": ["neg", "pos"]}, {"id2label": ["pos", "neg"]}),
         ({"id2label": {"0": 3, "1": 7}}, {"id2label": {"0": 7, "1": 3}}),
+        ({"id2label": ["label_a", "label_b"]}, {"id2label": ["label_b", "label_a"]}),
         ({"label_names": ["neg", "pos"]}, {"pretrained_cfg": {"label_names": ["pos", "neg"]}}),
     ],
 )
