@@ -24,6 +24,7 @@ from datetime import date
 from typing import Any
 
 import torch
+from _fresh_structures import FRESH
 from _odd_structures import ODD
 from _structures import STRUCTURES
 from packages import torchvision
@@ -354,7 +355,7 @@ OWN: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     "experts in a list": (Experts, lambda: torch.randn(2, WIDTH)),
     "picked experts in a list": (Picked, lambda: torch.randn(2, WIDTH)),
     "shuffled groups of 4 and 6": (shuffled, lambda: torch.randn(PICTURES)),
-    **{name: (one.make, one.inputs) for name, one in (STRUCTURES | ODD).items()},
+    **{name: (one.make, one.inputs) for name, one in (STRUCTURES | ODD | FRESH).items()},
 }
 
 
@@ -389,7 +390,7 @@ HAND = {
     "EmbeddingBag": f(WIDTH) + f(HIDDEN),
     "experts in a list": f(EXPERTS) + EXPERTS * f(HIDDEN),
     "picked experts in a list": f(EXPERTS) + EXPERTS * f(HIDDEN),
-    **{name: one.digits for name, one in (STRUCTURES | ODD).items()},
+    **{name: one.digits for name, one in (STRUCTURES | ODD | FRESH).items()},
     "Llama": f(WIDTH) + GATED + LAYERS * f(HIDDEN),
     "Mistral": f(WIDTH) + GATED + LAYERS * f(HIDDEN),
     "HunYuan": f(WIDTH) + GATED + LAYERS * f(HIDDEN),

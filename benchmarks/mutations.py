@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _fresh_structures import FRESH
 from _odd_structures import ODD
 from _structures import STRUCTURES
 from torch import nn
@@ -210,7 +211,7 @@ OWN: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
         lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 12, batch_first=True), 2),
         lambda: torch.randn(2, 5, 8),
     ),
-    **{name: (one.make, one.inputs) for name, one in (STRUCTURES | ODD).items()},
+    **{name: (one.make, one.inputs) for name, one in (STRUCTURES | ODD | FRESH).items()},
 }
 TIMM = ("efficientformer_l1", "levit_128s")
 
