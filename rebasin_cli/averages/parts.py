@@ -137,10 +137,7 @@ def parts_of(
                 advice.add("--extra drop")
                 whole.append(name)
             elif extra == "error":
-                lacking = ", ".join(str(k + 1) for k in range(len(plans)) if k not in having)
-                problems.append(
-                    f"{name}  is absent in model {lacking}, {show(plans[having[0]][name])} elsewhere"
-                )
+                problems.append(_absent(name, plans, having))
                 advice.add("--extra keep|keep-a|drop")
             elif whose is None:
                 dropped.append(name)
@@ -230,8 +227,8 @@ def _other_half(name: str, planned: Any, likely: Sequence[Mapping[Any, str]]) ->
 
 def _untied(name: str, tied: str, plans: Sequence[Plan], having: Sequence[int]) -> str:
     """What keeps a tensor from being taken whole where the other one that it may be is averaged."""
-    lacking = ", ".join(str(k + 1) for k in range(len(plans)) if k not in having)
-    return f"{name}  is absent in model {lacking}, which may use {tied} for it; elsewhere they are two"
+    lacking = _models(k for k in range(len(plans)) if k not in having)
+    return f"{name}  is absent in {lacking}, which may use {tied} for it; elsewhere they are two"
 
 
 def _is_head(sizes: Sequence[tuple[int, ...]]) -> bool:
@@ -243,9 +240,29 @@ def _averages(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
+def _absent(name: str, plans: Sequence[Plan], having: Sequence[int]) -> str:
+    """The few are named, whether these have it or lack it."""
+    lacking = [k for k in range(len(plans)) if k not in having]
+    kind = show(plans[having[0]][name])
+    if len(lacking) > len(having):
+        return f"{name}  is {kind} in {_models(having)}, absent elsewhere"
+    return f"{name}  is absent in {_models(lacking)}, {kind} elsewhere"
+
+
 def _differ(name: str, plans: Sequence[Plan]) -> str:
-    told = (f"{show(plan[name])} in model {k}" for k, plan in enumerate(plans, start=1))
-    return f"{name}  is {', '.join(told)}"
+    """What most have is "elsewhere"; where no kind is what most have, all are named."""
+    having: dict[str, list[int]] = {}
+    for k, plan in enumerate(plans):
+        having.setdefault(show(plan[name]), []).append(k)
+    most = max(having, key=lambda kind: len(having[kind]))
+    usual = len(having[most]) > max(2, len(plans) // 2)
+    told = [f"{kind} in {_models(where)}" for kind, where in having.items() if not (usual and kind == most)]
+    return f"{name}  is {', '.join(told + [f'{most} elsewhere'] * usual)}"
+
+
+def _models(numbers: Iterable[int]) -> str:
+    """As whoever reads the message puts names in their place: each number has its "model"."""
+    return ", ".join(f"model {k + 1}" for k in numbers)
 
 
 def show(planned: tuple[torch.dtype, tuple[int, ...]]) -> str:

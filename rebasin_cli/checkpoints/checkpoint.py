@@ -26,6 +26,7 @@ from ..runtime.text import some
 from . import distributed, pieces, torch_writer
 from .around import Around, Slot, fitted
 from .distributed import DistributedFolder
+from .folder import check_alone
 from .locate import kind_of_file, locate, read_index
 from .safetensors_format import COPY_AGAIN, SafetensorsFile
 from .torch_file import Shard, TorchFile
@@ -242,12 +243,14 @@ def _open_safetensors(path: Path, inside: Path) -> Checkpoint:
 def _open_shards(path: Path, index: Path, unsafe_load: bool) -> Checkpoint:
     """The tensors that the index names, each in the shard that it names; other files are not touched."""
     shard_of = read_index(index)
+    if path != index:
+        check_alone(path, index, set(shard_of.values()))
     files: dict[str, SafetensorsFile | Shard] = {}
     problems = []
     for shard in sorted(set(shard_of.values())):
         file = index.parent / shard
         if not file.is_file():
-            problems.append(f"{shard}  is missing")
+            problems.append(f"{shard}  is {'a link that leads nowhere' if file.is_symlink() else 'missing'}")
         elif (kind := kind_of_file(file)) == "sharded":
             problems.append(f"{shard}  is an index itself")
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -191,6 +191,19 @@ def check_named(index: Path, names: Iterable[str]) -> None:
         _check_whole(index.parent / parent, its, f"{index} names", "")
 
 
+def check_alone(folder: Path, index: Path, named: Set[str]) -> None:
+    """Raise CheckpointError for a whole model beside the shards of its own name.
+
+    Loaders differ in which they take: transformers reads model.safetensors before its index.
+    """
+    whole = folder / index.name.removesuffix(".index.json")
+    if index.name.endswith(".index.json") and whole.name not in named and whole.is_file():
+        raise CheckpointError(
+            f"{folder} holds two models: {whole.name}, and the shards that {index.name} names",
+            hint=f"Name the one that is meant: {whole} or {index}; the other one is from another time.",
+        )
+
+
 def _check_whole(folder: Path, names: Iterable[str], holds: str = "", last: str = ", and no index") -> None:
     """Raise CheckpointError where shards of a set are missing. They are counted from 1, or from 0."""
     names = sorted(names)
@@ -307,6 +320,16 @@ def _nothing(folder: Path, names: Sequence[str], folders: Sequence[str]) -> Chec
         return other
     within = [name for name in names if name.endswith(OLD_SUFFIXES) and is_model(folder, name)]
     within += [name for name in folders[:100] if _holds_weights(folder / name)]
+    kinds = (".safetensors", *TORCH_SUFFIXES)
+    links = [
+        name for name in sorted(os.listdir(folder)) if name.endswith(kinds) and not pieces.is_state(name)
+    ]
+    if lost := [name for name in links if not (folder / name).exists()]:
+        return CheckpointError(
+            f"{folder} holds links to weights that are not there",
+            problems=[f"{name}  leads to {os.readlink(folder / name)}" for name in lost],
+            hint="Download or copy the model again.",
+        )
     return CheckpointError(
         f"{folder} holds no weights: no .safetensors file, none of torch.save, and no index of them",
         hint=f"Did you mean {' or '.join(str(folder / name) for name in within[:3])}?" if within else None,

@@ -115,6 +115,11 @@ def kind_of_file(path: Path) -> str:
 
 
 def _missing(path: Path) -> CheckpointError:
+    if os.path.islink(path):
+        return CheckpointError(
+            f"{path} is a link to {os.readlink(path)}, which is not there",
+            hint="Get that file again (of a cache: download the model again), or name another one.",
+        )
     try:
         names = [name for name in os.listdir(path.parent) if is_model(path.parent, name)]
     except OSError:

@@ -161,6 +161,8 @@ def check_output(path: Path, inputs: Inputs = NOTHING, *, weights: bool = False)
         raise UsageError(
             f"{path} is read by this very command, and would be replaced"
             if os.path.exists(path)
+            else f"{path} is named to be read and to be written, and is not there"
+            if path in inputs.files
             else f"{path} is in a folder that this very command reads",
             hint="Name another file: --force is for what an earlier run wrote",
         )

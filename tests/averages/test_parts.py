@@ -185,3 +185,28 @@ def test_a_glob_that_names_nothing_is_refused_and_none_is_averaged_by_a_slip():
         with pytest.raises(UsageError, match="'haed.weight' names no tensor") as raised:
             parts_of(models, ignore=ignore)
         assert "Did you mean head.weight?" in raised.value.hint
+
+
+@pytest.mark.parametrize("at", [0, 3, 9])
+def test_of_many_models_the_one_that_differs_is_named_and_not_the_others(at):
+    models = [model(k) for k in range(10)]
+    models[at] = model(at, classes=5, extra=torch.ones(2))
+    del models[at]["body.weight"]
+    with pytest.raises(SpecError) as wrong:
+        merged(models)
+    assert set(wrong.value.problems) == {
+        f"{name}  is {told}"
+        for name, told in {
+            "body.weight": f"absent in model {at + 1}, float32 4×5 elsewhere",
+            "head.weight": f"float32 5×4 in model {at + 1}, float32 3×4 elsewhere",
+            "head.bias": f"float32 5 in model {at + 1}, float32 3 elsewhere",
+            "extra": f"float32 2 in model {at + 1}, absent elsewhere",
+        }.items()
+    }
+
+
+def test_every_number_of_a_model_has_its_word_so_that_a_name_can_take_its_place():
+    lacking = [{"a": torch.ones(2)}, {"a": torch.ones(2)}]
+    with pytest.raises(SpecError) as wrong:
+        merged([*lacking, *[{"a": torch.ones(2), "b": torch.ones(3)}] * 3])
+    assert wrong.value.problems == ("b  is absent in model 1, model 2, float32 3 elsewhere",)

@@ -24,6 +24,7 @@ from rebasin_cli.checkpoints.safetensors_format import SafetensorsFile
 from rebasin_cli.checkpoints.storages import check_zip
 from rebasin_cli.checkpoints.stored import StoredFile
 from rebasin_cli.checkpoints.tensors import LazyTensors, chunks
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.errors import CheckpointError, UsageError
 
 WEIGHTS = {
@@ -952,3 +953,42 @@ def test_chunks_are_the_values_in_row_major_order(layout, size):
 def test_the_examples_in_docstrings_are_true():
     for module in (tensors_module, checkpoint_module):
         assert doctest.testmod(module).failed == 0
+
+
+def _sharded(folder, tensors):
+    folder.mkdir()
+    write_safetensors(folder / "model.safetensors", tensors, shard_size=40)
+    return folder
+
+
+def test_a_whole_model_beside_shards_of_its_name_is_one_of_two_and_each_can_be_named(tmp_path):
+    new, old = ({"a": torch.full((8,), v), "b": torch.full((8,), v)} for v in (1.0, 2.0))
+    both = _sharded(tmp_path / "both", new)
+    index = both / "model.safetensors.index.json"
+    assert torch.equal(open_checkpoint(both)["a"], new["a"])
+    write_safetensors(tmp_path / "old.safetensors", old)
+    (tmp_path / "old.safetensors").rename(both / "model.safetensors")
+    with pytest.raises(CheckpointError, match="two models: model.safetensors, and the shards") as wrong:
+        open_checkpoint(both)
+    assert f"{both / 'model.safetensors'} or {index}" in wrong.value.hint
+    assert torch.equal(open_checkpoint(index)["a"], new["a"])
+    assert torch.equal(open_checkpoint(both / "model.safetensors")["a"], old["a"])
+
+
+def test_a_link_that_leads_nowhere_is_called_one(tmp_path):
+    """As a cache leaves them whose contents were cleared."""
+    folder = _sharded(tmp_path / "cached", {"a": torch.ones(8), "b": torch.ones(8)})
+    shard = sorted(folder.glob("*.safetensors"))[0]
+    shard.unlink()
+    shard.symlink_to("../blobs/0")
+    alone = tmp_path / "snapshot"
+    alone.mkdir()
+    (alone / "model.safetensors").symlink_to("../blobs/1")
+    with pytest.raises(CheckpointError) as wrong:
+        open_checkpoint(folder)
+    assert wrong.value.problems == (f"{shard.name}  is a link that leads nowhere",)
+    with pytest.raises(CheckpointError, match="holds links to weights that are not there") as wrong:
+        open_checkpoint(alone)
+    assert wrong.value.problems == ("model.safetensors  leads to ../blobs/1",)
+    with pytest.raises(CheckpointError, match="is a link to ../blobs/1, which is not there"):
+        open_checkpoint(alone / "model.safetensors")

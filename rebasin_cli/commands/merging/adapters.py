@@ -138,6 +138,14 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------- what is put together
 
 
+def _no_adapter(path: Path, weights: Checkpoint) -> str:
+    if any(part.startswith("lora_") for name in weights for part in name.split(".")):
+        return (
+            f"has factors and no {peft.CONFIG}, which says their scale: copy it from where they were trained"
+        )
+    return f"is a model, no adapter: add adapters to it with --base {path}"
+
+
 def opened(paths: Sequence[Path], models: Sequence[Checkpoint], *, skip: bool) -> list[Adapter]:
     """The adapters that these models are, all of one base, unless it is to `skip` that.
 
@@ -146,7 +154,7 @@ def opened(paths: Sequence[Path], models: Sequence[Checkpoint], *, skip: bool) -
     adapters, problems = [], []
     for path, weights in zip(paths, models, strict=True):
         if not files.is_adapter(path):
-            problems.append(f"{path}  is a model, no adapter: add adapters to it with --base {path}")
+            problems.append(f"{path}  {_no_adapter(path, weights)}")
             continue
         adapter, wrong = files.read(weights)
         adapters.append(adapter)
