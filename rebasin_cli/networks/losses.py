@@ -27,6 +27,7 @@ from ..runtime.text import many
 from ..types import ACCURACY, CROSS_ENTROPY, TAKEN, Quantity
 from .classes import IGNORED, accuracies, any_counts, cross_entropies, logits_of, summed, turned
 from .forward import versions
+from .pairing import check_pairs
 from .returned import leaves_of
 
 OBJECT = ("update", "compute", "reset")
@@ -105,6 +106,9 @@ class Loss:
             value = torch.stack([one.reshape(()) for one in each])
         else:
             value = _number(self._asked(outputs, targets, number), self.quantity, count, number)
+            if self.function is not None and number == 0:
+                with _reading(self.quantity.name, number, outputs, targets):
+                    check_pairs(self.quantity.name, self.function, outputs, targets, value)
         if value.isnan().any() and finite(outputs):
             place = int(value.isnan().nonzero()[0]) if value.ndim else None
             whose = f"sample {place} of batch {number}" if place is not None else f"batch {number}"
@@ -183,8 +187,10 @@ class Metric:
         if self.function is None:
             return accuracies(outputs, targets)
         with _reading(name, number, outputs, targets):
-            value = self.function(outputs, targets)
-        return _number(value, self.quantity, count, number)
+            value = _number(self.function(outputs, targets), self.quantity, count, number)
+            if number == 0:
+                check_pairs(name, self.function, outputs, targets, value)
+        return value
 
     def begin(self) -> None:
         if self.whole is not None:

@@ -629,3 +629,43 @@ def test_outputs_are_logits_by_cross_entropy_alone_however_it_is_given():
         assert Loss.of(loss).of_logits, loss
     for loss in (nn.functional.mse_loss, functools.partial(nn.functional.mse_loss), nn.MSELoss()):
         assert not Loss.of(loss).of_logits, loss
+
+
+def _apart(outputs, targets):
+    return ((outputs - targets) ** 2).mean()
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize(
+    "function",
+    [
+        _apart,
+        nn.functional.l1_loss,
+        nn.MSELoss(),
+        lambda o, t: _apart(o, t).sqrt(),
+        lambda o, t: float(_apart(o, t)),
+    ],
+)
+def test_a_figure_of_all_outputs_with_all_targets_is_refused(function):
+    column, row = torch.randn(30, 1), torch.randn(30)
+    for given in ({"loss": function}, {"loss": lambda o, t: (o[:, 0] - t).abs(), "metric": function}):
+        with pytest.raises(NetworkError, match=r"broadcast to \(30, 30\)") as wrong:
+            evaluate(Fixed(), [(column, row)], **given)
+        assert "squeeze" in wrong.value.hint
+    found = evaluate(Fixed(), [(column, row[:, None])], loss=function).loss
+    assert found == pytest.approx(float(function(column, row[:, None])))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda outputs, targets: _apart(outputs.squeeze(1), targets),
+        lambda outputs, targets: outputs.pow(2).mean(),  # takes no targets
+        lambda outputs, targets: _apart(outputs[:, 0], targets) + 0 * _apart(outputs, targets),
+    ],
+)
+def test_a_figure_that_pairs_as_it_should_is_measured(function):
+    column, row = torch.randn(30, 1), torch.randn(30)
+    assert evaluate(Fixed(), [(column, row)], loss=function).loss == pytest.approx(
+        float(function(column, row))
+    )
