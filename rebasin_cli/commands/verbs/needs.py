@@ -18,6 +18,7 @@ from ...errors import ResourceError
 from ...matchers.descent.blocks import TURNED, wide
 from ...matchers.descent.similarity import KEEP
 from ...matchers.wm import SOFT_MEMORY
+from ...measure import matrices
 from ...runtime import memory
 from ...session.session import Session
 from ...spec.notation import Axis, words_of
@@ -27,7 +28,6 @@ BASE = 290 << 20  # bytes of a process that has done the least
 SCRATCH = TURNED + (168 << 20)  # slabs of products, small tensors with another axis first, freed memory
 BLOCKS = 256 << 20  # of what is averaged or permuted in blocks: buffers, and freed memory that is kept
 SORTED = 8  # times the largest tensor: of two, their numbers in order, and where each was, in int64
-COMPARED = 48  # bytes a number of the largest tensor, as doctor compares it in float64
 RAN = {
     "barrier": 16,
     "signature": 16,
@@ -166,10 +166,11 @@ def needs(session: Session, output: Output | None = None, *, searching: bool | N
     exactly = command == "verify" and fitted.groups  # what turns is found in float64
     size = 8 if exactly else wide(models, list(fitted.tensors)).itemsize
     matcher, units = matchers.registry.get(session.method), max(fitted.words.values(), default=0)
-    wider = COMPARED if command == "doctor" else size
-    parts |= {FILES: stored // session.ranks.size, "tensors at work": wider * largest + at_work}
+    parts |= {FILES: stored // session.ranks.size, "tensors at work": size * largest + at_work}
     parts |= {"similarities": 2 * size * units**2 + _kept(session)} | _of_method(session, matcher, numbers)
     parts["scratch space"] = min(SCRATCH, 4 * size * numbers)
+    if command == "doctor":
+        parts["scratch space"] += matrices.memory(fitted.shapes.values())
     if turning := session.asked.search.groups == "all" and not matcher.NEEDS:
         del parts[FILES]  # as they are compared, and four copies in float64 as elements act on one
         parts |= {"models": size * len(models) * numbers, "tensors at work": 4 * 8 * largest}

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...averages.kinship import FLAT
 from ...averages.means import interpolate
 from ...checkpoints.tensors import Plan, plan_of
 from ...errors import SpecError
@@ -20,17 +19,16 @@ from ...matchers.activations.observation import observed
 from ...matchers.portfolio.listed import apart
 from ...repair.moments import Moments as Spread
 from ...repair.moments import part
-from ...spec.notation import Axis, words_of
 from ...spec.spec import FittedSpec
 from ...symmetry.permutation import identity, permuted
 from ...types import Permutations, Tensors
 from .. import signatures
 from ..kin import orders, sampled
 from ..kin.orders import InPlace
+from ..matrices import Compared, Products, compare
 
-Products = tuple[float, float, float, float]  # ⟨x, y⟩, ‖x‖², ‖y‖², ‖x − y‖²
-WAYS = ("naive", "aligned")  # B as it is, and matched
 RELATED = 0.2  # cosine
+STANDING = 1 << 19  # values of a model: by them a cosine of 0.005 is told from chance
 COPY = 0.9  # cosine once matched: 0.995 for a shuffled copy with 10 % noise, 0.33–0.48 for two seeds
 
 
@@ -56,19 +54,6 @@ class Weights:
     standing: InPlace | None = None
 
 
-@dataclass(frozen=True)
-class _Compared:
-    """A matrix of A beside B's in all `WAYS`: whole, and what is a unit's own of both.
-
-    `flat`: one of A and B has nothing of a unit's own. `equal`: A and B as they are, bit for bit.
-    """
-
-    whole: tuple[Products, ...]
-    own: tuple[Products, ...]
-    flat: bool
-    equal: bool
-
-
 def weigh(
     a: Tensors, b: Tensors, fitted: FittedSpec, *, seed: int = 0, begin_alike: Collection[str] = ()
 ) -> Weights:
@@ -88,22 +73,22 @@ def weigh(
     found: Permutations = identity(fitted.words)  # of what is equal, nothing is better
     if not identical:
         found = wm.match(Problem(fitted, (a, b), seed), wm.Options(effort="fast")).permutations[0]
-    models = b, permuted(b, fitted, found)  # as WAYS says
-    compared = {name: _compared(a[name], (m[name] for m in models), fitted.tensors[name]) for name in names}
+    ways = b, permuted(b, fitted, found)  # as it is, and matched
+    compared = {name: compare(name, a, ways, fitted.tensors[name]) for name in names}
     telling = _telling(compared, begin_alike)
     rows = tuple(_row(name, its, name in telling) for name, its in compared.items())
-    totals = _summed(its.whole for its in compared.values())
-    own = _summed(its.own for its in telling.values())
-    cosines = {which: _cosine(products) for which, products in own.items()}
+    size = math.sqrt(sum(its.whole[0][1] for its in compared.values()))
+    distance, matched = (math.sqrt(sum(its.apart[k] for its in compared.values())) for k in (0, 1))
+    cosine, aligned = (_cosine(_summed(its.own[k] for its in telling.values())) for k in (0, 1))
     units = sum(fitted.words.values())
     stay = sum(int((perm == torch.arange(len(perm))).sum()) for perm in found.values())
-    strangers = cosines["naive"] < RELATED and cosines["aligned"] < COPY and not identical
+    strangers = cosine < RELATED and aligned < COPY and not identical
     return Weights(
         rows,
-        cosines["naive"],
-        ratio(totals["naive"][3] ** 0.5, totals["naive"][1] ** 0.5),
-        cosines["aligned"],
-        ratio(totals["aligned"][3] ** 0.5, totals["aligned"][1] ** 0.5),
+        cosine,
+        ratio(distance, size),
+        aligned,
+        ratio(matched, size),
         _by_chance(telling, plan, fitted) if strangers else math.nan,
         stay / units if units else 1.0,
         identical,
@@ -113,7 +98,7 @@ def weigh(
     )
 
 
-def _by_chance(telling: Mapping[str, _Compared], plan: Plan, fitted: FittedSpec) -> float:
+def _by_chance(telling: Mapping[str, Compared], plan: Plan, fitted: FittedSpec) -> float:
     """The largest cosine that is expected of any matching where A and B have nothing in common.
 
     The cosine of one order is then a normal variable, whose variance is known; the largest of so many is at
@@ -131,7 +116,7 @@ def _standing(
 ) -> InPlace | None:
     """Do units that stand at one place belong together? None where nothing can be compared."""
     try:
-        found = sampled.sample(a, b, fitted)
+        found = sampled.sample(a, b, fitted, STANDING)
     except SpecError:
         return None
     rest = tuple(name for name in found.matrices if name not in begin_alike)
@@ -139,7 +124,7 @@ def _standing(
     return place if place.tensors else None
 
 
-def _telling(compared: Mapping[str, _Compared], begin_alike: Collection[str]) -> dict[str, _Compared]:
+def _telling(compared: Mapping[str, Compared], begin_alike: Collection[str]) -> dict[str, Compared]:
     """The matrices that tell kin from strangers: all but those that all models of this kind have alike.
 
     These are flat, with nothing of a unit's own; or known to begin alike; or equal in both, bit for bit.
@@ -153,50 +138,15 @@ def _telling(compared: Mapping[str, _Compared], begin_alike: Collection[str]) ->
     return {name: compared[name] for name in own or compared}
 
 
-def _compared(a: torch.Tensor, others: Iterable[torch.Tensor], axes: Sequence[Axis]) -> _Compared:
-    units = [k for k, axis in enumerate(axes) if next(words_of(axis), None) is not None]
-    x = a.double()
-    own = _deviations(x, units)
-    square, square_of_own = _square(x), _square(own)
-    whole, deviations, equal = [], [], []
-    for other in others:
-        y = other.double()
-        equal.append(torch.equal(x, y))
-        whole.append(_products(x, y, square))
-        deviations.append(_products(own, _deviations(y, units), square_of_own))
-    flat = any(deviations[0][k] <= FLAT**2 * whole[0][k] for k in (1, 2))
-    return _Compared(tuple(whole), tuple(deviations), flat, equal[0])
-
-
-def _deviations(tensor: torch.Tensor, units: Sequence[int]) -> torch.Tensor:
-    """What is a unit's own: the tensor without its means over the axes that units lie on."""
-    for k in units:
-        tensor = tensor - tensor.mean(k, keepdim=True)
-    return tensor
-
-
-def _products(x: torch.Tensor, y: torch.Tensor, square: float) -> Products:
-    """⟨x, y⟩, ‖x‖², which is `square`, ‖y‖², ‖x − y‖²."""
-    return (x * y).sum().item(), square, _square(y), _square(x - y)
-
-
-def _square(x: torch.Tensor) -> float:
-    return x.square().sum().item()
-
-
-def _summed(each: Iterable[Sequence[Products]]) -> dict[str, Products]:
+def _summed(each: Iterable[Products]) -> Products:
     rows = [*each]
-    return {which: _sum([row[k] for row in rows]) for k, which in enumerate(WAYS)}
+    inner, first, second = (sum(its[k] for its in rows) for k in range(3))
+    return inner, first, second
 
 
-def _sum(each: Sequence[Products]) -> Products:
-    inner, first, second, apart = (sum((its[k] for its in each), 0.0) for k in range(4))
-    return inner, first, second, apart
-
-
-def _row(name: str, its: _Compared, telling: bool) -> dict[str, Any]:
+def _row(name: str, its: Compared, telling: bool) -> dict[str, Any]:
     naive, aligned = map(_cosine, its.own if telling else its.whole)
-    _, ours, theirs, _ = its.whole[0]
+    _, ours, theirs = its.whole[0]
     return {
         "tensor": name,
         "cosine": naive,

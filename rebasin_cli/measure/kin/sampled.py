@@ -115,16 +115,16 @@ def check_plain(*models: Tensors) -> None:
         )
 
 
-def sample(a: Tensors, b: Tensors, fitted: FittedSpec) -> Sample:
-    """What is compared of two models: all of small ones, of large ones at most `VALUES` values of each.
+def sample(a: Tensors, b: Tensors, fitted: FittedSpec, values: int | None = None) -> Sample:
+    """What is compared of two models: all of small ones, of large ones at most `values` of each, or `VALUES`.
 
     Tensors are read one at a time, and of those that begin with units only the rows that are wanted. Raises
     as `comparable`, and CheckpointError for numbers that are none.
     """
     matrices, vectors, left = comparable(a, b, fitted)
     plain = plain_of(fitted)
-    extents = (Extent(most, most) for most in _widths())
-    extent = next((e for e in extents if _values(plain, matrices, e) <= VALUES), Extent(LEAST, LEAST))
+    extents, most = (Extent(width, width) for width in _widths()), values or VALUES
+    extent = next((e for e in extents if _values(plain, matrices, e) <= most), Extent(LEAST, LEAST))
     return _taken(a, b, plain, matrices, vectors, left, extent)
 
 
