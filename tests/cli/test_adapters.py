@@ -363,6 +363,16 @@ def test_equal_shapes_or_values_of_another_kind_are_others(refused):
     refused(4, "average", "a", "b", "-o", "out/", says="head.weight  is saved whole, with other values in b")
 
 
+def test_factors_of_peft_without_their_configuration_are_no_model(refused):
+    adapter("a", 0)
+    adapter("b", 1)
+    Path("b", CONFIG).unlink()
+    refused(
+        4, "average", "a", "b", "-o", "out/", says=f"b  has factors and no {CONFIG}, which says their scale"
+    )
+    assert not Path("out").exists()
+
+
 def test_all_reasons_are_told_at_once_and_nothing_is_written_over_an_input(refused, done):
     adapter("a", 0)
     adapter("b", 1, use_dora=True, bias="all", base_model_name_or_path="../../etc/passwd")
