@@ -10,7 +10,7 @@ tensors do not bear out, and what says more than that (DoRA, biases, whatever is
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,10 +96,15 @@ def is_adapter(path: Path) -> bool:
             names, _ = read_header(file, path)
     except (CheckpointError, OSError, ValueError):  # told where it is opened
         return False
+    return beyond_factors(names) == []
+
+
+def beyond_factors(names: Collection[str]) -> list[str] | None:
+    """Those of the names that are no factors as sd-scripts writes them; None where none is a factor."""
     ends = tuple(end for pair in ENDS["sd-scripts"] for end in pair)
-    return any(name.endswith(ends) for name in names) and all(
-        name.endswith((*ends, ALPHA, MID, ".dora_scale")) for name in names
-    )
+    if not any(name.endswith(ends) for name in names):
+        return None
+    return [name for name in names if not name.endswith((*ends, ALPHA, MID, ".dora_scale"))]
 
 
 def read(weights: Checkpoint) -> tuple[Adapter, list[str]]:

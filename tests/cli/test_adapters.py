@@ -172,13 +172,13 @@ def test_a_tensor_that_the_base_reads_in_two_places_takes_no_sum(told, refused):
     refused(4, "average", "a", "a", "--base", path, "-o", "no.safetensors", says=says)
 
 
-def sd_scripts(path, seed, rank, alpha, **more):
+def sd_scripts(path, seed, rank, alpha, metadata=None, **more):
     rng, state = torch.Generator().manual_seed(seed), dict(more)
     for name, (m, n, *kernel) in {"lora_unet_down_fc": (6, 5), "lora_unet_conv": (4, 3, 3, 3)}.items():
         state[f"{name}.lora_down.weight"] = torch.randn(rank, n, *kernel, generator=rng)
         state[f"{name}.lora_up.weight"] = torch.randn(m, rank, *[1] * len(kernel), generator=rng)
         state |= {} if alpha is None else {f"{name}.alpha": torch.tensor(float(alpha))}
-    write_safetensors(path, state, force=True)
+    write_safetensors(path, state, metadata=metadata, force=True)
     return path
 
 
@@ -212,6 +212,28 @@ def test_files_of_sd_scripts_are_averaged_the_same_way(done, refused):
     refused(4, "average", *paths, "-o", "no.safetensors", says="2×2×3×3 does not stand between them")
     refused(
         4, "average", "a.safetensors", adapter("p"), "-o", "no/", says="is peft, a.safetensors is sd-scripts"
+    )
+
+
+@pytest.mark.parametrize("key", ["ss_base_model_version", "ss_sd_model_hash", "ss_new_sd_model_hash"])
+def test_files_of_sd_scripts_that_name_other_bases_are_of_other_bases(done, refused, key):
+    paths = [sd_scripts(f"{name}.safetensors", k, 2, 1, {key: name}) for k, name in enumerate("ab")]
+    refused(
+        4, "average", *paths, "-o", "no.safetensors", says=f"{key}  is a in a.safetensors, b in b.safetens"
+    )
+    done("average", *paths, "--skip-checks", "-o", "out.safetensors")
+    unnamed = sd_scripts("c.safetensors", 2, 2, 1)  # says nothing: no difference
+    done("average", paths[0], unnamed, "-o", "two.safetensors")
+
+
+def test_what_stands_beside_factors_of_sd_scripts_is_named(refused):
+    a, more = sd_scripts("a.safetensors", 0, 2, 1), {"lora_unet_conv.scalar": torch.ones(())}
+    b = sd_scripts("b.safetensors", 1, 2, 1, **more)
+    says = "b.safetensors  has tensors beside its factors: lora_unet_conv.scalar"
+    refused(4, "average", a, b, "-o", "no.safetensors", says=says)
+    torch.save(tensors(a), "c.pt")
+    refused(
+        4, "average", a, "c.pt", "-o", "no.safetensors", says="c.pt  has factors, and is no .safetensors file"
     )
 
 

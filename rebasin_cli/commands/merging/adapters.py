@@ -137,8 +137,18 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
 
 # -------------------------------------------------------------------------------------- what is put together
 
+NAMED = (  # which base, as peft's configuration and the metadata of sd-scripts say it
+    *("base_model_name_or_path", "revision"),
+    *("ss_base_model_version", "ss_sd_model_hash", "ss_new_sd_model_hash"),
+)
+
 
 def _no_adapter(path: Path, weights: Checkpoint) -> str:
+    others = files.beyond_factors(weights)
+    if others:
+        return f"has tensors beside its factors: {some(others, 3)}"
+    if others == []:
+        return "has factors, and is no .safetensors file, as those of sd-scripts are: convert it first"
     if any(part.startswith("lora_") for name in weights for part in name.split(".")):
         return (
             f"has factors and no {peft.CONFIG}, which says their scale: copy it from where they were trained"
@@ -187,11 +197,14 @@ def opened(paths: Sequence[Path], models: Sequence[Checkpoint], *, skip: bool) -
 
 
 def _other_base(first: Adapter, other: Adapter) -> list[str]:
-    """What two configurations say of their bases that differs; of names what one lacks is no difference."""
+    """What two adapters say of their bases that differs; of names what one lacks is no difference."""
     told = []
-    for key in ("base_model_name_or_path", "revision", "layer_replication", "ensure_weight_tying"):
-        one, two = ((adapter.config or {}).get(key) or None for adapter in (first, other))
-        named = key in ("base_model_name_or_path", "revision")
+    for key in (*NAMED, "layer_replication", "ensure_weight_tying"):
+        one, two = (
+            (adapter.config or {}).get(key) or adapter.weights.metadata.get(key) or None
+            for adapter in (first, other)
+        )
+        named = key in NAMED
         if one != two and not (named and None in (one, two)):
             is_in = f"{one!s:.100} in {first.path}, {two!s:.100} in {other.path}"
             told.append(f"{key}  is {is_in} (one model? --skip-checks)")
