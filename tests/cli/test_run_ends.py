@@ -292,10 +292,10 @@ def test_code_that_does_not_hear_of_a_limit_is_ended_all_the_same(tmp_path, monk
     lines = """
         import time
         from rebasin_cli.errors import TimedOut
-        from rebasin_cli.runtime import signals, watching
-        watching.PATIENCE, watching.HARDEST = 0.1, 0.3
+        from rebasin_cli.runtime import signals, stop_watch
+        stop_watch.PATIENCE, stop_watch.HARDEST = 0.1, 0.3
         told = []
-        watch = watching.Watch(lambda interrupt: print(signals.ending(interrupt), flush=True))
+        watch = stop_watch.Watch(lambda interrupt: print(signals.ending(interrupt), flush=True))
         with signals.stoppable(), watch.on(), watch.limited(0.1, TimedOut("over")):
             while True:
                 try:

@@ -196,7 +196,7 @@ def test_what_the_users_own_code_raises_while_a_repair_is_chosen_ends_the_comman
     network.left = (0, measured - 1, measured, measured + 1)[fails]
     with pytest.raises(NetworkError, match="mine") as raised:
         choose(network, lambda it: check_runs(it, BATCH[0]), [BATCH], scores=evaluate)
-    assert raised.value.own_code and "test_choosing.py:" in str(raised.value.place)
+    assert raised.value.own_code and "test_choices.py:" in str(raised.value.place)
 
 
 def test_what_is_no_failure_of_the_users_leaves_the_merge_as_it_is():
