@@ -289,6 +289,11 @@ def transformer():
     return Transformer(blocks=1)
 
 
+def wide():
+    """So wide that small turns are no longer told in float32."""
+    return Transformer(64, 4)
+
+
 def drawn(network, seed):
     """Its tensors with values of their own, in float64, so that no gain is 1 and no bias 0."""
     rng = torch.Generator().manual_seed(seed)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.tensors import LazyTensors, overlaid, plan_of
 from ..matchers.portfolio.align import Alignment, align
 from ..proof.distance import difference
@@ -147,13 +148,15 @@ def _searched(
     to say `about` it; else undecided, and `why`. Either says what is `known`.
     """
     fitted, best = session.fitted, None
-    # what turns is found as exactly as the objective tells: in float32 angles of some 1e-5 are left
-    searched = [symmetries.doubled(m) for m in session.models] if fitted.groups else session.models
+    searched: Sequence[LazyTensors | Checkpoint] = session.models
+    options = {}
+    if fitted.groups:  # as exactly as float64 tells: an angle is the root of what it gains
+        searched, options = [symmetries.doubled(model) for model in searched], {"tolerance": 0.0}
     needs.check(session, searching=True)
     room = needs.room(session)
     for attempt in range(TRIES):
         seed = session.seed if attempt == 0 else derive(session.seed, f"verify {attempt}")
-        found = align(searched, fitted, seed=seed, folds=session.folds, room=room)
+        found = align(searched, fitted, seed=seed, options=options, folds=session.folds, room=room)
         right, largest = same(found)
         best = largest if best is None else min(best, largest)
         listener.step("searching", attempt + 1, TRIES, f"largest difference {largest:.2g}")
@@ -223,8 +226,10 @@ def _turned(session: Session, found: Alignment, again: Sequence[Sequence[Tensors
         acted(overlaid(symmetries.doubled(model), folded(model, folds)), fitted, elements)
         for model in (session.models[1], *again[1])
     ]
-    for name in fitted.shapes:
-        one, other = found.models[0][name], found.tensors[name]
+    plans = [plan_of(model) for model in session.models]
+    for name in fitted.shapes:  # in the types of the files
+        both = zip((found.models[0], found.tensors), plans, strict=True)
+        one, other = (tensors[name].to(plan[name][0]) for tensors, plan in both)
         words = {word for axis in fitted.tensors.get(name, ()) for word in words_of(axis)}
         if name not in first.changed and words.isdisjoint(elements.maps):
             if not (_counters(one, other) or equal(one, other)):  # nothing but its order is another

@@ -11,7 +11,7 @@ import torch
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.commands.verbs import symmetries
-from tests.transformers import drawn, outputs, transformer
+from tests.transformers import Rotary, drawn, outputs, transformer, wide
 
 from .conftest import rebasin, tensors
 
@@ -312,6 +312,21 @@ def test_verify_finds_that_a_turned_model_is_the_same(models, done, run):
         assert torch.allclose(tensor, tensors("back.safetensors")[name], atol=1e-4), name
     other = run("verify", *models, *how, "-o", "no.perm.safetensors")
     assert other.code == 1 and other.json()["reason"] == "the outputs differ"
+
+
+@pytest.mark.parametrize(("network", "dtype"), [(wide, torch.float32), (Rotary, torch.float16)])
+def test_verify_finds_a_turned_model_that_is_wide_or_of_another_type(done, tmp_path, network, dtype):
+    net = ("--net", f"tests.transformers:{network.__name__}")
+    for name, seed in (("a", 0), ("b", 1)):
+        state = {key: tensor.float() for key, tensor in drawn(network(), seed).items()}
+        write_safetensors(tmp_path / f"{name}.safetensors", state)
+    done("canon", "a.safetensors", *net, "-o", "c.safetensors")
+    done("align", "c.safetensors", "b.safetensors", *net, "--groups", "all", "-o", "al.safetensors")
+    done("apply", "al.perm.safetensors", "a.safetensors", "-o", "moved.safetensors")
+    stored = {name: tensor.to(dtype) for name, tensor in tensors("moved.safetensors").items()}
+    write_safetensors(tmp_path / "stored.safetensors", stored)
+    told = done("verify", "c.safetensors", "stored.safetensors", *net, "--groups", "all", "--json").json()
+    assert told["answer"] == "yes" and told["largest_difference"] < 8 * torch.finfo(dtype).eps
 
 
 @pytest.mark.sweep

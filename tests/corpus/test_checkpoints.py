@@ -250,7 +250,10 @@ OTHERS = {
     "noise": (holding(bytes(range(100, 200))), ["is no checkpoint"]),
     "an escape": (holding(b"\x1b]52;c;eA==\x07"), ["is no checkpoint"]),
     "a loop of links": (f.looped, []),
-    "a link to nowhere": (lambda p: (p.symlink_to("nowhere"), p)[1], ["bad.pt is a link to nowhere, which is not there"]),
+    "a link to nowhere": (
+        lambda p: (p.symlink_to("nowhere"), p)[1],
+        ["bad.pt is a link to nowhere, which is not there"],
+    ),
     "a pipe": (lambda p: (os.mkfifo(p), p)[1], ["is not a regular file"]),
     "an empty folder": (lambda p: (p.mkdir(), p)[1], ["holds no weights"]),
     "an index of nothing": (index({}), ["no weight_map"]),

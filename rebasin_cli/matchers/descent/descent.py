@@ -33,8 +33,8 @@ from .similarity import Basis, Similarities
 
 DAMPING = (0.5, 0.25)  # steps towards the assignment that are tried where the whole one would lose
 DOUBT = 1e-6  # a gain below this share of the norms of the units that move may be round-off
-TURN = 1e-9  # of ‖A‖·‖B‖: a step that turns units and gains less is rounding
 ENOUGH = 1e-7  # of ‖A‖·‖B‖: where some words turn, a sweep that gains less is the last
+TURN = 1e-2  # of that: a step that turns units and gains less is rounding
 
 
 class Descent:
@@ -188,7 +188,7 @@ class Descent:
             raise LookupError(f"{name} is only ordered")
         self.assignments.solves += len(group.words)
         change = turned.step(pair, pair.fitted, group, current, known)
-        gain, least = change.gain, max(self._least(*group.words), TURN * self.limit)
+        gain, least = change.gain, max(self._least(*group.words), TURN * self.little * self.limit)
         if gain <= least:
             return 0.0
         kept, before = None, 0.0
