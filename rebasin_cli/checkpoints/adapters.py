@@ -192,4 +192,6 @@ def _alpha(weights: Checkpoint, name: str, problems: list[str]) -> float:
     value = float(weights[name].double())
     if not math.isfinite(value):
         problems.append(f"{name}  is {value}")
+    if not value:
+        problems.append(f"{name}  is 0: for sd-scripts that means the rank, for others that nothing is added")
     return value

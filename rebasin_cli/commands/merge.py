@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from ..errors import UsageError
 from ..registry.options import READS, again, argument
 from ..registry.results import IN_JSON_ONLY, UNSET, Plan, Result, Unset
 from ..runtime.ranks import ALONE, Ranks
+from ..runtime.text import some
 from ..session.asked import of, subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights
@@ -181,6 +183,8 @@ def merged(
     """
     output: Output = ranks.first(output_of, asked)
     paths, mean = of(asked, Average, weights=parse(asked.weights)).in_order(models)
+    if asked.weights is None:
+        _tell_repeated(paths, listener.say)
     if adapters.asked(paths):
         if ranks.size > 1:
             listener.say("adapters are small: the first process averages them, the others wait")
@@ -205,6 +209,17 @@ def merged(
     else:
         done = way(session, output, mean)
     return ranks.last(_result, session, output, done, mean.copy_from)
+
+
+def _tell_repeated(paths: Sequence[Path], say: Callable[[str], None]) -> None:
+    """Say which models are one file, by its own name or another, where nobody gave it a larger weight."""
+    files: dict[str, list[str]] = {}
+    for path in paths:
+        files.setdefault(os.path.realpath(path), []).append(str(path))
+    for names in files.values():
+        if len(names) > 1:
+            called = some([*dict.fromkeys(names)], 3)
+            say(f"warning: {called}: one file that is named {len(names)} times, and counts as often")
 
 
 def _of_adapters(

@@ -237,6 +237,13 @@ def test_what_stands_beside_factors_of_sd_scripts_is_named(refused):
     )
 
 
+def test_an_alpha_of_nothing_is_refused_since_programs_differ_in_what_it_means(refused):
+    paths = [sd_scripts(f"{name}.safetensors", k, 2, k) for k, name in enumerate("ab")]
+    refused(
+        4, "average", *paths, "-o", "no.safetensors", says="alpha  is 0: for sd-scripts that means the rank"
+    )
+
+
 def test_a_factor_between_two_of_a_convolution_is_multiplied_into_one_and_stays_where_units_move(done):
     """LyCORIS writes kernels so, with use_tucker: down (r, c, 1, 1), mid (r, r, k, k), up (m, r, 1, 1)."""
     rng = torch.Generator().manual_seed(0)
