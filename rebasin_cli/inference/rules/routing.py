@@ -5,11 +5,15 @@ units. So an axis that is only ever looked up by such numbers moves. Where token
 as products of matrices in groups want them, rows come in an order that depends on data; a position along it
 tells which expert the row is with, so that hidden units may have an order of their own in each.
 
+A top-k that is not sorted gives the same units for every row, in an order that nobody promises: one of its
+own in each row. Where that order comes to count, the units stay.
+
 A tensor of such numbers that goes where no rule is holds its units in place, as the numbers it is.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,13 +21,13 @@ from typing import Any
 from torch import fx
 
 from ...graph.nodes import name_of, operation, schema_of, values_of
-from ..axes.axes import Axes, Expr, Fixed, Var, every, variables
+from ..axes.axes import Axes, Expr, Fixed, Product, Var, every, variables
 from . import rules, shapes
 from .rules import Rules
-from .walk import Value, Walk
+from .walk import Picked, Value, Walk
 
 IDS = "ids"  # numbers of units along `names`
-PERM = "perm"  # the order that sorts: each number of a row once, along the axis of sorted rows
+PERM = "perm"  # the order that sorts: each number of a row of `names` once, along the axis of sorted rows
 COUNTS, ENDS = "counts", "ends"  # how many rows each unit has, and where they end among sorted rows
 LOOKS = "it is looked up by number"
 UNSORTED = "a top-k that is not sorted picks of it, in an order that is not understood"
@@ -59,25 +63,51 @@ def hold(walk: Walk, read: Sequence[Value], told: str = LOOKS) -> None:
 
 
 def settle(walk: Walk) -> None:
-    """Sorted rows whose order came to count, or that met others: what they are sorted by stays."""
-    resolve = walk.units.resolve
-    held = {var for axes in walk.tensors.values() for axis in axes for var in variables(resolve(axis))}
-    seen: set[Expr] = set()
-    for rows, names in walk.units.sorted_by:
-        here = resolve(rows)
-        if not isinstance(here, Var) or here in held or here in seen:
-            walk.freeze((here, names), LOOKS)
-        seen.add(here)
+    """Orders that data decide and that came to count, or that met others: what they are orders of stays."""
+    units, resolve = walk.units, walk.units.resolve
+    orders = [Picked(rows, names, frozenset(), LOOKS) for rows, names in units.sorted_by] + walk.picked
+    while orders:
+        held = {var for axes in walk.tensors.values() for axis in axes for var in variables(resolve(axis))}
+        met = Counter(resolve(one.order) for one in orders)
+        counts = [
+            one
+            for one in orders
+            if not isinstance(here := resolve(one.order), Var)
+            or here in held
+            or met[here] > 1
+            or not one.rows <= units.parents(here)
+        ]
+        for one in counts:
+            units.freeze(one.order, one.told)
+            units.freeze(one.names, one.told)
+        if not counts:
+            return
+        orders = [one for one in orders if one not in counts]
 
 
 @rule("topk")
 def topk(walk: Walk, a: dict[str, Any]) -> list[Value] | None:
     value = a["self"]
     at = a["dim"] % len(value.axes)
-    if not a["sorted"]:  # in which order depends on where they were
-        hold(walk, [replace(value, names=value.axes[at])], UNSORTED)
-    axes = tuple(Fixed(a["k"]) if d == at else axis for d, axis in enumerate(value.axes))
-    return [_made(walk, axes, 0), _made(walk, axes, 1, role=IDS, names=value.axes[at])]
+    axes = list(value.axes)
+    axes[at] = Fixed(a["k"])
+    if not a["sorted"] and a["k"] > 1:
+        _unsorted(walk, axes, at, value.axes[at])
+    return [_made(walk, tuple(axes), 0), _made(walk, tuple(axes), 1, role=IDS, names=value.axes[at])]
+
+
+def _unsorted(walk: Walk, axes: list[Expr], at: int, names: Expr) -> None:
+    """The axis of what is picked, in an order of its own in each row, which the other axes tell."""
+    told, rows = walk.why(UNSORTED), [d for d, axis in enumerate(axes) if d != at and axis.size > 1]
+    if not all(isinstance(walk.units.resolve(axes[d]), Fixed) for d in rows):
+        walk.units.freeze(names, told)
+        return
+    tell = {d: walk.units.variable(axes[d].size) for d in rows}
+    for d, var in tell.items():
+        walk.units.freeze(var, "")
+        axes[d] = walk.units.resolve(var)
+    axes[at] = walk.units.variable(axes[at].size, [frozenset(tell.values())])
+    walk.picked.append(Picked(axes[at], names, frozenset(tell.values()), told))
 
 
 @rule("argmax", "argmin")
@@ -120,11 +150,12 @@ def sort(walk: Walk, a: dict[str, Any]) -> list[Value] | None:
         axes = (*value.axes[:at], Fixed(value.shape[at]), *value.axes[at + 1 :])
         return [_made(walk, axes, 0), _made(walk, axes, 1, role=IDS, names=value.axes[at])]
     if value.role == PERM:  # the way back
-        still = (Fixed(value.shape[0]),)
-        return [_made(walk, still, 0), _made(walk, still, 1, role=IDS, names=value.axes[0])]
+        numbers = _made(walk, (Fixed(value.shape[0]),), 0)
+        return [numbers, _made(walk, (value.named,), 1, role=IDS, names=value.axes[0])]
     if (rows := _sorted(walk, value)) is None:
         return None
-    return [_made(walk, (rows,), 0, role=IDS, names=value.names), _made(walk, (rows,), 1, role=PERM)]
+    order = _made(walk, (rows,), 1, role=PERM, names=value.axes[0])
+    return [_made(walk, (rows,), 0, role=IDS, names=value.names), order]
 
 
 @rule("argsort")
@@ -135,7 +166,10 @@ def argsort(walk: Walk, a: dict[str, Any]) -> Value | None:
 
 def _sorted(walk: Walk, value: Value) -> Expr | None:
     """A new axis of rows, in an order that what they are sorted by decides."""
-    if value.role != IDS or len(value.axes) != 1 or not isinstance(walk.units.resolve(value.axes[0]), Fixed):
+    if value.role != IDS or len(value.axes) != 1:
+        return None
+    known = {walk.units.resolve(one.order) for one in walk.picked}
+    if any(var not in known for var in variables(walk.units.resolve(value.axes[0]))):
         return None
     rows = walk.units.new(value.shape[0])
     walk.units.sorted_by.append((rows, value.named))
@@ -148,7 +182,22 @@ def index_put(walk: Walk, a: dict[str, Any]) -> Value | None:
     (order,), numbers = a["indices"], walk.node.args[2]
     if order is None or order.role != PERM or not _counts_from_zero(numbers) or len(a["self"].axes) != 1:
         return None
-    return _made(walk, (Fixed(order.shape[0]),), role=IDS, names=order.axes[0])
+    return _made(walk, (order.named,), role=IDS, names=order.axes[0])
+
+
+@rule("floor_divide", "div")
+def floor_divide(walk: Walk, a: dict[str, Any]) -> Value | None:
+    """`order // k`: which row of k numbers each of the sorted ones is in; within rows their order is gone."""
+    order, by = a["self"], a["other"]
+    if order.role != PERM or not isinstance(by, int) or a.get("rounding_mode", "floor") != "floor":
+        return None
+    whole, inner = walk.units.resolve(order.named), 1
+    factors = [*whole.factors] if isinstance(whole, Product) else [whole]
+    while factors and inner < by:
+        inner *= factors.pop().size
+    if inner != by or any(True for factor in factors for _ in variables(factor)):
+        return None
+    return _made(walk, order.axes)
 
 
 @rule("histc")
@@ -194,8 +243,8 @@ def index(walk: Walk, a: dict[str, Any]) -> Value | None:
     if len(looked) != 1 or value.role not in ("", IDS):
         return None
     (at,), lookup = looked, a["indices"][looked[0]]
-    if lookup.role == IDS:
-        walk.unify(value.axes[at], lookup.names)
+    if lookup.role in (IDS, PERM):
+        walk.unify(value.axes[at], lookup.named)
     else:
         walk.freeze(value.axes[at], LOOKS)
     return replace(value, axes=(*value.axes[:at], *lookup.axes, *value.axes[at + 1 :]), uniform=False)

@@ -85,7 +85,8 @@ def roll(walk: Walk, a: dict[str, Any]) -> Axes:
         return walk.freeze(tuple(axes), "roll depends on its order")
     for shift, d in zip(a["shifts"], a["dims"], strict=True):
         before = walk.units.resolve(axes[d])
-        if isinstance(before, Fixed):
+        if isinstance(before, Fixed):  # its places tell other blocks from now on
+            axes[d] = Fixed(before.size, before.why)
             continue
         walk.units.ground((before,))
         axes[d] = walk.units.new(before.size)

@@ -68,6 +68,16 @@ class Shifted:
     why: str
 
 
+@dataclass(frozen=True)
+class Picked:
+    """An `order`, which data decide, of some of the units `names`: one for each place along `rows`."""
+
+    order: Expr
+    names: Expr
+    rows: Parents
+    told: str
+
+
 class Walk:
     """The state of one walk: the equations so far, the tensors' axes, and where we are."""
 
@@ -80,6 +90,7 @@ class Walk:
         self.constants: dict[fx.Node, torch.Tensor | None] = {}  # tables and numbers that no state dict has
         self.merged: dict[Var, tuple[int, int]] = {}  # how many orders it could have, and has as written
         self.shifted: list[Shifted] = []
+        self.picked: list[Picked] = []
         self.here: fx.Node | None = None  # the operation that is looked at, while the walk goes on
         self.kept = stale.names(module)
         self.stale: list[str] = []  # of those, what was computed in an earlier call and is read
