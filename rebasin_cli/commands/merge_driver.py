@@ -16,7 +16,7 @@ from torch import Tensor
 from ..averages.threeway import WEIGHTS, ThreeWay, merged_text, mixed, three_way
 from ..checkpoints.checkpoint import open_checkpoint
 from ..checkpoints.writer import write_safetensors
-from ..errors import CheckpointError, MergeConflict, OutputExists, UsageError
+from ..errors import CheckpointError, MergeConflict, OutputExists, RebasinError, UsageError
 from ..registry.options import PLAIN, READS, REPLACES, WRITES, argument, option
 from ..registry.results import UNSET, Result, Unset
 from ..runtime import files
@@ -76,7 +76,7 @@ class MergeDriver(Screen):
 
 @dataclass(frozen=True)
 class MergeDriverResult(Result):
-    """Where the result was `written`, of how many `tensors` whose version was taken; which were `removed`."""
+    """What was `written`, as git calls it; of how many `tensors` whose was taken; which were `removed`."""
 
     written: str
     tensors: Mapping[str, int]
@@ -97,8 +97,8 @@ def run(asked: MergeDriver, listener: Listener = SILENT) -> MergeDriverResult:
     name = str(asked.ours) if path is None else path
     versions = {"the ancestor": asked.base, "ours": asked.ours, "theirs": asked.theirs}
     written = _written(versions, path, asked.out)
-    empty = _check_kind(name, versions)
-    with _called(name, versions):
+    with _called(path, versions):
+        empty = _check_kind(name, versions)
         models = {role: open_checkpoint(file) for role, file in versions.items() if role not in empty}
         for role in ("ours", "theirs"):
             if role not in models:
@@ -128,7 +128,7 @@ def run(asked: MergeDriver, listener: Listener = SILENT) -> MergeDriverResult:
     counts = Counter(found.taken.values())
     listener.say(f"{name}: {_in_words(counts, found)}")
     removed = list(found.removed) if found.removed else UNSET
-    return MergeDriverResult(str(written), dict(sorted(counts.items())), removed)
+    return MergeDriverResult(str(written) if path is None else path, dict(sorted(counts.items())), removed)
 
 
 def _written(versions: Mapping[str, Path], path: str | None, output: Path | None) -> Path:
@@ -162,11 +162,11 @@ def _check_kind(name: str, versions: Mapping[str, Path]) -> set[str]:
             with files.opened(file) as opened:
                 head = opened.read(64)
         except OSError as cause:
-            raise CheckpointError(f"{name}, {role}: {file} cannot be read: {cause.strerror}") from cause
+            raise CheckpointError(f"{file} cannot be read: {cause.strerror}") from cause
         if head.startswith(POINTER):
             raise UsageError(
                 f"{name}: git gives pointers of Git LFS to merge, not the weights",
-                problems=[f"{role}  {file}"],
+                problems=[str(file)],
                 hint='Let Git LFS fetch them for the driver (docs/git.md, "Git LFS"): git config '
                 "merge.rebasin.driver 'git lfs merge-driver …'",
             )
@@ -181,19 +181,23 @@ def _check_kind(name: str, versions: Mapping[str, Path]) -> set[str]:
 
 
 @contextmanager
-def _called(name: str, versions: Mapping[str, Path]) -> Iterator[None]:
-    """Put git's name of the file, and whose version it is, for the temporary names that git gives."""
+def _called(path: str | None, versions: Mapping[str, Path]) -> Iterator[None]:
+    """Put git's name of the file, and whose version it is, for the temporary names that git gives.
+
+    Files that git does not name are called as they are.
+    """
+    called = {} if path is None else {str(file): f"{path} ({role})" for role, file in versions.items()}
+    names = re.compile("|".join(rf"(?<![\w./\\]){re.escape(name)}(?!\w)" for name in called) or r"(?!)")
 
     def told(text: str) -> str:
-        for role, file in versions.items():
-            text = text.replace(str(file), f"{name} ({role})")
-        return text
+        return names.sub(lambda found: called[found.group()], text)
 
     try:
         yield
-    except CheckpointError as error:
-        problems = [told(problem) for problem in error.problems]
-        raise type(error)(told(error.message), problems=problems, hint=error.hint) from None
+    except RebasinError as error:
+        error.message, error.problems = told(error.message), tuple(map(told, error.problems))
+        error.hint = error.hint and told(error.hint)
+        raise
 
 
 def _conflict(name: str, found: ThreeWay, ancestor: bool) -> MergeConflict:

@@ -1,5 +1,6 @@
 """rebasin merge-driver: alone, and as git calls it."""
 
+import errno
 import json
 import os
 import subprocess
@@ -38,6 +39,7 @@ def test_ours_becomes_the_merge_and_the_others_stay(three, done, tmp_path):
     before = [path.read_bytes() for path in three]
     outcome = done("merge-driver", *three, "7", "models/a.safetensors")
     assert "models/a.safetensors: tensors merged: 1 averaged, 1 ours, 1 theirs" in outcome.err
+    assert "models/a.safetensors" in outcome.out and ".merge_file" not in outcome.out + outcome.err
     merged = tensors(three[1])
     assert torch.equal(merged["body.weight"], W + 2) and torch.equal(merged["head.weight"], W + 2)
     assert [three[k].read_bytes() for k in (0, 2)] == [before[0], before[2]]
@@ -135,6 +137,43 @@ def test_pointers_of_git_lfs_say_what_to_do(three, refused):
     three[2].write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     says = ("a.safetensors: git gives pointers of Git LFS", "theirs", "git lfs merge-driver", "docs/git.md")
     refused(2, "merge-driver", *three, "7", "a.safetensors", says=says)
+
+
+NO_CHECKPOINTS = (b"", b"just some text", b"{}", b"version https://git-lfs.github.com/spec/v1", b"PK\3\4")
+
+
+def test_no_end_tells_of_a_temporary_name(three, refused, monkeypatch, tmp_path):
+    line = ("merge-driver", *three, "7", "models/a.safetensors")
+
+    def ends(code, *more, says="models/a.safetensors"):
+        told = refused(code, *line, *more, says=says).err
+        assert ".merge_file" not in told and str(tmp_path) not in told, told
+
+    for content in NO_CHECKPOINTS:
+        three[2].write_bytes(content)
+        ends(2 if content[:1] in (b"{", b"v") else 3)
+    store(three[2], BASE | {"body.weight": W / 0})
+    ends(3, says="models/a.safetensors (theirs)")
+    store(three[2], BASE | {"body.weight": W[:2]})
+    ends(1)
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store(three[2], BASE | {"body.weight": W + 3})
+    monkeypatch.setattr(os, "replace", full)
+    ends(5)
+
+
+def test_files_that_git_does_not_name_are_called_as_they_are(three, refused, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for path, name in zip(three, "oat", strict=True):
+        path.rename(name)
+    (tmp_path / "t").write_bytes(b"just some text")
+    told = refused(3, "merge-driver", "o", "a", "t").err
+    assert told.startswith("rebasin: t is no checkpoint"), told
+    told = refused(3, "merge-driver", "o", "a", "t", "7", "m.safetensors").err
+    assert told.startswith("rebasin: m.safetensors (theirs) is no checkpoint"), told
 
 
 @pytest.mark.parametrize(
