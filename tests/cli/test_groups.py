@@ -314,6 +314,15 @@ def test_verify_finds_that_a_turned_model_is_the_same(models, done, run):
     assert other.code == 1 and other.json()["reason"] == "the outputs differ"
 
 
+def test_of_millions_of_numbers_none_is_further_than_rounding_by_chance():
+    """What is folded again moves by the mean of many roundings, and wide networks have many such means."""
+    rng = torch.Generator().manual_seed(0)
+    own = torch.zeros(3_000_000)
+    moved, *again = (torch.randn(own.shape, generator=rng) for _ in range(1 + symmetries.DRAWS))
+    assert symmetries.near(own, moved, symmetries.allowed(own, again))
+    assert not symmetries.near(own, 100 * moved, symmetries.allowed(own, again))
+
+
 @pytest.mark.parametrize(("network", "dtype"), [(wide, torch.float32), (Rotary, torch.float16)])
 def test_verify_finds_a_turned_model_that_is_wide_or_of_another_type(done, tmp_path, network, dtype):
     net = ("--net", f"tests.transformers:{network.__name__}")

@@ -34,8 +34,9 @@ from ...symmetry.form import Forms, canonical
 from ...types import Tensors
 from .proof import Proof, prove
 
-DRAWS = 6  # of the noise: one may by chance leave a number where it was
-TIMES = 4  # as far as noise moves a number: rounding may be unlucky, and comes in more than one step
+DRAWS = 12  # of the noise: numbers that each leaves where they were are few in a million million
+TIMES = 4  # as far as its own rounding: it comes in more than one step
+LUCK = 16  # as far as noise moves a number: of many millions some are hardly moved by any draw
 FINEST = 2.0**-38  # of a weight: what is computed in float64 from float64 is not compared to its last bit
 COARSE = 2.0**-20  # the same of what is computed in float32
 OWN = 2.0**-44  # of a number itself: float64 adds up in another order
@@ -285,7 +286,7 @@ def allowed(own: Tensor, again: Iterable[Tensor]) -> Tensor:
     most = torch.zeros_like(own)
     for other in again:
         most = torch.maximum(most, (other - own).abs())
-    return TIMES * most + OWN * own.abs()
+    return LUCK * most + OWN * own.abs()
 
 
 def near(x: Tensor, y: Tensor, *bounds: Tensor) -> bool:
