@@ -35,8 +35,8 @@ from ...types import Tensors
 from .proof import Proof, prove
 
 DRAWS = 12  # of the noise: numbers that each leaves where they were are few in a million million
-TIMES = 4  # as far as its own rounding: it comes in more than one step
-LUCK = 16  # as far as noise moves a number: of many millions some are hardly moved by any draw
+TIMES = 4  # as far as noise moves a number: rounding may be unlucky, and comes in more than one step
+ALONE = 16  # the same where one model's noise is all: of many millions some are hardly moved by any draw
 FINEST = 2.0**-38  # of a weight: what is computed in float64 from float64 is not compared to its last bit
 COARSE = 2.0**-20  # the same of what is computed in float32
 OWN = 2.0**-44  # of a number itself: float64 adds up in another order
@@ -51,7 +51,8 @@ def check_reference(session: Session) -> None:
     again = [canonical(each, session.fitted, folds).changed for each in shaken(model)]
     for name, tensor in form.changed.items():
         before = model[name].double()
-        if not near(tensor, before, allowed(tensor, (each[name] for each in again)), own_size(model[name])):
+        noise = allowed(tensor, (each[name] for each in again), ALONE)
+        if not near(tensor, before, noise, own_size(model[name])):
             raise UsageError(
                 f"{session.paths[0]} is not in canonical form, and --groups all aligns to that",
                 problems=[f"{name}  would change"],
@@ -281,12 +282,12 @@ def _unit_of(size: Tensor, dtype: torch.dtype, finest: float = FINEST) -> Tensor
     return (max(unit(dtype), finest) * size.abs()).clamp_min(least(dtype))
 
 
-def allowed(own: Tensor, again: Iterable[Tensor]) -> Tensor:
+def allowed(own: Tensor, again: Iterable[Tensor], times: int = TIMES) -> Tensor:
     """How far each number may be from where it is, by what is made of the same weights, shaken."""
     most = torch.zeros_like(own)
     for other in again:
         most = torch.maximum(most, (other - own).abs())
-    return LUCK * most + OWN * own.abs()
+    return times * most + OWN * own.abs()
 
 
 def near(x: Tensor, y: Tensor, *bounds: Tensor) -> bool:
