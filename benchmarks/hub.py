@@ -12,8 +12,11 @@ are from those of the folder that it was made of, relative to the largest of the
 weights of the merged folder, loaded so, are from the mean of A and the aligned B; "outputs": how far its
 outputs are from those of a network that was given this mean. Outputs are those that are
 the network's function, without caches and other records of its inside; of a weight that a network makes of
-several tensors, as weight norm does, the mean is that of the weight. "before" is how the same `align` ends in
-the program of another tree.
+several tensors, as weight norm does, the mean is that of the weight. "before" is how the same command ends in
+the program of another tree: its exit code and the first line that it says.
+
+Rows with "file" are of `torch.save` and `torch.load`; of adapters the command is `merge --method none`, and
+"outputs" compares with the base to which the mean of what each adapter adds was added.
 
 Rows with "as large as it is" take the configuration of a network that people use, and shapes without
 values: the spec of its twins is fitted to them, and nothing is written.
@@ -31,6 +34,7 @@ import io
 import json
 import multiprocessing
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -46,15 +50,14 @@ import torch
 from packages import torchvision
 
 from rebasin_cli.__main__ import main as run
-from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.networks import hub
 from rebasin_cli.networks.returned import Kept
 from rebasin_cli.session.twins import spec_of
 from rebasin_cli.spec.fits import fit
 
 HEADING = (
-    *("date", "folder", "before", "seconds", "memory, MB", "words", "digits", "proven", "aligned", "merged"),
-    "outputs",
+    *("date", "what", "command", "before", "seconds", "memory, MB", "words", "digits", "after"),
+    *("aligned", "merged", "outputs"),
 )
 
 TEXT = {
@@ -129,11 +132,37 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {  # row: class of transformers, 
     "CLIP": ("CLIPModel", {
         "text_config": TEXT | {"projection_dim": 24}, "vision_config": VISION | {"projection_dim": 24},
         "projection_dim": 24}),
+    "Gemma": ("GemmaForCausalLM", GROUPED | {"head_dim": 16}),
+    "Phi": ("PhiForCausalLM", GROUPED),
+    "StableLM": ("StableLmForCausalLM", GROUPED),
+    "Starcoder2": ("Starcoder2ForCausalLM", GROUPED),
+    "Cohere": ("CohereForCausalLM", GROUPED),
+    "Granite": ("GraniteForCausalLM", GROUPED),
+    "MPT": ("MptForCausalLM", {"d_model": 48, "n_heads": 4, "n_layers": 2, "vocab_size": 50}),
+    "XLM-RoBERTa": ("XLMRobertaForMaskedLM", TEXT),
+    "MPNet": ("MPNetForMaskedLM", TEXT),
+    "Pegasus": ("PegasusForConditionalGeneration", BART),
+    "HuBERT": ("HubertForCTC", TEXT | SOUND),
+    "BEiT": ("BeitForImageClassification", VISION),
+    "MobileNet v1": ("MobileNetV1ForImageClassification", {"image_size": SIDE, "depth_multiplier": 0.25}),
+    "MobileNet v2": ("MobileNetV2ForImageClassification", {"image_size": SIDE, "depth_multiplier": 0.35}),
+    "EfficientNet": ("EfficientNetForImageClassification", {
+        "image_size": SIDE, "width_coefficient": 0.25, "depth_coefficient": 0.5, "hidden_dim": 64}),
+    "RegNet": ("RegNetForImageClassification", {
+        "embedding_size": 8, "hidden_sizes": [16, 24, 32, 40], "depths": [1, 1, 1, 1], "groups_width": 8}),
+    "PoolFormer": ("PoolFormerForImageClassification", {
+        "hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1]}),
     "SigLIP": ("SiglipModel", {"text_config": TEXT | {"projection_size": 48}, "vision_config": VISION}),
 }  # fmt: skip
 TIMM = {  # row: its name, its options
     "timm, ResNet": ("resnet18", {"num_classes": 10}),
     "timm, ConvNeXt": ("convnext_atto", {"num_classes": 10}),
+    "timm, MobileNet v3": ("mobilenetv3_small_050", {"num_classes": 10}),
+    "timm, EfficientNet": ("efficientnet_lite0", {"num_classes": 10}),
+    "timm, DenseNet": ("densenet121", {"num_classes": 10}),
+    "timm, ViT": ("vit_tiny_patch16_224", {"num_classes": 10}),
+    "timm, RegNet": ("regnetx_002", {"num_classes": 10}),
+    "timm, MLP-Mixer": ("mixer_s32_224", {"num_classes": 10}),
 }
 DIFFUSERS = {
     "diffusers, UNet": ("UNet2DModel", {
@@ -144,6 +173,23 @@ DIFFUSERS = {
         "block_out_channels": [16, 32], "norm_num_groups": 8, "latent_channels": 4,
         "down_block_types": ["DownEncoderBlock2D"] * 2, "up_block_types": ["UpDecoderBlock2D"] * 2}),
 }  # fmt: skip
+IMAGE = (2, 3, 64, 64)
+# row: its network, the shape of a batch, options of the command
+FILES: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...], list[str]]] = {
+    "MLP of numbers, file": (lambda: dense(), (4, 784), []),
+    "MLP of own names, file": (lambda: Dense(), (4, 20), []),
+    "CNN of own names, norms, file": (lambda: Convolutions(), IMAGE, []),
+    "torchvision, MobileNet v2, file": (lambda: of_torchvision("mobilenet_v2"), IMAGE, []),
+    "torchvision, DenseNet, file": (lambda: of_torchvision("densenet121"), IMAGE, []),
+    "torchvision, EfficientNet, file": (lambda: of_torchvision("efficientnet_b0"), IMAGE, []),
+    "torchvision, ResNeXt, file": (lambda: of_torchvision("resnext50_32x4d"), IMAGE, []),
+    "torchvision, Swin, file": (lambda: of_torchvision("swin_t"), IMAGE, []),
+    "torchvision, ShuffleNet, file": (
+        lambda: of_torchvision("shufflenet_v2_x0_5"), IMAGE, ["--net", "torchvision:shufflenet_v2_x0_5"]),
+    "torchvision, MNASNet, file": (
+        lambda: of_torchvision("mnasnet0_5"), IMAGE, ["--net", "torchvision:mnasnet0_5"]),
+}  # fmt: skip
+ADAPTERS = {"peft, LoRA of Llama": {"target_modules": ["q_proj", "v_proj", "down_proj"], "r": 4}}
 LLAMA = {"vocab_size": 128256, "num_key_value_heads": 8, "rms_norm_eps": 1e-5}
 LARGE: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama 3.2 1B": ("LlamaForCausalLM", LLAMA | {
@@ -167,7 +213,48 @@ LARGE: dict[str, tuple[str, dict[str, Any]]] = {
     "T5-small": ("T5ForConditionalGeneration", {"decoder_start_token_id": 0}),
     "ResNet-50": ("ResNetForImageClassification", {"num_labels": 1000}),
 }  # fmt: skip
-ROWS = [*SMALL, *TIMM, *DIFFUSERS, *LARGE]
+ROWS = [*SMALL, *TIMM, *DIFFUSERS, *FILES, *ADAPTERS, *LARGE]
+
+
+def dense() -> torch.nn.Module:
+    nn = torch.nn
+    return nn.Sequential(
+        nn.Linear(784, 64), nn.ReLU(), nn.Dropout(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)
+    )
+
+
+class Dense(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.input_layer = torch.nn.Linear(20, 48)
+        self.norm = torch.nn.LayerNorm(48)
+        self.hidden_layer = torch.nn.Linear(48, 32)
+        self.output_layer = torch.nn.Linear(32, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norm(self.input_layer(x)))
+        return self.output_layer(torch.relu(self.hidden_layer(x)))
+
+
+class Convolutions(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv_a = torch.nn.Conv2d(3, 16, 3)
+        self.bn_a = torch.nn.BatchNorm2d(16)
+        self.conv_b = torch.nn.Conv2d(16, 24, 3)
+        self.bn_b = torch.nn.BatchNorm2d(24)
+        self.fc_a = torch.nn.Linear(24 * 16, 40)
+        self.fc_b = torch.nn.Linear(40, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.bn_b(self.conv_b(torch.relu(self.bn_a(self.conv_a(x))))))
+        x = torch.nn.functional.adaptive_avg_pool2d(x, 4).flatten(1)
+        return self.fc_b(torch.relu(self.fc_a(x)))
+
+
+def of_torchvision(name: str) -> torch.nn.Module:
+    torchvision()
+    return importlib.import_module("torchvision.models").get_model(name, num_classes=10)
 
 
 # ------------------------------------------------------------------------------------------------ folders
@@ -194,6 +281,8 @@ def made(row: str, seed: int) -> torch.nn.Module:
     if row in DIFFUSERS:
         name, options = DIFFUSERS[row]
         return drawn(getattr(importlib.import_module("diffusers"), name)(**options))
+    if row in FILES:
+        return drawn(FILES[row][0]())
     return drawn(transformer(*SMALL[row]))
 
 
@@ -203,6 +292,10 @@ def transformer(name: str, options: dict[str, Any]) -> torch.nn.Module:
 
 
 def save(network: torch.nn.Module, folder: Path, row: str) -> None:
+    if row in FILES:
+        torch.save(network.state_dict(), folder)
+        return
+    folder.mkdir()
     if row in TIMM:
         hub = importlib.import_module("timm.models._hub")
         hub.save_for_hf(network, folder, safe_serialization=True)
@@ -212,17 +305,25 @@ def save(network: torch.nn.Module, folder: Path, row: str) -> None:
 
 
 def load(folder: Path, row: str, kind: type) -> torch.nn.Module:
+    if row in FILES:
+        network = made(row, 0)
+        network.load_state_dict(torch.load(folder, weights_only=True))
+        return network
     if row in TIMM:
         timm = importlib.import_module("timm")
         return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     return kind.from_pretrained(folder).eval()
 
 
-def outputs(network: torch.nn.Module, folder: Path) -> list[torch.Tensor]:
+def outputs(network: torch.nn.Module, row: str, folder: Path) -> list[torch.Tensor]:
     """What of all that it returns for a batch by its own configuration is its function."""
-    name = hub.of_folder(folder)
-    assert name is not None
-    batch = hub.build(name).example_batch(torch.Generator().manual_seed(0))
+    draws = torch.Generator().manual_seed(0)
+    if row in FILES:
+        batch: Any = torch.randn(FILES[row][1], generator=draws)
+    else:
+        name = hub.of_folder(folder)
+        assert name is not None
+        batch = hub.build(name).example_batch(draws)
     with torch.no_grad():
         found = network(**batch) if isinstance(batch, dict) else network(batch)
     return [one for one in Kept().of(found).tensors if one.is_floating_point()]
@@ -242,11 +343,11 @@ def weights(network: torch.nn.Module) -> dict[str, torch.Tensor]:
 # ------------------------------------------------------------------------------------------------ figures
 
 
-def command(*words: object) -> dict[str, Any]:
+def command(work: Path, *words: str) -> dict[str, Any]:
     out, err, code = io.StringIO(), io.StringIO(), 0
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), contextlib.chdir(work):
         try:
-            run([str(word) for word in words])
+            run(list(words))
         except SystemExit as stop:
             code = int(stop.code or 0)
     return {"code": code, "out": out.getvalue(), "err": err.getvalue()}
@@ -254,28 +355,59 @@ def command(*words: object) -> dict[str, Any]:
 
 def small(row: str, work: Path, before: Path | None) -> dict[str, Any]:
     networks = [made(row, seed) for seed in range(2)]
-    a, b, aligned, merged = (work / name for name in ("a", "b", "aligned", "merged"))
-    for network, folder in zip(networks, (a, b), strict=True):
-        folder.mkdir()
-        save(network, folder, row)
-    ended = {"before": earlier(before, work)} if before else {}
-    found = apart(align, work) | ended
+    end, options = (".pt", FILES[row][2]) if row in FILES else ("/", [])
+    a, b, aligned, merged = ((work / f"{name}{end}") for name in ("a", "b", "aligned", "merged"))
+    for network, at in zip(networks, (a, b), strict=True):
+        save(network, at, row)
+    words = ["align", f"a{end}", f"b{end}", *options, "-o", f"aligned{end}"]
+    found = apart(ran, words, work) | earlier(words, before, work)
     if "why" in found:
         return found
     loaded = load(aligned, row, type(networks[1]))
-    pairs = zip(outputs(networks[1], a), outputs(loaded, a), strict=True)
-    found["aligned"] = max(float((x - y).abs().max() / x.abs().max()) for x, y in pairs)
-    moved = {n for n, t in loaded.state_dict().items() if not torch.equal(t, networks[1].state_dict()[n])}
-    found["moved"] = len(moved)
-    plain = command("merge", a, b, "--copy-files", "--repair", "none", "-o", f"{merged}/")
-    if plain["code"]:
-        return found | {"why": f"merge: {plain['err'].strip()}"}
+    pairs = zip(outputs(networks[1], row, a), outputs(loaded, row, a), strict=True)
+    found["aligned"] = max(apart_by(x, y) for x, y in pairs)
+    merge = ["merge", f"a{end}", f"b{end}", *options, "--repair", "none", "-o", f"merged{end}"]
+    told = command(work, *merge, *([] if row in FILES else ["--copy-files"]))
+    if told["code"]:
+        return found | {"why": f"merge: {told['err'].strip()}"}
     written, (one, other) = load(merged, row, type(networks[1])), (weights(networks[0]), weights(loaded))
     mean = {name: (t + other[name]) / 2 for name, t in one.items() if t.is_floating_point()}
     found["merged"] = max(float((t - mean[n]).abs().max()) for n, t in weights(written).items() if n in mean)
     give(loaded, mean)
-    pairs = zip(outputs(loaded, a), outputs(written, a), strict=True)
-    return found | {"outputs": max(float((x - y).abs().max() / x.abs().max()) for x, y in pairs)}
+    pairs = zip(outputs(loaded, row, a), outputs(written, row, a), strict=True)
+    return found | {"outputs": max(apart_by(x, y) for x, y in pairs)}
+
+
+def adapters(row: str, work: Path, before: Path | None) -> dict[str, Any]:
+    """Two adapters of one base: the merged one adds the mean of what they add."""
+    peft: Any = importlib.import_module("peft")
+
+    def base() -> torch.nn.Module:
+        return made("Llama", 0)
+
+    for seed, name in enumerate("ab"):
+        torch.manual_seed(seed + 1)
+        config = peft.LoraConfig(init_lora_weights=False, **ADAPTERS[row])
+        peft.get_peft_model(base(), config).save_pretrained(work / name)
+    words = ["merge", "a", "b", "--method", "none", "-o", "merged/"]
+    found = apart(ran, words, work) | earlier(words, before, work)
+    if "why" in found:
+        return found
+    one, other, merged = (
+        peft.PeftModel.from_pretrained(base(), work / name).merge_and_unload().eval()
+        for name in ("a", "b", "merged")
+    )
+    mean = {name: (t + other.state_dict()[name]) / 2 for name, t in one.state_dict().items()}
+    found["merged"] = max(float((t - mean[n]).abs().max()) for n, t in merged.state_dict().items())
+    give(one, mean)
+    batch = torch.arange(40).reshape(2, 20)
+    with torch.no_grad():
+        return found | {"outputs": apart_by(one(batch).logits, merged(batch).logits)}
+
+
+def apart_by(x: torch.Tensor, y: torch.Tensor) -> float:
+    """How far, relative to the largest."""
+    return float((x - y).abs().max() / x.abs().max())
 
 
 def give(network: torch.nn.Module, mean: dict[str, torch.Tensor]) -> None:
@@ -290,23 +422,31 @@ def give(network: torch.nn.Module, mean: dict[str, torch.Tensor]) -> None:
                 setattr(network.get_submodule(module), weight, tensor)
 
 
-def align(work: Path) -> dict[str, Any]:
-    told = command("align", work / "a", work / "b", "-o", f"{work / 'aligned'}/")
+def ran(words: list[str], work: Path) -> dict[str, Any]:
+    """What the command takes, and what it says of the spec."""
+    told = command(work, *words)
     if told["code"]:
-        return {"why": told["err"].strip()}
-    found = used()
-    name = hub.of_folder(work / "a")
-    assert name is not None
-    return found | spec(name, dict(open_checkpoint(work / "a").shapes))
+        return {"why": f"exit {told['code']}: {told['err'].strip()}"}
+    spec, proof = (re.search(rf"(?m)^{key} +(.+)$", told["out"]) for key in ("spec", "proof"))
+    found = used() | {"on": proof[1].partition(":")[0] if proof else "written"}
+    if spec and (counts := re.search(r"(\d+) permutations?, 10\^([\d.]+)", spec[1])):
+        found |= {"words": int(counts[1]), "log10": float(counts[2])}
+        if "unproven" in found["on"]:
+            found["on"] = f"{spec[1].partition(',')[0]}, {proof[1] if proof else ''}"
+    return found
 
 
-def earlier(tree: Path, work: Path) -> str:
-    """How the same command ends in the program of another tree."""
-    words = [sys.executable, "-m", "rebasin_cli", "align", "a", "b", "-o", "before.safetensors"]
+def earlier(words: list[str], tree: Path | None, work: Path) -> dict[str, str]:
+    """The command, and how it ends in the program of another tree."""
+    found = {"command": " ".join(words)}
+    if tree is None:
+        return found
     done = subprocess.run(
-        words, cwd=work, env=os.environ | {"PYTHONPATH": str(tree)}, capture_output=True, check=False
-    )
-    return f"exit {done.returncode}"
+        [sys.executable, "-W", "ignore", "-m", "rebasin_cli", *words[:-1], f"before-{words[-1]}"],
+        cwd=work, env=os.environ | {"PYTHONPATH": str(tree)}, capture_output=True, check=False, text=True,
+    )  # fmt: skip
+    said = next((line for line in done.stderr.splitlines() if line.startswith("rebasin:")), "")
+    return found | {"before": f"exit {done.returncode} {said.removeprefix('rebasin: ')}".strip()}
 
 
 def used() -> dict[str, float]:
@@ -318,7 +458,7 @@ def used() -> dict[str, float]:
 def spec(name: str, shapes: dict[str, Any]) -> dict[str, Any]:
     found = spec_of(name, shapes, lambda _: None)
     fitted = fit(found, shapes)
-    on = str(found.proof["network"])
+    on = f"proven on {found.proof['network']}"
     return {"words": len(fitted.words), "log10": fitted.log10_symmetries(), "on": on}
 
 
@@ -376,17 +516,20 @@ def apart(work: Callable[..., dict[str, Any]], *given: Any) -> dict[str, Any]:
 def figures(row: str, before: Path | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as work, tempfile.TemporaryDirectory() as cache:
         os.environ["XDG_CACHE_HOME"] = cache  # nothing of an earlier row is kept
-        return large(row, Path(work)) if row in LARGE else small(row, Path(work), before)
+        if row in LARGE:
+            return large(row, Path(work)) | {"command": "spec of shapes"}
+        return (adapters if row in ADAPTERS else small)(row, Path(work), before)
 
 
 def line(row: str, told: dict[str, Any]) -> str:
     name = f"{row}, as large as it is" if row in LARGE else row
+    first = (told["date"], name, f"`{told['command']}`", told.get("before", ""))
     if "why" in told:
-        return f"| {told['date']} | {name} | {told.get('before', '')} | {' '.join(told['why'].split())} |"
+        return f"| {' | '.join(map(str, first))} | {' '.join(told['why'].split())} |"
+    ends = (f"{told[key]:.0e}" if key in told else "" for key in ("aligned", "merged", "outputs"))
     cells = (
-        told["date"], name, told.get("before", ""), f"{told['seconds']:.1f}", told["memory"],
-        told["words"], f"{told['log10']:.1f}", told["on"].partition(" of ")[0],
-        *("" if row in LARGE else f"{told[name]:.0e}" for name in ("aligned", "merged", "outputs")),
+        *first, f"{told['seconds']:.1f}", told["memory"], told.get("words", ""),
+        f"{told['log10']:.1f}" if "log10" in told else "", told["on"].partition(" of ")[0], *ends,
     )  # fmt: skip
     return f"| {' | '.join(map(str, cells))} |"
 
@@ -406,7 +549,7 @@ def main() -> None:
     began = time.process_time()
     with contextlib.suppress(ImportError):  # transformers imports it where it is installed
         torchvision()
-    for package in ("transformers", "timm", "diffusers", "rebasin_cli.inference"):
+    for package in ("transformers", "timm", "diffusers", "peft", "rebasin_cli.inference"):
         importlib.import_module(package)
     imports = time.process_time() - began
     logs = importlib.import_module("transformers").logging

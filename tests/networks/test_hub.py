@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from types import SimpleNamespace
 
 import pytest
+from torch import nn
 
 from rebasin_cli.errors import NetworkError
 from rebasin_cli.networks import hub
@@ -62,3 +65,35 @@ def test_code_that_a_configuration_names_is_left_out_wherever_it_stands(tmp_path
     own = {"architectures": ["A"], "model_type": "a", "kernel_size": 3}
     (tmp_path / "config.json").write_text(json.dumps(own | {key: "x/y", "text_config": {key: "x/y"}}))
     assert configurations.read(tmp_path).values == own | {"text_config": {}}
+
+
+def classifier(name, weights=None, num_classes=1000):
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, num_classes))
+
+
+def of_two_heads(name, weights=None, num_classes=1000):
+    return nn.ModuleList([nn.Linear(4, 6), nn.Linear(6, num_classes), nn.Linear(5, num_classes)])
+
+
+def of_one_size(name, weights=None):
+    return classifier(name)
+
+
+@pytest.mark.parametrize(
+    ("make", "file", "classes"),
+    [
+        (classifier, {"2.weight": (10, 6), "2.bias": (10,)}, 10),
+        (classifier, {"0.weight": (7, 4), "0.bias": (7,), "2.weight": (10, 7), "2.bias": (10,)}, 1000),
+        (classifier, {"2.weight": (10, 6), "2.bias": (12,)}, 1000),
+        (of_two_heads, {"1.weight": (10, 6), "1.bias": (10,), "2.weight": (10, 5), "2.bias": (10,)}, 10),
+        (of_one_size, {"2.weight": (10, 6), "2.bias": (10,)}, 1000),
+    ],
+)
+def test_a_name_takes_its_number_of_classes_from_the_file(make, file, classes, monkeypatch):
+    """Other layers of another size are no other number of classes."""
+    package = SimpleNamespace(models=SimpleNamespace(get_model=make), __version__="1")
+    monkeypatch.setitem(sys.modules, "torchvision", package)
+    own = {name: tuple(tensor.shape) for name, tensor in make("net").state_dict().items()}
+    network = hub.build("torchvision:net", own | file)
+    assert network[-1].out_features == classes
+    assert hub.build("torchvision:net")[-1].out_features == 1000

@@ -12,13 +12,16 @@ folder stands the file of the configuration. A twin is the same class with fewer
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import importlib.util
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +143,8 @@ def digest(name: str, *more: str) -> str:
 def build(name: str, shapes: Shapes | None = None, *, most: float = math.inf) -> nn.Module:
     """The network with values drawn at random, under the names of its files, and an `example_batch`.
 
-    `shapes` are those of the file, whose names may be those of an earlier version.
+    `shapes` are those of the file, whose names may be those of an earlier version; a name without a
+    configuration takes its number of classes from them.
 
     Raises UsageError; NetworkError, also where a configuration asks for more than `most` parameters.
     """
@@ -152,9 +156,9 @@ def build(name: str, shapes: Shapes | None = None, *, most: float = math.inf) ->
         elif package == "diffusers" and said is not None:
             network = _of_diffusers(module, said, most)
         elif package == "timm":
-            network = _of_timm(module, rest, said, most)
+            network = _of_timm(module, rest, said, most, shapes)
         else:
-            network = _limited(lambda: module.models.get_model(rest, weights=None), most)
+            network = _of_name(partial(module.models.get_model, rest, weights=None), most, shapes)
             draw = batches.images((3, 299, 299) if rest == "inception_v3" else (3, 224, 224))
             network.example_batch = draw  # type: ignore[assignment]
     return network.eval()
@@ -257,14 +261,19 @@ def _configured(module: Any, said: Configuration) -> tuple[Any, Any]:
     return kind, config
 
 
-def _limited(make: Any, most: float) -> nn.Module:
+def _limited(make: Callable[[], nn.Module], most: float) -> nn.Module:
     """What `make` makes, unless it has more than `most` parameters: they are counted without memory."""
     if most < math.inf:
-        with torch.device("meta"):
-            count = sum(tensor.numel() for tensor in make().parameters())
-        if count > most:
-            raise NetworkError(f"its configuration asks for {count:,} parameters, more than {most:,}")
-    network: nn.Module = make()
+        _without_memory(make, most)
+    return make()
+
+
+def _without_memory(make: Callable[[], nn.Module], most: float) -> nn.Module:
+    with torch.device("meta"):
+        network = make()
+    count = sum(tensor.numel() for tensor in network.parameters())
+    if count > most:
+        raise NetworkError(f"its configuration asks for {count:,} parameters, more than {most:,}")
     return network
 
 
@@ -282,7 +291,29 @@ def _of_diffusers(module: Any, said: Configuration, most: float) -> nn.Module:
     return network
 
 
-def _of_timm(module: Any, name: str, said: Configuration | None, most: float) -> nn.Module:
+def _of_name(make: Callable[..., nn.Module], most: float, shapes: Shapes | None) -> nn.Module:
+    """A network that only a name tells, with as many classes as the file has."""
+    with contextlib.suppress(Exception):  # of another's code: it may need values, or know no classes
+        if shapes is not None and (classes := _classes(_without_memory(make, most), shapes)):
+            other = partial(make, num_classes=classes)
+            _without_memory(other, most)
+            make = other
+    return _limited(make, most)
+
+
+def _classes(network: nn.Module, shapes: Shapes) -> int | None:
+    """Of the file, where nothing but the number of outputs of some layers differs, in all of them alike."""
+    own = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    others = [(own[name], shape) for name, shape in shapes.items() if name in own and own[name] != shape]
+    if any(len(shape) != len(its) or not shape or shape[1:] != its[1:] for shape, its in others):
+        return None
+    pairs = {(shape[0], its[0]) for shape, its in others}
+    return pairs.pop()[1] if len(pairs) == 1 else None
+
+
+def _of_timm(
+    module: Any, name: str, said: Configuration | None, most: float, shapes: Shapes | None
+) -> nn.Module:
     options: dict[str, Any] = {}
     if said is not None:
         name, values = said.named, said.values
@@ -295,7 +326,8 @@ def _of_timm(module: Any, name: str, said: Configuration | None, most: float) ->
             {key: value for key, value in own.items() if key not in _FILES} if isinstance(own, dict) else {}
         )
         options |= {key: values[key] for key in ("num_classes", "global_pool") if key in values}
-    made: Any = _limited(lambda: module.create_model(name, pretrained=False, **options), most)
+    make = partial(module.create_model, name, pretrained=False, **options)
+    made: Any = _limited(make, most) if said is not None else _of_name(make, most, shapes)
     size = made.pretrained_cfg["input_size"]
     if said is not None and isinstance(told := said.values.get("pretrained_cfg"), dict):
         size = told.get("input_size", size)
