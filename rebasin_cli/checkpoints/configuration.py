@@ -17,18 +17,24 @@ DEEPEST = 4  # parts within parts of a configuration
 Config = dict[str, Any]
 # Keys, by their parts: of what changes nothing that is computed in evaluation, and of labels and words
 SAYS_NOTHING = re.compile(
-    r"^_|^(architectures|auto_map|bos|dtype|eos|finetuning|generation|license|max_length|pad|pretrain\w*|"
-    r"problem|return|task|torch\w*|transformers|use_cache|version)(_|$)|dropout|pdrop|drop_path|drop_rate|"
-    r"^output_(hidden|attentions|scores|router|past)|layerdrop|implementation|label|loss|max_position|"
-    r"num_classes|quantization|token_id|vocab_size|"
-    r"(^|_)(augment|checkpointing|class|init|initializer|mask|name|path|processor|std|tie|url)(_|$)"
+    r"^_|^(architectures|auto_map|bos|dtype|eos|finetuning|generation|license|max_length|pad|padding_side|"
+    r"pretrain(?!ed_window)\w*|problem|return|task|torch\w*|transformers|use_cache|version)(_|$)|"
+    r"dropout|pdrop|drop_path|drop_rate|^output_(hidden|attentions|scores|router|past)|layerdrop|"
+    r"implementation|label|loss|(?<!original_)max_position|num_classes|quantization|token_id|vocab_size|"
+    r"(^|_)(augment|checkpointing|class|efficient|flash|init|initializer|jitter|mask|name|path|processor|std|"
+    r"tie|upcast|url|xformers)(_|$)|^(chunk_size_feed_forward|cache_type|tokenizer_type)$"
 )
 DECIDES = re.compile(
-    r"(^|_)(act|activations?|alibi|architecture|attn|causal|decoder|dilations?|distance|eps|epsilon|factor|"
-    r"flip|freq|func|gated|glu|groups?|heads?|interleaved?|kernels?|layernorm|layer_types|multi_query|"
-    r"multiplier|norms?|normali[sz]e|parallel|per_tok|pool\w*|positions?|residuals?|rope|rotary|scal\w*|"
-    r"shift|soft\w*|strides?|theta|topk|top_k|window)(_|$)"
+    r"(^|_)(aa|act|activations?|alibi|alpha|architecture|att|attention|attn|atrous|bidirectional|bound|causal|"
+    r"center|clip|decoder|depths?|dilations?|distance|downsample|eps|epsilon|factor|feature_layers?|"
+    r"feed_forward|flip|fn|freq|func|function|gated|global|glu|groups?|heads?|interleaved?|iters|iterations|"
+    r"kernels?|l2norm|layernorm|layer_types|layers|limits?|local|loops?|m?rope|mode|moe_k|multi_query|"
+    r"multipliers?|norms?|normali[sz]e|original_max|paddings?|parallel|passes|per_tok(en)?|policy|pool\w*|"
+    r"positional|positions?|prenorm|rates|renormalize|repeats|residuals?|rotary|(m|re)?scal\w*|shift|"
+    r"sinusoidal|slope|soft\w*|strategy|strides?|summary|theta|threshold|topk|top_k|windows?)(_|$)|"
+    r"_temperature$|^temperature_|(?<!^model)_types?$"
 )
+OF_A_NETWORK = re.compile(r"config$|^(de|en)coder$")  # parts of a configuration that are one themselves
 
 
 @dataclass(frozen=True)
@@ -56,10 +62,16 @@ def differences(first: Config | None, other: Config | None) -> dict[str, Differe
     what changes nothing that is computed: names, dropouts, first values, tokens of generation, labels.
     """
     return {
-        key: Difference(value, its, bool(DECIDES.search(key.rpartition(".")[2])))
+        key: Difference(value, its, _decides(key))
         for key, value, its in _pairs(first or {}, other or {})
         if value != its
     }
+
+
+def _decides(key: str) -> bool:
+    """Whether the key or a part that it stands in (`rope_scaling.type`) is of what is computed."""
+    *parts, last = key.split(".")
+    return any(DECIDES.search(part) for part in [*(p for p in parts if not OF_A_NETWORK.search(p)), last])
 
 
 def _pairs(first: Config, other: Config, within: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import shlex
 import shutil
@@ -235,15 +236,22 @@ def test_a_file_of_an_earlier_version_keeps_its_names(tmp_path, done):
 
 
 @pytest.mark.sweep
-def test_the_lines_of_the_page_run_from_folders_alone(tmp_path):
+def test_the_lines_of_the_page_run_from_folders_alone(tmp_path, monkeypatch):
     """Eight small networks are trained, in a process as the page has it."""
     page = (DOCS / "transformers.md").read_text()
-    block = page.partition("a test runs them -->")[2].partition("```sh\n")[2].partition("```")[0]
+    section = page.partition("## Folders from the hub")[2]
+    block = section.partition("a test runs them -->")[2].partition("```sh\n")[2].partition("```")[0]
     first_line, *lines = [line for line in block.splitlines() if line]
     assert first_line == "python tiny_folders.py" and len(lines) > 10
     shutil.copy(DOCS / "examples/tiny_folders.py", tmp_path)
     runpy.run_path(str(tmp_path / "tiny_folders.py"), run_name="__main__")
-    for line in lines:
+    above = "\n".join(re.findall(r"(?ms)^```text\n(.*?)^```$", section)).splitlines()
+    assert len(above) == 3
+    (tmp_path / "first").mkdir()
+    for name in ("llamaA", "llamaB"):
+        shutil.copytree(tmp_path / name, tmp_path / "first" / name)
+    for place, line in [("first", line) for line in above] + [(".", line) for line in lines]:
+        monkeypatch.chdir(tmp_path / place)
         program, *arguments = shlex.split(line)
         outcome = rebasin(*arguments)
         assert program == "rebasin" and outcome.code == 0, (line, outcome.err)

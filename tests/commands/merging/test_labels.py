@@ -170,6 +170,22 @@ def test_a_broken_model_of_pieces_numbers_no_words(tmp_path, end):
         ({"do_layer_norm_before": True}, {"do_layer_norm_before": False}),
         ({"text_config": {"hidden_act": "gelu"}}, {"text_config": {"hidden_act": "quick_gelu"}}),
         ({"norm_num_groups": 8}, {"norm_num_groups": 4}),
+        ({"num_hidden_layers": 12}, {"num_hidden_layers": 6}),  # of ALBERT all layers are one
+        ({"rope_scaling": {"type": "yarn"}}, {"rope_scaling": {"type": "linear"}}),
+        ({"rope_scaling": {"beta_fast": 32.0}}, {"rope_scaling": {"beta_fast": 16.0}}),
+        tuple({"rope_scaling": {"original_max_position_embeddings": size}} for size in (4096, 8192)),
+        ({"pretrained_window_sizes": [0, 0]}, {"pretrained_window_sizes": [12, 12]}),
+        ({"feed_forward_proj": "relu"}, {"feed_forward_proj": "gelu"}),
+        ({"attention_type": "block_sparse"}, {"attention_type": "original_full"}),
+        ({"attention_layers": ["global", "local"]}, {"attention_layers": ["global", "global"]}),
+        ({"downsample_in_first_stage": True}, {"downsample_in_first_stage": False}),
+        ({"vision_feature_layer": -1}, {"vision_feature_layer": -2}),
+        ({"readout_type": "add"}, {"readout_type": "ignore"}),
+        ({"num_experts_per_token": 2}, {"num_experts_per_token": 4}),
+        ({"swiglu_limit": 7.0}, {"swiglu_limit": None}),
+        ({"leaky_relu_slope": 0.1}, {"leaky_relu_slope": 0.2}),
+        ({"tf_padding": True}, {"tf_padding": False}),
+        ({"model_args": {"aa_layer": "avg"}}, {"model_args": {"aa_layer": "blur"}}),
     ],
 )
 def test_another_function_of_equal_shapes_is_refused(tmp_path, first, second):
@@ -181,11 +197,13 @@ def test_another_function_of_equal_shapes_is_refused(tmp_path, first, second):
 
 def test_what_may_be_another_function_is_told_and_what_is_none_is_not(tmp_path):
     same = {"attention_dropout": 0.1, "torch_dtype": "float32", "_name_or_path": "x", "use_cache": True}
-    other = {"attention_dropout": 0.0, "torch_dtype": "float16", "_name_or_path": "y", "use_cache": False}
+    same |= {"chunk_size_feed_forward": 0, "use_flash_attention": True, "max_position_embeddings": 8}
+    other = {"chunk_size_feed_forward": 8, "use_flash_attention": False, "max_position_embeddings": 9}
+    other |= {"attention_dropout": 0.0, "torch_dtype": "float16", "_name_or_path": "y", "use_cache": False}
     a, b = two(tmp_path, (same | {"use_bias": True}, other | {"use_bias": False}), body=4)
     done = average(tmp_path, a, b)
     assert done.code == 0 and f"config.json: use_bias is True in {a}, False in {b}: taken as one" in done.err
-    assert "dropout" not in done.err and "dtype" not in done.err
+    assert not any(word in done.err for word in ("dropout", "dtype", "chunk", "flash", "max_position"))
 
 
 def test_other_numbers_of_heads(tmp_path):
