@@ -147,7 +147,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {  # row: class of transformers, 
     "MobileNet v1": ("MobileNetV1ForImageClassification", {"image_size": SIDE, "depth_multiplier": 0.25}),
     "MobileNet v2": ("MobileNetV2ForImageClassification", {"image_size": SIDE, "depth_multiplier": 0.35}),
     "EfficientNet": ("EfficientNetForImageClassification", {
-        "image_size": SIDE, "width_coefficient": 0.25, "depth_coefficient": 0.5, "hidden_dim": 64}),
+        "image_size": SIDE, "width_coefficient": 0.25, "depth_coefficient": 0.5, "hidden_dim": 320}),
     "RegNet": ("RegNetForImageClassification", {
         "embedding_size": 8, "hidden_sizes": [16, 24, 32, 40], "depths": [1, 1, 1, 1], "groups_width": 8}),
     "PoolFormer": ("PoolFormerForImageClassification", {

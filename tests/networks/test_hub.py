@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -56,6 +57,14 @@ def test_a_name_is_that_of_an_installed_network_and_no_place_of_a_hub():
     assert hub.is_name("timm:resnet50.a1_in1k") and hub.is_name("torchvision:resnet50")
     for name in ("timm:hf-hub:someone/net", "timm:hf_hub:x", "timm:local-dir:/x", "timm:a/b", "timm:", "x:y"):
         assert not hub.is_name(name), name
+
+
+def test_a_folder_of_this_place_is_no_name_of_a_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/config.json").write_text(json.dumps({"architecture": "resnet18", "num_classes": 3}))
+    name = hub.of_folder(Path("a"))
+    assert name == "timm:./a" and hub.is_name(name) and hub.title(name) == "timm's resnet18"
 
 
 @pytest.mark.parametrize(

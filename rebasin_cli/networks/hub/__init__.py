@@ -78,7 +78,10 @@ def of_folder(path: Path) -> str | None:
 
 def named_by(place: Path) -> str:
     """The name of the network of a configuration, in a folder or a file. Raises NetworkError."""
-    return f"{read(place).package}:{place}"
+    package = read(place).package
+    # without a slash it would be the name of a model
+    within = f"./{place}" if package == "timm" and "/" not in str(place) else place
+    return f"{package}:{within}"
 
 
 def _configuration(name: str) -> Configuration | None:
