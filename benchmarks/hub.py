@@ -431,8 +431,8 @@ def ran(words: list[str], work: Path) -> dict[str, Any]:
     found = used() | {"on": proof[1].partition(":")[0] if proof else "written"}
     if spec and (counts := re.search(r"(\d+) permutations?, 10\^([\d.]+)", spec[1])):
         found |= {"words": int(counts[1]), "log10": float(counts[2])}
-        if "unproven" in found["on"]:
-            found["on"] = f"{spec[1].partition(',')[0]}, {proof[1] if proof else ''}"
+        if proof and not found["on"].startswith("proven on"):
+            found["on"] = f"{spec[1].partition(',')[0]}, {proof[1]}"
     return found
 
 
@@ -523,7 +523,7 @@ def figures(row: str, before: Path | None) -> dict[str, Any]:
 
 def line(row: str, told: dict[str, Any]) -> str:
     name = f"{row}, as large as it is" if row in LARGE else row
-    first = (told["date"], name, f"`{told['command']}`", told.get("before", ""))
+    first = (told["date"], name, f"`{told.get('command', '')}`", told.get("before", ""))
     if "why" in told:
         return f"| {' | '.join(map(str, first))} | {' '.join(told['why'].split())} |"
     ends = (f"{told[key]:.0e}" if key in told else "" for key in ("aligned", "merged", "outputs"))

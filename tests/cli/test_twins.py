@@ -245,7 +245,7 @@ def test_the_lines_of_the_page_run_from_folders_alone(tmp_path, monkeypatch):
     assert first_line == "python tiny_folders.py" and len(lines) > 10
     shutil.copy(DOCS / "examples/tiny_folders.py", tmp_path)
     runpy.run_path(str(tmp_path / "tiny_folders.py"), run_name="__main__")
-    above = "\n".join(re.findall(r"(?ms)^```text\n(.*?)^```$", section)).splitlines()
+    above = "".join(re.findall(r"(?ms)^```text\n(.*?)^```$", section)).splitlines()
     assert len(above) == 3
     (tmp_path / "first").mkdir()
     for name in ("llamaA", "llamaB"):
