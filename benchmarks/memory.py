@@ -2,7 +2,7 @@
 
     python benchmarks/memory.py [NET …]        # of `rebasin align`
     python benchmarks/memory.py --many         # of `rebasin merge --method ste-mm`, against its plan
-    python benchmarks/memory.py --commands     # of every command that plans its memory, against its plan
+    python benchmarks/memory.py --commands [--bounds] [NAME …]    # of commands, against plans; within bounds
     python benchmarks/memory.py --bounded 1GB --tables 40    # of `align` within a bound, and without one
     python benchmarks/memory.py --plans 4GB    # what `align` would take of two models of 7 billion parameters
 
@@ -17,6 +17,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import llama
@@ -125,20 +126,23 @@ TOLD = """
 from rebasin_cli.commands.verbs import needs
 refuse = needs.refuse
 def told(session, whole, *more):
-    print("planned", whole.within(session.most).memory)
+    print("planned", whole.within(session.most).memory, whole.least)
     refuse(session, whole, *more)
 needs.refuse = told
 """
 
 
-def ran(arguments: list[str]) -> tuple[int, int, float]:
-    """Bytes that a command's own plan says, peak resident bytes and processor seconds, in a new process."""
+def ran(arguments: list[str]) -> tuple[int, int, int, float]:
+    """Bytes that a command's plan says, says at least, and at the peak; processor seconds: of a process."""
     code = f"{TOLD}\n{as_command(arguments)}\nimport time; print(time.process_time())\n{PEAK}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode or "planned " not in done.stdout + done.stderr:
+        raise SystemExit(f"{arguments}: {done.stderr}")
     told = [*done.stdout.splitlines(), *done.stderr.splitlines()]
-    plans = [int(line.split()[1]) for line in told if line.startswith("planned ")]
+    plans = [line.split()[1:] for line in told if line.startswith("planned ")]
+    plan, least = (max(map(int, sizes)) for sizes in zip(*plans, strict=True))
     *_, seconds, kilobytes = done.stdout.split()
-    return max(plans), int(kilobytes) * 1024, float(seconds)
+    return plan, least, int(kilobytes) * 1024, float(seconds)
 
 
 def bounded(bound: str, tables: int) -> None:
@@ -157,27 +161,58 @@ def bounded(bound: str, tables: int) -> None:
         print("byte-equal" if outputs[0] == outputs[1] else "NOT EQUAL")
 
 
-def row(name: str, arguments: list[str]) -> None:
-    """A line of a table: what was planned, what was used, and the seconds."""
-    plan, used, seconds = ran(arguments)
+def row(name: str, arguments: list[str]) -> tuple[int, int]:
+    """A line of a table: what was planned, what was used, and the seconds; what is planned, and at least."""
+    plan, least, used, seconds = ran(arguments)
     sizes = f"planned {plan / 1e6:>6.0f} MB, used {used / 1e6:>6.0f} MB, {used / plan:.2f} of it"
-    print(f"{name:<10} {sizes}, {seconds:>5.0f} processor seconds", flush=True)
+    print(f"{name:<14} {sizes}, {seconds:>5.0f} processor seconds", flush=True)
+    return plan, least
 
 
-def commands(layers: int) -> None:
-    """Commands on two transformers of Llama's shapes and few layers, each beside what its plan says."""
+def within(name: str, arguments: list[str]) -> None:
+    """A command without a bound, within the least that it takes, a third more of the rest, and all of it."""
+    plan, least = row(name, arguments)
+    for most in dict.fromkeys((least, (2 * least + plan) // 3, plan)):
+        row(f"  {needs.sized(most)}", [*arguments, "--max-memory", needs.sized(most)])
+
+
+def lines(folder: Path, layers: int, tables: int) -> Iterator[tuple[str, list[str]]]:
+    """Commands by name: on transformers of Llama's shapes, models of tall tables, and wide MLPs."""
+    (apart := folder / "tables").mkdir()
+    (a, b, spec), out = (str(path) for path in llama.pair(folder, layers)), ["--force", "-o"]
+    for name, pair in (("", [a, b, "--spec", spec]), (" tables", tall(apart, tables))):
+        one, other, *of_spec = pair
+        aligned = folder / f"aligned{name.strip()}.safetensors"
+        yield f"align{name}", ["align", *pair, *out, str(aligned)]
+        perm, written = str(stored.beside(aligned)), str(folder / "written.safetensors")
+        yield f"apply{name}", ["apply", perm, other, *of_spec, *out, written]
+        yield f"average{name}", ["average", one, other, *out, written]
+        yield f"merge{name}", ["merge", *pair, *out, written]
+        yield f"verify{name}", ["verify", other, str(aligned), *of_spec]
+        yield f"verify no{name}", ["verify", *pair]
+        yield f"doctor{name}", ["doctor", *pair]
+        written = str(folder / "written.pt")
+        yield f"apply .pt{name}", ["apply", perm, other, *of_spec, *out, written]
+    mlps = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        mlps.append(str(folder / f"mlp{seed}.safetensors"))
+        write_safetensors(Path(mlps[-1]), _mlp(WIDE).state_dict())
+    written, data = str(folder / "written.safetensors"), ["--data", "digits", "--limit", "200"]
+    yield "canon mlp", ["canon", mlps[0], *out, written]
+    yield "align mlp", ["align", *mlps, *out, written]
+    yield "merge mlp", ["merge", *mlps, *out, written]
+    yield "doctor mlp", ["doctor", *mlps, *data]
+    yield "signature mlp", ["signature", *mlps, *data]
+    yield "barrier mlp", ["barrier", *mlps, *data, "--points", "3"]
+
+
+def commands(layers: int, tables: int, only: Collection[str], *, bounds: bool) -> None:
+    """Commands each beside what its plan says, within `bounds`, too."""
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        a, b, spec = (str(path) for path in llama.pair(folder, layers))
-        of_spec, aligned = ["--spec", spec], str(folder / "aligned.safetensors")
-        print(f"2 × {Path(a).stat().st_size / 1e6:.0f} MB")
-        row("average", ["average", a, b, "-o", str(folder / "mean.safetensors")])
-        row("align", ["align", a, b, *of_spec, "-o", aligned])
-        perm = str(stored.beside(Path(aligned)))
-        row("apply", ["apply", perm, b, *of_spec, "-o", str(folder / "applied.safetensors")])
-        row("verify", ["verify", b, aligned, *of_spec])
-        row("doctor", ["doctor", a, b, *of_spec])
-        row("merge", ["merge", a, b, *of_spec, "-o", str(folder / "merged.safetensors")])
+        for name, arguments in lines(Path(temporary), layers, tables):
+            if not only or name in only:
+                (within if bounds else row)(name, arguments)
 
 
 SEVEN = {"layers": 32, "width": 4096, "feed": 11008, "keys": 4096, "queries": 4096}  # Llama's, 7 billion
@@ -208,7 +243,7 @@ def plans(bound: str) -> None:
             print(f"{most or 'no bound':<10} {line}")
 
 
-MANY = 1536  # units a layer
+MANY, WIDE = 1536, 3072  # units a layer
 
 
 def _mlp(width: int) -> torch.nn.Module:
@@ -234,6 +269,7 @@ if __name__ == "__main__":
     parser.add_argument("nets", nargs="*", metavar="NET")
     parser.add_argument("--many", action="store_true")
     parser.add_argument("--commands", action="store_true")
+    parser.add_argument("--bounds", action="store_true")
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--bounded")
     parser.add_argument("--plans")
@@ -244,6 +280,6 @@ if __name__ == "__main__":
     elif asked.bounded:
         bounded(asked.bounded, asked.tables)
     elif asked.commands:
-        commands(asked.layers)
+        commands(asked.layers, asked.tables, asked.nets, bounds=asked.bounds)
     else:
         many() if asked.many else main(asked.nets)

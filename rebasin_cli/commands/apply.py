@@ -12,7 +12,7 @@ from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..checkpoints.peft import CONFIG, config_of_moved
 from ..errors import SpecError, UsageError
 from ..registry.options import PLAIN, READS, argument, option
-from ..registry.results import UNSET, Result, Unset
+from ..registry.results import UNSET, Plan, Result, Unset
 from ..runtime.ranks import ALONE, Ranks
 from ..session.asked import of_model, subjects_of
 from ..session.listener import SILENT, Listener
@@ -27,7 +27,7 @@ from ..symmetry.form import turned
 from .merging import adapters as merging
 from .merging import bases
 from .merging.average import AsTheyAre
-from .verbs import needs, provenance
+from .verbs import needs, plans, provenance
 from .verbs.folders import placed
 from .verbs.outputs import Output, check_outputs, default_path, output_of, write
 from .verbs.provenance import attested
@@ -53,6 +53,7 @@ class Apply(Loading, Bounded, Weights, Screen):
     out: str | None = OutModel.out
     base: Path | None = AsTheyAre.base
     invert: bool = option(False, "Undo the permutation instead.", role=PLAIN)
+    dry_run: bool = Answer.dry_run
     json: bool = Answer.json
 
 
@@ -69,7 +70,7 @@ class ApplyResult(Result):
     inverted: bool
 
 
-def run(asked: Apply, listener: Listener = SILENT, ranks: Ranks = ALONE) -> ApplyResult:
+def run(asked: Apply, listener: Listener = SILENT, ranks: Ranks = ALONE) -> ApplyResult | Plan:
     """Permute a checkpoint by a saved permutation: EMA weights, or moments stored by parameter name.
 
     Elements beyond permutations act on the model as its norms are folded, which changes no function. Of an
@@ -86,6 +87,8 @@ def run(asked: Apply, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Appl
     session = Session("apply", [model], listener, subjects_of(asked), perm=perm, undo=invert, ranks=ranks)
     ranks.first(lambda: check_outputs(output, session.reads, as_torch=True))
     needs.check(session, output)
+    if output.dry_run:
+        return Plan(plans.of_reading(session, output))
     check_same(session, {"PERM": lambda: open_checkpoint(perm).digest()})
     elements = _elements(session, invert)
     meta = ranks.first(_meta, session, invert, session.models)
@@ -94,7 +97,7 @@ def run(asked: Apply, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Appl
     return ranks.last(_result, session, output, written, elements, invert)
 
 
-def _of_adapter(asked: Apply, listener: Listener) -> ApplyResult:
+def _of_adapter(asked: Apply, listener: Listener) -> ApplyResult | Plan:
     """The factors of an adapter as the permutation makes them, for the base that it was applied to."""
     perm, path, invert = asked.perm, asked.model, asked.invert
     if asked.base is None:
@@ -110,6 +113,8 @@ def _of_adapter(asked: Apply, listener: Listener) -> ApplyResult:
     adapter = merging.opened([path], open_models([path], session.asked.loading, listener.say), skip=True)[0]
     adapter.weights.look(name=str(path))
     base = bases.of_base(session.models[0], [adapter], added=False)
+    if output.dry_run:
+        return Plan(plans.of_reading(session, output))
     elements = _elements(session, invert)
     if invert and session.folds.tensors:
         raise UsageError(

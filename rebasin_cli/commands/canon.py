@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from ..registry.options import READS, argument
-from ..registry.results import Result
+from ..registry.results import Plan, Result
 from ..runtime.ranks import ALONE, Ranks
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
@@ -19,7 +19,7 @@ from ..session.request import Search
 from ..session.session import Session
 from ..session.subjects import Bounded, DataSet, Loading, Network
 from ..symmetry.form import canonical
-from .verbs import needs, provenance, symmetries
+from .verbs import needs, plans, provenance, symmetries
 from .verbs.folders import placed
 from .verbs.outputs import check_outputs, default_path, output_of, write
 from .verbs.provenance import attested
@@ -43,6 +43,7 @@ class Canon(Loading, Bounded, Network, DataSet, Weights, Screen):
 
     model: Path = argument("FILE", "The model; its function stays the same.", role=READS)
     out: str | None = OutModel.out
+    dry_run: bool = Answer.dry_run
     json: bool = Answer.json
 
 
@@ -71,7 +72,7 @@ def as_written(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -
     }
 
 
-def run(asked: Canon, listener: Listener = SILENT, ranks: Ranks = ALONE) -> CanonResult:
+def run(asked: Canon, listener: Listener = SILENT, ranks: Ranks = ALONE) -> CanonResult | Plan:
     """Fold a model's norms and biases away and balance it; write it, and say what stayed and why.
 
     Nothing is written unless the network's outputs are what they were, in float64 and before the numbers are
@@ -84,6 +85,8 @@ def run(asked: Canon, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Cano
     session = Session("canon", [model], listener, subjects, ranks=ranks)
     ranks.first(lambda: check_outputs(output, session.reads, as_torch=True))
     needs.check(session, output)
+    if output.dry_run:
+        return Plan(plans.of_reading(session, output))
     fitted, folds = session.fitted, session.folds
     form = canonical(session.models[0], fitted, folds)
     check_same(session, {"the spec": lambda: (fitted.spec.name, fitted.spec.digest)})

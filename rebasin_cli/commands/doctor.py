@@ -23,7 +23,7 @@ from ..measure.diagnosis import Diagnosis, by_tensors
 from ..measure.diagnosis.facts import Fact, narrowest
 from ..registry import operations
 from ..registry.options import READS, again, argument
-from ..registry.results import Result
+from ..registry.results import Plan, Result
 from ..repair import open_to_choice
 from ..reports import accounts
 from ..reports import doctor as told
@@ -38,7 +38,7 @@ from ..session.session import Session
 from ..session.subjects import Bounded, DataSet, Loading, Network, Samples, Scoring
 from ..spec.spec import FittedSpec
 from ..types import Tensors
-from .verbs import needs, report_files
+from .verbs import needs, plans, report_files
 
 PANEL = "Measure"
 FIGURES = True
@@ -62,6 +62,7 @@ class Doctor(Loading, Bounded, Network, DataSet, Samples, Scoring, Screen):
     a: Path = argument("A", role=READS)
     b: Path = argument("B", role=READS)
     html: Path | None = again(ReportFiles.html, None, panel="")
+    dry_run: bool = Answer.dry_run
     json: bool = Answer.json
     force: bool = Weights.force
 
@@ -91,22 +92,22 @@ class DoctorResult(Result):
         return told.document(self.values())
 
 
-def run(asked: Doctor, listener: Listener = SILENT) -> DoctorResult:
+def run(asked: Doctor, listener: Listener = SILENT) -> DoctorResult | Plan:
     """Facts about a pair, a verdict and the command to run next; a page where one is asked for."""
     subjects, page = subjects_of(asked), asked.html
     data = dataclasses.replace(subjects.data, limit=asked.limit or LOOK)
     session = Session("doctor", [asked.a, asked.b], listener, dataclasses.replace(subjects, data=data))
     if page is not None:
         report_files.check_files([("html", page)], session.reads, force=asked.force)
-    found = _found(session, asked.a, asked.b)
-    if page is not None:
+    found = _found(session, asked.a, asked.b, dry_run=asked.dry_run)
+    if page is not None and isinstance(found, DoctorResult):
         shown = told.document(found.values(), listener.command or "rebasin doctor")
         report_files.write_document(shown, [("html", page)], force=asked.force)
     return found
 
 
-def _found(session: Session, a: Path, b: Path) -> DoctorResult:
-    """What is found of the pair.
+def _found(session: Session, a: Path, b: Path, *, dry_run: bool) -> DoctorResult | Plan:
+    """What is found of the pair, or what that would take.
 
     What lacks a network or data is left out and named; what the user named has to work. Where no spec is
     named and none is found, the tensors alone tell whether the models are kin.
@@ -116,9 +117,13 @@ def _found(session: Session, a: Path, b: Path) -> DoctorResult:
     except NoSpecFits:
         if session.asked.loading.spec is not None or session.asked.network.net is not None:
             raise
-        needs.check_compared(session)
+        compared = needs.check_compared(session)
+        if dry_run:
+            return Plan({"models": 2, "tensors": len(session.named[0]), **compared.facts()})
         return _by_tensors(session.models, session.asked, a, b)
     needs.check(session, searching=True)
+    if dry_run:
+        return Plan(plans.of_reading(session, searching=True))
     models = _looked_at(session)
     network, no_network = _if_there(session.asked.network.net, lambda: session.network)
     data, no_data = None, ""

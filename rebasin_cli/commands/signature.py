@@ -16,7 +16,7 @@ from ..errors import DataError, UsageError
 from ..learning.curves import stored
 from ..measure import bounds, signatures
 from ..registry.options import PLAIN, READS, WRITES, again, argument, option
-from ..registry.results import ON_SCREEN_ONLY, UNSET, Result, Unset
+from ..registry.results import ON_SCREEN_ONLY, UNSET, Plan, Result, Unset
 from ..reports import accounts
 from ..reports import signature as told
 from ..reports.document import Document
@@ -29,7 +29,7 @@ from ..session.request import Search
 from ..session.samples import MATCH_SAMPLES
 from ..session.session import Session
 from ..session.subjects import Bounded, Data, DataSet, Loading, Method, Methods, Network, Samples
-from .verbs import needs, report_files, search
+from .verbs import needs, plans, report_files, search
 from .verbs import search as method
 from .verbs.ranks import check_measured
 
@@ -78,6 +78,7 @@ class Signature(Loading, Bounded, Network, DataSet, Samples, Methods, Screen):
     )
     plot: Path | None = option(None, "Draw mean ± std a layer, as PNG.", metavar="FILE", role=WRITES)
     html: Path | None = again(ReportFiles.html, None, panel="")
+    dry_run: bool = Answer.dry_run
     json: bool = Answer.json
     force: bool = Weights.force
 
@@ -105,7 +106,7 @@ class SignatureResult(Result):
         return told.document(self.values(), self.files or ())
 
 
-def run(asked: Signature, listener: Listener = SILENT, ranks: Ranks = ALONE) -> SignatureResult:
+def run(asked: Signature, listener: Listener = SILENT, ranks: Ranks = ALONE) -> SignatureResult | Plan:
     """How alike matched units are, before and after alignment.
 
     B is aligned with the method of the search, or `perm`. With a trained `curve` from A to B, it is A and the
@@ -137,6 +138,8 @@ def run(asked: Signature, listener: Listener = SILENT, ranks: Ranks = ALONE) -> 
         what = "--stability" if counts else "--curve"
         raise UsageError(f"{what}: bounds are of the straight line from A to B", hint="Leave --bounds out")
     needs.check(session)
+    if asked.dry_run:
+        return Plan(plans.of_reading(session))
     (first, second), fitted, _ = session.models, session.fitted, session.given
     network = session.need_network()
     statistics = curve is not None and bool(fitted.statistics)

@@ -14,7 +14,7 @@ from ..checkpoints.tensors import LazyTensors, overlaid, plan_of
 from ..matchers.portfolio.align import Alignment, align
 from ..proof.distance import difference
 from ..registry.options import READS, WRITES, argument, option
-from ..registry.results import UNSET, Result, Unset
+from ..registry.results import UNSET, Plan, Result, Unset
 from ..runtime.seeds import derive
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
@@ -26,14 +26,14 @@ from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
 from ..symmetry import stored
 from ..symmetry.elements import Elements, acted
-from ..symmetry.fingerprints import relabelling
+from ..symmetry.fingerprints import of_values, relabelling
 from ..symmetry.folding import folded
 from ..symmetry.folds import NONE
 from ..symmetry.form import canonical
 from ..symmetry.lists import stacked
 from ..symmetry.permutation import permuted
 from ..types import Permutations, Tensors
-from .verbs import needs, provenance, symmetries
+from .verbs import needs, plans, provenance, symmetries
 from .verbs.outputs import Output, check_outputs
 from .verbs.symmetries import DRAWS, allowed, equal, near, own_size, shaken
 
@@ -61,6 +61,7 @@ class Verify(Loading, Bounded, Network, Grouping):
         None, "Write the permutation that turns B into A.", also=("-o",), metavar="FILE", role=WRITES
     )
     force: bool = Weights.force
+    dry_run: bool = Answer.dry_run
     json: bool = Answer.json
     quiet: bool = Screen.quiet
 
@@ -90,7 +91,7 @@ class VerifyResult(Result):
         return self.answer == "yes"
 
 
-def run(asked: Verify, listener: Listener = SILENT) -> VerifyResult:
+def run(asked: Verify, listener: Listener = SILENT) -> VerifyResult | Plan:
     """Is B a relabelling of A? "yes" comes with the permutation, written to `out`, that turns B into A.
 
     Counters (whole numbers without axes, such as `num_batches_tracked`) are not compared. "no" is certain:
@@ -105,14 +106,18 @@ def run(asked: Verify, listener: Listener = SILENT) -> VerifyResult:
     if asked.out is not None:
         check_outputs(Output(asked.out, asked.force), session.reads)
     needs.check(session)
+    if asked.dry_run:
+        return Plan(plans.of_reading(session))
     models, fitted = session.models, session.fitted
     if fitted.groups or session.folds != NONE:
         return _by_groups(session, listener, asked)
-    plans = [plan_of(model) for model in models]
+    kept = [plan_of(model) for model in models]
     compared = {
         name
         for name in fitted.shapes
-        if not all(shape == () and not dtype.is_floating_point for dtype, shape in (p[name] for p in plans))
+        if not all(
+            shape == () and not dtype.is_floating_point for dtype, shape in (its[name] for its in kept)
+        )
     }
     exact = relabelling(models[0], models[1], fitted)
     if exact is not None:
@@ -121,7 +126,7 @@ def run(asked: Verify, listener: Listener = SILENT) -> VerifyResult:
             return _yes(session, asked, "fingerprints", Elements(exact), None, 0.0, **_moved(exact, fitted))
     one, other = (stacked(model, fitted) for model in models)  # a list's values are anywhere in it
     counters = {fitted.places.get(name, (name, 0))[0] for name in fitted.shapes.keys() - compared}
-    different = [n for n in one if n not in counters and not _same_values(one[n], other[n])]
+    different = [n for n in one if n not in counters and not _same_values(one, other, n)]
     if different:
         return VerifyResult(answer="no", reason="these tensors hold other values", tensors=different)
 
@@ -258,9 +263,15 @@ def _largest_share(a: Tensors, b: Tensors, fitted: FittedSpec) -> float:
     return max((float((x - y).abs().max() / x.abs().max().clamp_min(1e-30)) for x, y in both), default=0.0)
 
 
-def _same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors hold the same values in any order, as `equal` compares them."""
-    return equal(_in_order(a), _in_order(b))
+def _same_values(a: Tensors, b: Tensors, name: str) -> bool:
+    """Whether two tensors hold the same values in any order, as `equal` compares them.
+
+    Of one dtype that is told from sums, without the tensors in memory: "no" is certain, and of the same sums
+    a search finds the order, or nothing.
+    """
+    if plan_of(a)[name] == plan_of(b)[name] and (ours := of_values(a, name)) is not None:
+        return ours == of_values(b, name)
+    return equal(_in_order(a[name]), _in_order(b[name]))
 
 
 def _in_order(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -74,24 +74,26 @@ class Measured:
         Batches are added up in their order, whoever saw them: figures are the same for every number of ranks.
         """
         found = {weight: Moments() for weight in wanted}
-        parts: dict[int, dict[str, Part]] = {}
-        for those in self.ranks.all(self.ranks.each(self._parts, state, set(found), added)):
-            parts |= those
-        for number in sorted(parts):
-            for weight, its in parts[number].items():
-                found[weight].add(its)
+        parts = self._parts(state, set(found), added)
+        while True:  # as many batches as there are ranks, then their parts, so that no more is held
+            own = self.ranks.each(next, parts, None)
+            rounds = self.ranks.all(own)
+            for its in rounds:
+                for weight, part_ in (its or {}).items():
+                    found[weight].add(part_)
+            if rounds[-1] is None:  # the last rank has no batch more, so none has one after this
+                break
         self.passes += 1
         return found
 
     def _parts(
         self, state: Mapping[str, Tensor], wanted: set[str], added: Mapping[str, Tensor]
-    ) -> dict[int, dict[str, Part]]:
-        """Of this rank's batches by their numbers."""
-        found: dict[int, dict[str, Part]] = {}
+    ) -> Iterator[dict[str, Part]]:
+        """Of this rank's batches, one after the other; all ranks go through all batches."""
         for number, (inputs, _) in enumerate(checked(self.batches)):
             if number % self.ranks.size != self.ranks.rank:
                 continue
-            parts = found[number] = {}
+            parts: dict[str, Part] = {}
             inputs = fed(self.network, inputs, self.device)
             graph = self.graphs.of(inputs)
             if not wanted <= set(graph.sites):
@@ -106,7 +108,7 @@ class Measured:
                     value = run.env[node] = value + extra[node.name]
                 if (site := shown.get(node.name)) is not None:
                     parts[site.weight] = part(value, site.channel)
-        return found
+            yield parts
 
 
 def extras(graph: Producers, added: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from ..errors import ResourceError
 
-TRIM, MMAP = -1, -3  # glibc's numbers for what `mallopt` sets
+TRIM, MMAP, ARENAS = -1, -3, -8  # glibc's numbers for what `mallopt` sets
 RETAINED, BLOCK = 512 << 20, 32 << 20  # bytes: what each heap keeps of what is freed, its largest block
 TUNING = ("MALLOC_", "GLIBC_TUNABLES")  # how variables begin that tell the C library what to do
 STARTING, COLLECT = 400_000, 20_000  # new objects before garbage is looked for: torch brings 200,000
@@ -24,7 +24,8 @@ def keep_freed() -> bool:
 
     glibc gives every tensor of a few MB back to the system when it is freed, and the next one pays for each
     of its pages: of a small convolutional network's forward pass that is two fifths. Blocks above `BLOCK`
-    come and go as before, so that what large checkpoints take at most hardly changes. Nothing happens where
+    come and go as before, so that what large checkpoints take at most hardly changes. All threads share one
+    heap: what one of them frees, such as who digests what is read, would be kept from the others. Nothing happens where
     the C library knows no such thing, or where the user has said in the environment what it should do.
     Tensors of 2 MB and more lie in huge pages, unless the environment says 0: a fault brings 512 pages then.
     """
@@ -35,7 +36,7 @@ def keep_freed() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # not glibc
         return False
-    return bool(mallopt(TRIM, RETAINED) and mallopt(MMAP, BLOCK))
+    return bool(mallopt(TRIM, RETAINED) and mallopt(MMAP, BLOCK) and mallopt(ARENAS, 1))
 
 
 def check_memory(what: str, needed: int) -> None:

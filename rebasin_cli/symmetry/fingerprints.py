@@ -7,7 +7,7 @@ is for who asks to see, by comparing values.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import torch
 from torch import Tensor
@@ -63,23 +63,44 @@ def _fingerprints(model: Tensors, fitted: FittedSpec) -> dict[str, Tensor]:
 def _sums(model: Tensors, name: str, shape: tuple[int, ...], dims: Collection[int]) -> dict[int, Tensor]:
     """Of each axis, what is at each position on it: the sum of what all values' bits are mixed to."""
     made = {dim: torch.zeros(shape[dim], dtype=torch.int64) for dim in dims}
-    rest, start = shape[1:], 0
-    for block in blocks(model, name):
-        width = max(1, block[:1].numel())
-        step = max(1, (1 << 18) // width)
-        for rows in block.contiguous().split(step):
-            bits = rows.reshape(-1).view(_INTEGERS[rows.dtype.itemsize])
-            bits = _mixed(bits.to(torch.int64, copy=True))  # which is mixed in place
-            bits = bits.view(len(rows), *rest)
-            for dim, into in made.items():
-                others = [k for k in range(len(shape)) if k != dim]
-                sums = bits.sum(others) if others else bits
-                if dim == 0:
-                    into[start : start + len(rows)] = sums
-                else:
-                    into += sums
-            start += len(rows)
+    start = 0
+    for bits in _bits(model, name):
+        bits = _mixed(bits)
+        for dim, into in made.items():
+            others = [k for k in range(len(shape)) if k != dim]
+            sums = bits.sum(others) if others else bits
+            if dim == 0:
+                into[start : start + len(bits)] = sums
+            else:
+                into += sums
+        start += len(bits)
     return made
+
+
+def of_values(model: Tensors, name: str) -> int | None:
+    """A number that tensors of one dtype have in common if they hold the same values in whatever order.
+
+    Zeros of both signs are the same. None where a dtype has no bits to look at. Read once, in blocks.
+    """
+    dtype, _ = plan_of(model)[name]
+    if dtype.itemsize not in _INTEGERS:
+        return None
+    found, negative = 0, torch.iinfo(_INTEGERS[dtype.itemsize]).min
+    for bits in _bits(model, name):
+        if dtype.is_floating_point:
+            bits[bits == negative] = 0
+        found += int(_mixed(bits).sum())
+    return found % 2**64
+
+
+def _bits(model: Tensors, name: str) -> Iterator[Tensor]:
+    """The values' bits as int64, some rows at a time, in memory of their own."""
+    for block in blocks(model, name):
+        rows = block.contiguous() if block.ndim else block.reshape(1)
+        step = max(1, (1 << 18) // max(1, rows[:1].numel()))
+        for part in rows.split(step):
+            bits = part.reshape(-1).view(_INTEGERS[part.dtype.itemsize])
+            yield bits.to(torch.int64, copy=True).view(part.shape)
 
 
 def _mixed(bits: Tensor) -> Tensor:

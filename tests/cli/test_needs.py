@@ -13,7 +13,10 @@ from rebasin_cli.checkpoints.safetensors_format import SafetensorsFile
 from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.commands.verbs import needs
 from rebasin_cli.errors import ResourceError
+from rebasin_cli.registry import operations
 from rebasin_cli.runtime import memory
+from rebasin_cli.symmetry import stored
+from rebasin_cli.symmetry.elements import Elements
 
 from .conftest import fresh
 
@@ -152,6 +155,44 @@ def test_a_plan_reads_no_tensor_and_its_parts_add_up(tall, unread, done):
     least = told["search_bytes"] - stored
     bound = done(*COMMANDS["align"], "--dry-run", "--json", "--max-memory", str(least + 1000)).json()
     assert bound["search_parts"]["files"] <= 1000 and bound["read_again_bytes"] > 0.9 * stored
+
+
+PLANNED = COMMANDS | {  # what the lines above leave out: written, not written, on a network
+    "apply": ("apply", "p.safetensors", "b.safetensors", "--spec", "tall.yaml", "-o", "out.safetensors"),
+    "apply as dcp": ("apply", "p.safetensors", "b.safetensors", "--spec", "tall.yaml", "--out-format", "dcp"),
+    "canon": ("canon", "m.safetensors", "--net", "mlp", "--input", "1x64", "-o", "out.safetensors"),
+    "verify by groups": ("verify", *("m.safetensors", "n.safetensors"), "--net", "mlp", "--groups", "all"),
+    "signature": ("signature", *("m.safetensors", "n.safetensors"), "--net", "mlp", "--data", "digits"),
+    "doctor by tensors": ("doctor", "odd.safetensors", "odd.safetensors"),
+}
+
+
+@pytest.mark.parametrize("command", PLANNED)
+def test_every_command_that_takes_a_bound_tells_what_it_takes_and_stops(
+    tall, tmp_path, run, done, monkeypatch, request, command
+):
+    for k, name in enumerate(("m.safetensors", "n.safetensors")):
+        fresh(tmp_path / name, seed=k, width=24, depth=3)
+    write_safetensors(tmp_path / "odd.safetensors", {"x": torch.randn(7, 3, 2)})
+    if command.startswith("apply"):
+        perm = {"r": torch.randperm(WIDTH), "h": torch.randperm(HIDDEN)}
+        stored.save(Path("p.safetensors"), elements=Elements(perm), metadata={})
+    before = sorted(os.listdir())
+    request.getfixturevalue("unread")
+    told = done(*PLANNED[command], "--dry-run", "--json").json()
+    assert sorted(os.listdir()) == before
+    assert told["peak_bytes"] >= told["search_bytes"] == sum(told["search_parts"].values()) > needs.BASE
+    sizes = [os.stat(word).st_size for word in PLANNED[command] if os.path.exists(word)]
+    assert told["read_bytes"] > max(sizes) // 2
+    assert (told["written_bytes"] > 0) == ("-o" in PLANNED[command] or "dcp" in PLANNED[command])
+    shown = run(*PLANNED[command], "--dry-run")
+    assert shown.code == 0 and re.search(r"peak.bytes", shown.out)
+
+
+def test_every_command_with_a_bound_has_a_dry_run():
+    named = [{option.name for option in one.options} for one in operations.every().values()]
+    bounded = [names for names in named if "max_memory" in names]
+    assert len(bounded) > 8 and all("dry_run" in names for names in bounded)
 
 
 def test_a_disk_without_room_is_told_before_a_tensor_is_read(tall, unread, run, monkeypatch):

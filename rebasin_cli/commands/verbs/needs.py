@@ -14,6 +14,7 @@ from typing import Any
 from ... import matchers
 from ...checkpoints import destination
 from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.tensors import CHUNK
 from ...errors import ResourceError
 from ...matchers.descent.blocks import TURNED, wide
 from ...matchers.descent.similarity import KEEP
@@ -27,7 +28,10 @@ from .outputs import Output
 BASE = 290 << 20  # bytes of a process that has done the least
 SCRATCH = TURNED + (168 << 20)  # slabs of products, small tensors with another axis first, freed memory
 BLOCKS = 256 << 20  # of what is averaged or permuted in blocks: buffers, and freed memory that is kept
-SORTED = 8  # times the largest tensor: of two, their numbers in order, and where each was, in int64
+SORTED = 8  # times the largest tensor: of two, their numbers, those in order, and what sorting takes
+IN_TWO_TYPES = 48  # bytes a number: of two tensors, those in order, where each was, and both in float64
+BY_ROWS = ("safetensors", "sharded")  # files whose tensors are read by rows wherever rows stay
+FLOWING = 16 * CHUNK  # what is read, made, digested and written a piece at a time
 RAN = {
     "barrier": 16,
     "signature": 16,
@@ -160,6 +164,10 @@ def needs(session: Session, output: Output | None = None, *, searching: bool | N
     at_work = 4 * max(
         model.dtypes[n].itemsize * math.prod(s) for model in models for n, s in model.shapes.items()
     )
+    if command == "apply" and not session.grouped:
+        at_work = _moved_by_rows(session, output)
+    elif command == "verify" and models[0].dtypes != models[1].dtypes:
+        at_work = max(at_work, IN_TWO_TYPES * largest)
     if not searching or session.method in ("none", "given"):
         at_work = 4 * 8 * largest if command == "canon" else at_work
         return Needs(parts | {"tensors at work": at_work}, read, written)
@@ -186,11 +194,13 @@ def needs(session: Session, output: Output | None = None, *, searching: bool | N
     )
 
 
-def check_compared(session: Session) -> None:
-    """As `check`, of models whose tensors are compared one by one, by no spec."""
+def check_compared(session: Session) -> Needs:
+    """As `check`, and what it found, of models whose tensors are compared one by one, by no spec."""
     models = session.named
     parts = {"Python and PyTorch": BASE, "tensors at work": SORTED * max(map(_largest_tensor, models))}
-    refuse(session, Needs(parts, 4 * sum(map(bytes_of, models)), 0))  # looked at, compared, and sorted
+    whole = Needs(parts, 4 * sum(map(bytes_of, models)), 0)  # looked at, compared, and sorted
+    refuse(session, whole)
+    return whole
 
 
 def check_run(session: Session) -> None:
@@ -208,6 +218,20 @@ def check_run(session: Session) -> None:
 def _largest_tensor(model: Checkpoint) -> int:
     """Bytes, as it is stored."""
     return max((_bytes(model, name) for name in model), default=0)
+
+
+def _moved_by_rows(session: Session, output: Output | None) -> int:
+    """Bytes of tensors while one is permuted: whole where its rows move, or where the file has no rows."""
+    (model,), fitted = session.named, session.fitted
+
+    def whole(name: str) -> bool:
+        axes = fitted.tensors.get(name, ())
+        moves = bool(axes) and next(words_of(axes[0]), None) is not None
+        return moves or name in fitted.places or bool(fitted.within) or model.format not in BY_ROWS
+
+    distributed = output is not None and output.distributed
+    read = max((_bytes(model, name) for name in model if whole(name)), default=0)
+    return FLOWING + 2 * read + distributed * 2 * _largest_tensor(model)
 
 
 def _numbers(shapes: Iterable[tuple[int, ...]]) -> tuple[int, int]:

@@ -43,6 +43,30 @@ def of_search(session: Session, output: Output | None = None) -> dict[str, Any]:
     return tries | _sizes(session, output)
 
 
+def of_reading(
+    session: Session, output: Output | None = None, *, searching: bool | None = None
+) -> dict[str, Any]:
+    """The same of what searches for nothing, or only where it has to; of orders where groups are unknown.
+
+    `searching` is as in `needs`.
+    """
+    ordered = session.ungrouped if session.grouped and session.form is None else session
+    return _planned(ordered, output, searching)
+
+
+def _planned(session: Session, output: Output | None, searching: bool | None = None) -> dict[str, Any]:
+    """Models, sizes, and what `needs` says, from headers alone."""
+    fitted = session.fitted
+    return {
+        "models": len(session.named),
+        "tensors": len(fitted.shapes),
+        "parameters": sum(math.prod(shape) for shape in fitted.shapes.values()),
+        "spec": fitted.spec.name,
+        "permutations": len(fitted.words),
+        **needs(session, output, searching=searching).within(session.most).facts(),
+    }
+
+
 def _sizes(session: Session, output: Output | None) -> dict[str, Any]:
     """Tensors, permutations, assignment sizes, and what `needs` says, without running anything.
 
@@ -52,15 +76,10 @@ def _sizes(session: Session, output: Output | None) -> dict[str, Any]:
     fitted = session.fitted
     sizes = sorted(fitted.words.values(), reverse=True)
     return {
-        "models": len(session.named),
-        "tensors": len(fitted.shapes),
-        "parameters": sum(math.prod(shape) for shape in fitted.shapes.values()),
-        "spec": fitted.spec.name,
         "method": session.method,
-        "permutations": len(fitted.words),
         "log10_symmetries": round(fitted.log10_symmetries(), 1),
         "assignment_sizes": {str(size): sizes.count(size) for size in dict.fromkeys(sizes)},
-        **needs(session, output).within(session.most).facts(),
+        **_planned(session, output),
     } | not_estimated([(session.method, session.options)])
 
 
