@@ -63,7 +63,6 @@ class Align(
         "groups",
         "polish",
         "resume",
-        "dry_run",
         "json",
         "force",
     )

@@ -41,7 +41,6 @@ class Average(AsTheyAre, Loading, Bounded, Running, DataSet, Samples, Weights, S
         "data",
         "net",
         "repair",
-        "dry_run",
         "force",
     )
 

@@ -106,7 +106,6 @@ class Barrier(
         "max_barrier",
         "gate",
         "baseline",
-        "dry_run",
         "json",
     )
 

@@ -85,7 +85,6 @@ class Merge(
         "net",
         "spec",
         "weights",
-        "dry_run",
         "json",
         "force",
     )

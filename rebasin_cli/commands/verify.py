@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ..matchers.portfolio.align import Alignment, align
 from ..proof.distance import difference
 from ..registry.options import READS, WRITES, argument, option
 from ..registry.results import UNSET, Plan, Result, Unset
+from ..runtime.ranks import ALONE, Ranks
 from ..runtime.seeds import derive
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
@@ -35,6 +37,7 @@ from ..symmetry.permutation import permuted
 from ..types import Permutations, Tensors
 from .verbs import needs, plans, provenance, symmetries
 from .verbs.outputs import Output, check_outputs
+from .verbs.ranks import check_same
 from .verbs.symmetries import DRAWS, allowed, equal, near, own_size, shaken
 
 TRIES = 5  # searches from different seeds before `verify` gives up
@@ -42,6 +45,7 @@ UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 
 PANEL = "Measure"
+TOGETHER = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,8 @@ class Verify(Loading, Bounded, Network, Grouping):
     Values must be the same to the last bit; of a tensor in two dtypes, to the rounding of the coarser one.
     With --groups all: in another order, or signed, scaled and turned, as the network allows, and the same but
     for the rounding of each number.
+
+    Processes that are started together share the tensors: torchrun … -m rebasin_cli verify …
 
     Example: rebasin verify b.pt b_aligned.safetensors
     """
@@ -91,7 +97,7 @@ class VerifyResult(Result):
         return self.answer == "yes"
 
 
-def run(asked: Verify, listener: Listener = SILENT) -> VerifyResult | Plan:
+def run(asked: Verify, listener: Listener = SILENT, ranks: Ranks = ALONE) -> VerifyResult | Plan:
     """Is B a relabelling of A? "yes" comes with the permutation, written to `out`, that turns B into A.
 
     Counters (whole numbers without axes, such as `num_batches_tracked`) are not compared. "no" is certain:
@@ -99,18 +105,21 @@ def run(asked: Verify, listener: Listener = SILENT) -> VerifyResult | Plan:
 
     With all `groups`: is B A with its units ordered, scaled, turned? "no" is certain there, too: some output
     differs by more than the rounding of both models' weights does to it. The elements that are written turn
-    B into the canonical form of A.
+    B into the canonical form of A. Several `ranks` call this alike, and each reads its share; what has to be
+    searched the first one does.
     """
     check_groups(asked.groups)
-    session = Session("verify", [asked.a, asked.b], listener, subjects_of(asked))
+    session = Session("verify", [asked.a, asked.b], listener, subjects_of(asked), ranks=ranks)
     if asked.out is not None:
-        check_outputs(Output(asked.out, asked.force), session.reads)
+        ranks.first(check_outputs, Output(asked.out, asked.force), session.reads)
     needs.check(session)
     if asked.dry_run:
         return Plan(plans.of_reading(session))
     models, fitted = session.models, session.fitted
     if fitted.groups or session.folds != NONE:
-        return _by_groups(session, listener, asked)
+        why = "what turns is found by one process"
+        return session.by_first(why, lambda alone: _by_groups(alone, listener, asked))
+    check_same(session, {"the spec": lambda: fitted.spec.digest})
     kept = [plan_of(model) for model in models]
     compared = {
         name
@@ -119,15 +128,20 @@ def run(asked: Verify, listener: Listener = SILENT) -> VerifyResult | Plan:
             shape == () and not dtype.is_floating_point for dtype, shape in (its[name] for its in kept)
         )
     }
-    exact = relabelling(models[0], models[1], fitted)
+    exact = relabelling(models[0], models[1], fitted, ranks)
     if exact is not None:
         moved_by = permuted(models[1], fitted, exact)
-        if all(equal(models[0][name], moved_by[name]) for name in compared):
+        mine = _share(ranks, compared, fitted.shapes)
+        same_here = ranks.each(lambda: all(equal(models[0][name], moved_by[name]) for name in mine))
+        if all(ranks.all(same_here)):
             return _yes(session, asked, "fingerprints", Elements(exact), None, 0.0, **_moved(exact, fitted))
     one, other = (stacked(model, fitted) for model in models)  # a list's values are anywhere in it
     counters = {fitted.places.get(name, (name, 0))[0] for name in fitted.shapes.keys() - compared}
-    different = [n for n in one if n not in counters and not _same_values(one, other, n)]
-    if different:
+    looked = [name for name in one if name not in counters]
+    mine = _share(ranks, looked, {name: shape for name, (_, shape) in plan_of(one).items()})
+    here = ranks.each(lambda: {name for name in mine if not _same_values(one, other, name)})
+    apart = set().union(*ranks.all(here))
+    if different := [name for name in looked if name in apart]:
         return VerifyResult(answer="no", reason="these tensors hold other values", tensors=different)
 
     def same(found: Alignment) -> tuple[bool, float]:
@@ -137,7 +151,15 @@ def run(asked: Verify, listener: Listener = SILENT) -> VerifyResult | Plan:
         return _moved(found.permutations[0], fitted)
 
     why = f"every tensor holds the same values, but {TRIES} searches found no permutation"
-    return _searched(session, listener, asked, same, moved, why)
+    return session.by_first(
+        "an order is searched for", lambda alone: _searched(alone, listener, asked, same, moved, why)
+    )
+
+
+def _share(ranks: Ranks, names: Iterable[str], shapes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
+    """Of these tensors those that are this rank's."""
+    ordered = sorted(names)
+    return ranks.share(ordered, [math.prod(shapes[name]) for name in ordered])
 
 
 def _searched(
@@ -189,7 +211,8 @@ def _yes(
     if asked.out is not None:
         models, fitted = session.models, session.fitted
         meta = provenance.describe("verify", models, fitted, method=method, seed=session.seed)
-        stored.save(asked.out, elements=elements, form=form, metadata=meta, force=asked.force)
+        how = {"form": form, "metadata": meta, "force": asked.force}
+        session.ranks.last(stored.save, asked.out, elements=elements, **how)
     written = [str(asked.out)] if asked.out else None
     return VerifyResult(answer="yes", largest_difference=largest, written=written, **known)
 

@@ -25,8 +25,9 @@ def keep_freed() -> bool:
     glibc gives every tensor of a few MB back to the system when it is freed, and the next one pays for each
     of its pages: of a small convolutional network's forward pass that is two fifths. Blocks above `BLOCK`
     come and go as before, so that what large checkpoints take at most hardly changes. All threads share one
-    heap: what one of them frees, such as who digests what is read, would be kept from the others. Nothing happens where
-    the C library knows no such thing, or where the user has said in the environment what it should do.
+    heap: what one of them frees, such as who digests what is read, would be kept from the others. Nothing
+    happens where the C library knows no such thing, or where the user has said in the environment what it
+    should do.
     Tensors of 2 MB and more lie in huge pages, unless the environment says 0: a fault brings 512 pages then.
     """
     os.environ.setdefault(HUGE_PAGES, "1")

@@ -104,7 +104,7 @@ class Answer:
 
     PANEL = OUT
 
-    dry_run: bool = option(False, "Print the plan and stop.", role=PLAIN)
+    dry_run: bool = option(False, "Print the plan and stop.", role=PLAIN, everywhere=True)
     json: bool = option(False, "Print the result as JSON.", role=PLAIN)
 
 

@@ -7,12 +7,14 @@ is for who asks to see, by comparing values.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import math
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from ..checkpoints.tensors import blocks, plan_of
+from ..runtime.ranks import ALONE, Ranks
 from ..spec.notation import Axis, Word, factors_of, fitted_length
 from ..spec.spec import FittedSpec
 from ..types import Permutations, Tensors
@@ -21,17 +23,18 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _FIRST, _SECOND = -7046029254386353131, -4417276706812531889  # odd, with bits all over
 
 
-def relabelling(a: Tensors, b: Tensors, fitted: FittedSpec) -> Permutations | None:
+def relabelling(a: Tensors, b: Tensors, fitted: FittedSpec, ranks: Ranks = ALONE) -> Permutations | None:
     """The order of B's units that may turn it into A; None where fingerprints find none.
 
-    Both are read once. They do not tell of starred words, of lists, and of words that are on no axis by
-    themselves; that there is none they tell of values that differ in a bit, or in dtype.
+    Both are read once, by each of several `ranks` tensors of its own. They do not tell of starred words, of
+    lists, and of words that are on no axis by themselves; that there is none they tell of values that differ
+    in a bit, or in dtype.
     """
     plan = plan_of(a)
     known = all(dtype.itemsize in _INTEGERS for dtype, _ in plan.values())
     if fitted.within or fitted.stacks or not known or plan != plan_of(b):
         return None
-    ours, theirs = (_fingerprints(model, fitted) for model in (a, b))
+    ours, theirs = _fingerprints([a, b], fitted, ranks)
     found = {}
     for word, size in fitted.words.items():
         one, other = ours.get(word), theirs.get(word)
@@ -44,8 +47,22 @@ def relabelling(a: Tensors, b: Tensors, fitted: FittedSpec) -> Permutations | No
     return found
 
 
-def _fingerprints(model: Tensors, fitted: FittedSpec) -> dict[str, Tensor]:
-    """{word: one number a unit}."""
+def _fingerprints(
+    models: Sequence[Tensors], fitted: FittedSpec, ranks: Ranks
+) -> tuple[dict[str, Tensor], ...]:
+    """{word: one number a unit} of every model: sums of what each rank has of its tensors, in any order."""
+    mine = ranks.share([*fitted.tensors], [math.prod(fitted.shapes[name]) for name in fitted.tensors])
+    own = ranks.each(lambda: [_own_fingerprints(model, fitted, mine) for model in models])
+    whole: tuple[dict[str, Tensor], ...] = tuple({} for _ in models)
+    for parts in ranks.all(own):
+        for into, part in zip(whole, parts, strict=True):
+            for word, sums in part.items():
+                into[word] = into[word] + sums if word in into else sums
+    return whole
+
+
+def _own_fingerprints(model: Tensors, fitted: FittedSpec, names: Collection[str]) -> dict[str, Tensor]:
+    """The same of some tensors alone."""
     found: dict[str, Tensor] = {}
     for number, (name, axes) in enumerate(sorted(fitted.tensors.items())):
         telling = {
@@ -53,7 +70,7 @@ def _fingerprints(model: Tensors, fitted: FittedSpec) -> dict[str, Tensor]:
             for dim, axis in enumerate(axes)
             if any(isinstance(factor, Word) for factor in factors_of(axis))
         }
-        if not telling or 0 in fitted.shapes[name]:
+        if name not in names or not telling or 0 in fitted.shapes[name]:
             continue
         for dim, sums in _sums(model, name, fitted.shapes[name], telling).items():
             _add(found, telling[dim], sums, fitted, 2 * number + 1)

@@ -35,6 +35,7 @@ WRITES = {
     "matched by both": ["align", *PAIR, *SOME, "--method", "dual", "-o", "out/dual.safetensors"],
     "applied to shards": ["apply", "p.perm.safetensors", "b/", "-o", "out/applied/"],
     "canonical": ["canon", "a.safetensors", "--net", "mlp", "--input", "1x64", "-o", "out/canon.safetensors"],
+    "verified": ["verify", "b.safetensors", "out/applied.safetensors", "-o", "out/v.safetensors", "--json"],
     "a recipe": ["run", "recipe.yaml"],
     "not shared": ["kin", *PAIR, "--json"],
 }
@@ -48,6 +49,7 @@ MEASURES = {
     "compare": ["compare", *PAIR, "c.safetensors", *DATA, "--points", "2", "--json-file", "out/c.json"],
     "signature": ["signature", *PAIR, *SOME, "--method", "am", "--json", "--html", "out/s.html"],
     "stability": ["signature", *PAIR, *SOME[:2], "--method", "am", "--stability", "45,100", "--json"],
+    "verified": ["verify", *PAIR, "--json"],
     "eval": ["eval", "a.safetensors", *DATA, "--against", "b.safetensors"],
 }
 
@@ -132,7 +134,7 @@ def test_any_number_of_processes_writes_the_same_bytes(alone, tmp_path, size):
 
 
 # Of every way to share batches one: along a path, in a search, of one model.
-QUICK = "missed", "signature", "eval"
+QUICK = "missed", "signature", "eval", "verified"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 from rebasin_cli.spec.fits import fit
 from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import permutation
-from rebasin_cli.symmetry.fingerprints import relabelling
+from rebasin_cli.symmetry.fingerprints import of_values, relabelling
 
 # Axes of tensors, their shapes.
 SPECS = {
@@ -58,3 +58,20 @@ def test_units_that_are_alike_are_paired_in_order():
     model = {name: torch.zeros(shape) for name, (_, shape) in SPECS["a chain"].items()}
     found = relabelling(model, model, spec)
     assert permutation.is_identity(found)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int16, torch.bool]
+)
+def test_the_same_values_in_whatever_order_have_one_number(dtype):
+    values = torch.randn(700, 900, generator=torch.Generator().manual_seed(0)).mul(9).to(dtype)
+    mixed = values.flatten()[torch.randperm(values.numel())].view(values.shape)
+    assert of_values({"w": values}, "w") == of_values({"w": mixed}, "w")
+    mixed[3, 4] = -mixed[3, 4].float() + 2 if dtype is not torch.bool else ~mixed[3, 4]
+    assert of_values({"w": values}, "w") != of_values({"w": mixed}, "w")
+
+
+def test_zeros_of_both_signs_are_one_value():
+    zeros = {name: torch.tensor([1.0, sign * 0.0]) for name, sign in (("w", 1), ("v", -1))}
+    assert of_values(zeros, "w") == of_values(zeros, "v")
+    assert of_values({"w": torch.zeros(())}, "w") == of_values({"w": -torch.zeros(())}, "w")
