@@ -1,6 +1,7 @@
 """A network of ours or of the tests is traced once for inputs of one shape, as long as a process lives.
 
-And its spec is inferred once for one batch of inputs: nothing of that depends on its weights.
+And its spec is inferred once for one batch of inputs: nothing of that depends on its weights. Tensors of the
+same names and shapes are held against the built-in specs once.
 
 Inference, methods that look at activations and repairs trace the network whenever they are called. That
 takes 10 to 100 ms, and 0.2 s or more where PyTorch's exporter has to do it; the graph depends on the
@@ -25,6 +26,7 @@ from rebasin_cli.graph import tracing
 from rebasin_cli.inference import inferring
 from rebasin_cli.matchers.activations import sites
 from rebasin_cli.repair import producers
+from rebasin_cli.spec import library
 
 USERS = inferring, sites, producers
 _PARTICULAR = []  # programs where values decide what runs
@@ -56,6 +58,23 @@ def _once(function):
                 return found
             _TRACED[key] = network, forwards, found
         return _TRACED[key][-1]
+
+    return once
+
+
+_FITTING = {}  # what was fitted from, too: a test may put in other specs
+
+
+def _fitting_once(function):
+    """`library.find`, which gives for tensors of these names and shapes what it gave before."""
+
+    @functools.wraps(function)
+    def once(shapes, settings=None):
+        specs = library.builtin()
+        key = repr((sorted(shapes.items()), settings))
+        if _FITTING.get(key, (None,))[0] is not specs:
+            _FITTING[key] = specs, function(shapes, settings)
+        return _FITTING[key][1]
 
     return once
 
@@ -130,6 +149,7 @@ def trace_once():
         module.export = export
     inferring.folds_of = _once(inferring.folds_of)
     inferring.infer = inference.infer = _once(inferring.infer)
+    library.find = _fitting_once(library.find)
     name = "_collect_all_valid_cia_ops"  # of the PyTorch that is pinned; others may do without
     if hasattr(listing, name):
         operations = functools.cache(getattr(listing, name))  # tests add theirs when they are read

@@ -1,6 +1,7 @@
 """Every command as a user types it: tiny models, no downloads, the exit code and both streams."""
 
 import contextlib
+import functools
 import io
 import json
 from dataclasses import dataclass
@@ -124,12 +125,17 @@ def interrupted(monkeypatch, tmp_path):
 
 def fresh(path, name="mlp", *, seed=0, shape=(1, 8, 8), classes=10, dtype=None, metadata=None, **options):
     """A checkpoint of a network with random weights."""
-    with seeded(seed, "test"):
-        network = nets.build(name, input_shape=shape, classes=classes, **options)
-    if dtype is not None:
-        network.to(dtype)
-    write_safetensors(path, network.state_dict(), metadata=metadata, force=metadata is not None)
+    built = _built(name, seed, shape, classes, tuple(sorted(options.items())))
+    given = {key: tensor if dtype is None or not tensor.is_floating_point() else tensor.to(dtype)
+             for key, tensor in built.items()}  # fmt: skip
+    write_safetensors(path, given, metadata=metadata, force=metadata is not None)
     return path
+
+
+@functools.cache
+def _built(name, seed, shape, classes, options):
+    with seeded(seed, "test"):
+        return nets.build(name, input_shape=shape, classes=classes, **dict(options)).state_dict()
 
 
 def pictures(path):
