@@ -111,9 +111,7 @@ def write_torch(
     Both appear or none. Raises what `write_safetensors` does.
     """
     path = check_output(path, force=force, suffixes=TORCH_SUFFIXES)
-    about = check_output(torch_writer.of(path), force=force, text=True)
-    plan = _output_plan(tensors, out_dtype, as_torch=True)
-    check_space(path.parent, sum(nbytes(*planned) for planned in plan.values()))
+    about, plan = _beside(path, tensors, out_dtype, force)
     with _in(stage, path) as stage, hashing() as (add, total):
         stage.replaces(lambda: _giving_way([one for one in (path, about) if one.exists()], force))
         written = WritingDigest(plan, add)
@@ -149,9 +147,7 @@ def write_distributed(
     does.
     """
     path = check_output(path, force=force, text=True)
-    about = check_output(torch_writer.of(path), force=force, text=True)
-    plan = _output_plan(tensors, out_dtype, as_torch=True)
-    check_space(path.parent, sum(nbytes(*planned) for planned in plan.values()))
+    about, plan = _beside(path, tensors, out_dtype, force)
     with _in(stage, path) as stage:
         stage.replaces(lambda: _giving_way([*earlier_distributed(path), *([about] * about.exists())], force))
         total = hashlib.sha256()  # known before the metadata is written: on no thread of its own
@@ -173,6 +169,14 @@ def write_distributed(
     if whole and tell is not None:
         tell(total.hexdigest())
     return [*files, about]
+
+
+def _beside(path: Path, tensors: Tensors, out_dtype: torch.dtype | None, force: bool) -> tuple[Path, Plan]:
+    """The file beside torch's own that has the metadata, and what is written, once there is room for it."""
+    about = check_output(torch_writer.of(path), force=force, text=True)
+    plan = _output_plan(tensors, out_dtype, as_torch=True)
+    check_space(path.parent, sum(nbytes(*planned) for planned in plan.values()))
+    return about, plan
 
 
 class _Memory:

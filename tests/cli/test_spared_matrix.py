@@ -1,7 +1,7 @@
 """Every command, every file that it reads, every output that it may leave, every way to be the same file.
 
 With --force, what is read stays as it is, byte for byte, and one message says so. Some of the cases run
-always, all of them in the sweep.
+always, a third of them in the sweep: every input with every output, in two or three of the seven ways.
 """
 
 import contextlib
@@ -274,4 +274,4 @@ def test_no_output_is_an_input_in_some_way(made, tmp_path):
 
 @pytest.mark.sweep
 def test_no_output_of_any_command_is_an_input_in_any_way(made, tmp_path):
-    assert check(cases(), tmp_path) > 1500
+    assert check(itertools.islice(cases(), 0, None, 3), tmp_path) > 500

@@ -166,11 +166,15 @@ def hook(event, arguments):
         events.append((event, str(arguments)[:100]))
 
 sys.addaudithook(hook)
-tables = {**p.calls(), **p.broken(), **p.bombs(400_000)}
+bombs = p.bombs(400_000)
+tables = {**p.calls(), **p.broken(), **bombs}
+alternating = {name: k % 2 for k, name in enumerate(bombs)}  # both forms hold the same pickle
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 slowest = []
-for form in ("zip", "old"):
+for which, form in enumerate(("zip", "old")):
     for name, (opcodes, expected) in tables.items():
+        if alternating.get(name, which) != which:
+            continue
         path, start, on = p.put(Path("hostile.pt"), opcodes, form), time.process_time(), True
         try:
             open_checkpoint(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -185,8 +186,11 @@ def read_as(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
     return None
 
 
+_hints = functools.cache(typing.get_type_hints)  # evaluates text
+
+
 def _read_fields(kind: Any, value: dict[str, Any], path: str, problems: list[str]) -> Any:
-    hints, found = typing.get_type_hints(kind), {}
+    hints, found = _hints(kind), {}
     before = len(problems)
     for field in dataclasses.fields(kind):
         if field.name in value:
