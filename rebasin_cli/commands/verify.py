@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -211,8 +212,8 @@ def _yes(
     if asked.out is not None:
         models, fitted = session.models, session.fitted
         meta = provenance.describe("verify", models, fitted, method=method, seed=session.seed)
-        how = {"form": form, "metadata": meta, "force": asked.force}
-        session.ranks.last(stored.save, asked.out, elements=elements, **how)
+        save = partial(stored.save, asked.out, elements=elements, form=form, metadata=meta, force=asked.force)
+        session.ranks.last(save)
     written = [str(asked.out)] if asked.out else None
     return VerifyResult(answer="yes", largest_difference=largest, written=written, **known)
 
