@@ -103,7 +103,7 @@ def same_values(a: Tensors, b: Tensors) -> bool:
     if ours != theirs:
         return False
     names = sorted(ours, key=lambda name: math.prod(ours[name][1]))
-    return all(np.array_equal(*(np.sort(_bits(model[name])) for model in (a, b))) for name in names)
+    return all(np.array_equal(np.sort(_bits(a[name])), np.sort(_bits(b[name]))) for name in names)
 
 
 def _bits(tensor: Tensor) -> np.ndarray:
