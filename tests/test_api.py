@@ -362,6 +362,27 @@ def test_ignored_tensors_are_the_first_models():
 # ---------------------------------------------------------------------------------------------- barrier
 
 
+def test_a_figure_that_is_no_finite_number_is_told_without_a_gate():
+    def endless(outputs, targets):
+        return torch.full((len(targets),), torch.inf)
+
+    def share(outputs, targets):
+        return torch.full((len(targets),), torch.nan)
+
+    options = {"repair_with": "none", "controls": False, "points": 3, "method": "none"}
+    told = "is no finite number, and no gate on it can be met: of A, B, naive"
+    report = rebasin_cli.barrier(
+        A, B, network=network(), test=TEST, scores=functools.partial(evaluate, metric=share), **options
+    )
+    assert [note for note in report.notes if "no finite" in note] == [f"share {told}"]
+    report = rebasin_cli.barrier(
+        A, B, network=network(), test=TEST, scores=functools.partial(evaluate, loss=endless), **options
+    )
+    assert [note for note in report.notes if "no finite" in note] == [f"loss {told}"]
+    report = rebasin_cli.barrier(A, B, network=network(), test=TEST, **options)
+    assert not [note for note in report.notes if "no finite" in note]
+
+
 def test_a_barrier_report_holds_every_row_and_the_known_floors():
     options = {"repair_with": "none", "controls": False}
     report = rebasin_cli.barrier(A, B, network=network(), train=TRAIN, test=TEST, points=5, **options)

@@ -142,6 +142,7 @@ def barrier(
         metrics=two.ends[0]["test"].quantities[1:],
         notes=(
             *_notes(choice, plan, rows, certain, two.ends[0]["test"]),
+            *_no_numbers(two.ends, certain.rows),
             *_forgotten(found),
             *(
                 _along(row, two.ends[0]["test"])
@@ -203,6 +204,18 @@ def _notes(
             "no ensemble and no temperatures: outputs are not logits (N, classes) under cross-entropy"
         )
     return found + (_certainty(end) if rows.controls else [])
+
+
+def _no_numbers(ends: Sequence[Mapping[str, Scores]], rows: Sequence[Row]) -> list[str]:
+    """A sentence on each figure that is NaN or infinite: no gate asked, and yet nobody is to overlook it."""
+    measured = [(name, score.figures) for name, end in zip("AB", ends, strict=True) for score in end.values()]
+    measured += [(row.name, curve.at(0.5) or {}) for row in rows for curve in row.curves.values()]
+    whose: dict[str, dict[str, None]] = {}
+    for name, figures in measured:
+        for key in (key for key, value in figures.items() if not math.isfinite(value)):
+            whose.setdefault(key, {})[name] = None
+    told = "is no finite number, and no gate on it can be met: of"
+    return [f"{key} {told} {', '.join(names)}" for key, names in whose.items()]
 
 
 def _forgotten(rows: Sequence[Row]) -> list[str]:
