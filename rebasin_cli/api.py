@@ -223,6 +223,7 @@ def merge(
     `repaired` is what a search has repaired already (`MatchResult.chosen`), of the mean with equal weights.
     Raises UsageError, SpecError, CheckpointError, DataError, NetworkError.
     """
+    searching.check_names(align_options, "merge")
     models = agreed(plain(models))[0]
     check_interpolation(interpolation, len(models))
     asked = repair_with

@@ -506,6 +506,16 @@ def test_the_row_that_is_shipped_follows_the_method_and_the_repair():
     assert report.proof["status"] == "unavailable"
 
 
+@pytest.mark.parametrize("method", ["none", "wm"])
+def test_a_keyword_that_nothing_takes_is_an_error_also_where_nothing_is_searched_for(method):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'points_'"):
+        rebasin_cli.barrier(A, B, network=network(), test=TEST, points=2, method=method, points_=3)
+    with pytest.raises(UsageError, match="metric: what a search goes by, and not what is measured"):
+        rebasin_cli.barrier(A, B, network=network(), test=TEST, points=2, method=method, metric="f1")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sed'"):
+        rebasin_cli.merge([A, B], SPEC, method=method, sed=3)
+
+
 def test_given_permutations_are_checked_and_used():
     b = relabelled(A)
     perms = rebasin_cli.align(A, b, SPEC).permutations[0]

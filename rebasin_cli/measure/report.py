@@ -11,8 +11,9 @@ from typing import Any
 
 from torch import nn
 
+from ..errors import UsageError
 from ..graph.tracing import keeping_graphs
-from ..matchers.portfolio.align import Alignment, align
+from ..matchers.portfolio.align import Alignment, align, check_names
 from ..networks.attacks import Attacker
 from ..networks.evaluation import Scores
 from ..networks.losses import OWN
@@ -76,6 +77,12 @@ def barrier(
     began = time.perf_counter()
     options["test"] = test
     samples, rows, watching = taken(Samples, options), taken(Rows, options), taken(Watching, options)
+    check_names(options, "barrier")
+    if scores is None and (own := [name for name in ("loss", "metric") if options.get(name) is not None]):
+        raise UsageError(
+            f"{' and '.join(own)}: what a search goes by, and not what is measured",
+            hint="Give `scores`, too: functools.partial(networks.evaluation.evaluate, metric=…)",
+        )
     for attack, split in itertools.product(rows.attacks, (samples.train, samples.test)):
         if split is not None:
             Attacker(attack, split)  # it may have to be refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,6 +64,13 @@ class Alignment:
     @property
     def tensors(self) -> Tensors:
         return self.models[-1]
+
+
+def check_names(options: Iterable[str], of: str) -> None:
+    """Raise TypeError for a keyword that `align` does not take, also where nothing is searched for."""
+    known = inspect.signature(align).parameters
+    if (unknown := next((name for name in options if name not in known), None)) is not None:
+        raise TypeError(f"{of}() got an unexpected keyword argument {unknown!r}")
 
 
 def align(
