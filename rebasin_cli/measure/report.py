@@ -78,9 +78,9 @@ def barrier(
     options["test"] = test
     samples, rows, watching = taken(Samples, options), taken(Rows, options), taken(Watching, options)
     check_names(options, "barrier")
-    if scores is None and (own := [name for name in ("loss", "metric") if options.get(name) is not None]):
+    if scores is None and (named := [name for name in ("loss", "metric") if options.get(name) is not None]):
         raise UsageError(
-            f"{' and '.join(own)}: what a search goes by, and not what is measured",
+            f"{' and '.join(named)}: what a search goes by, and not what is measured",
             hint="Give `scores`, too: functools.partial(networks.evaluation.evaluate, metric=…)",
         )
     for attack, split in itertools.product(rows.attacks, (samples.train, samples.test)):
