@@ -7,9 +7,10 @@ class is not known, its attributes where all are plain. Left out is what would b
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from .containers import attributes
 from .inert import Inert
@@ -18,6 +19,7 @@ from .saved import MAX_DEPTH, STATES, Path, measured, settings, text_of
 MOST = 30_000  # values that an envelope may hold beside the tensors: what has more is left out
 TOO_LARGE = 4  # entries that are looked into and have more; all after these are left out
 PLAIN = (str, int, float, bool, type(None))
+VERSIONS = "_metadata"  # what PyTorch calls those of a state dict's layers
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class _Walk:
             del self.left_out[before:]
             return _NOTHING
         if isinstance(value, Mapping):
-            return {key: inner for key, inner in made.items() if inner is not _NOTHING}
+            return _like(value, {key: inner for key, inner in made.items() if inner is not _NOTHING})
         rest = [None if inner is _NOTHING else inner for inner in made.values()]
         return tuple(rest) if isinstance(value, tuple) else rest
 
@@ -136,6 +138,25 @@ class _Walk:
             self.count, self.left_out[before:] = count, [called]
             return _NOTHING
         return made
+
+
+def _like(value: Mapping[Any, Any], made: dict[Any, Any]) -> dict[Any, Any]:
+    """With the versions of layers that a state dict carries: some layers refuse to load without."""
+    versions = getattr(value, VERSIONS, None)
+    if not isinstance(versions, dict) or len(versions) > MOST:
+        return made
+    whole: Any = OrderedDict(made)
+    setattr(whole, VERSIONS, OrderedDict(its for its in versions.items() if _is_version(*its)))
+    return cast(dict[Any, Any], whole)
+
+
+def _is_version(prefix: Any, its: Any) -> bool:
+    return (
+        type(prefix) is str
+        and type(its) is dict
+        and its.keys() == {"version"}
+        and type(its["version"]) is int
+    )
 
 
 def fitted(tree: Any, names: Collection[str], renamed: Mapping[str, str]) -> tuple[Any, tuple[str, ...]]:
@@ -155,7 +176,8 @@ def fitted(tree: Any, names: Collection[str], renamed: Mapping[str, str]) -> tup
             placed.add(name)
             return Slot(name)
         if isinstance(value, Mapping):
-            return {key: made for key, inner in value.items() if (made := fit(inner)) is not _NOTHING}
+            found = {key: made for key, inner in value.items() if (made := fit(inner)) is not _NOTHING}
+            return _like(value, found)
         if isinstance(value, list | tuple):
             made = [fit(inner) for inner in value]
             return type(value)(None if inner is _NOTHING else inner for inner in made)

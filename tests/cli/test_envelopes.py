@@ -228,3 +228,32 @@ def test_files_of_old_tutorials_are_read_by_name_and_named(done, refused, tmp_pa
     ).values()  # one key around one, whatever they are called
     assert {*envelope} == {"net"}
     assert all(torch.equal(envelope["net"][name], value) for name, value in mean_of(1, 2).items())
+
+
+class Versioned(nn.Module):
+    """Refuses a state dict of another version, as torchvision's MNASNet does."""
+
+    _version = 7
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+    def _load_from_state_dict(self, state, prefix, versions, *rest):
+        assert versions.get("version") == self._version
+        super()._load_from_state_dict(state, prefix, versions, *rest)
+
+
+@pytest.mark.parametrize("around", [lambda state: state, lambda state: {"epoch": 3, "model": state}])
+def test_the_versions_of_layers_stay_with_a_state_dict(done, around):
+    for k in range(2):
+        torch.save(around(Versioned().state_dict()), f"{k}.pt")
+    done("average", "0.pt", "1.pt", "--repair", "none", "-o", "out.pt")
+    found = torch.load("out.pt", weights_only=True)
+    Versioned().load_state_dict(found.get("model", found))
+    state = Versioned().state_dict()
+    state._metadata["fc"] = {"version": "code"}
+    torch.save(around(state), "0.pt")
+    done("average", "0.pt", "1.pt", "--repair", "none", "-o", "out.pt", "--force")
+    found = torch.load("out.pt", weights_only=True)
+    assert found.get("model", found)._metadata.keys() == {"", "norm"}
