@@ -27,7 +27,7 @@ from ..runtime.text import many
 from ..types import ACCURACY, CROSS_ENTROPY, TAKEN, Quantity
 from .classes import IGNORED, accuracies, any_counts, cross_entropies, logits_of, summed, turned
 from .forward import versions
-from .pairing import check_pairs
+from .pairing import check_number
 from .returned import leaves_of
 
 OBJECT = ("update", "compute", "reset")
@@ -108,7 +108,7 @@ class Loss:
             value = _number(self._asked(outputs, targets, number), self.quantity, count, number)
             if self.function is not None and number == 0:
                 with _reading(self.quantity.name, number, outputs, targets):
-                    check_pairs(self.quantity.name, self.function, outputs, targets, value)
+                    check_number(self.quantity.name, self.function, outputs, targets, value)
         if value.isnan().any() and finite(outputs):
             place = int(value.isnan().nonzero()[0]) if value.ndim else None
             whose = f"sample {place} of batch {number}" if place is not None else f"batch {number}"
@@ -189,7 +189,7 @@ class Metric:
         with _reading(name, number, outputs, targets):
             value = _number(self.function(outputs, targets), self.quantity, count, number)
             if number == 0:
-                check_pairs(name, self.function, outputs, targets, value)
+                check_number(name, self.function, outputs, targets, value)
         return value
 
     def begin(self) -> None:

@@ -656,6 +656,25 @@ def test_a_figure_of_all_outputs_with_all_targets_is_refused(function):
     assert found == pytest.approx(float(function(column, row[:, None])))
 
 
+def test_a_sum_over_a_batch_is_refused_and_a_mean_of_any_kind_is_not():
+    outputs, classes = torch.randn(30, 3), torch.arange(30) % 3
+    cross = nn.CrossEntropyLoss(reduction="sum")
+    for given in ({"loss": cross}, {"metric": lambda o, t: float((o.argmax(1) == t).sum())}):
+        with pytest.raises(NetworkError, match="adds up over the samples of a batch") as wrong:
+            evaluate(Fixed(), [(outputs, classes)], **given)
+        assert 'reduction="mean"' in wrong.value.hint
+    weighted = nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 3.0]))
+    fixed = functools.partial(
+        lambda weight, o, t: (weight @ nn.functional.cross_entropy(o, t, reduction="none")) / 30
+    )
+    for function in (
+        weighted,
+        functools.partial(fixed, torch.rand(30)),
+    ):  # one that takes 30 samples, no more
+        found = evaluate(Fixed(), [(outputs, classes)], loss=function).loss
+        assert found == pytest.approx(float(function(outputs, classes)))
+
+
 @pytest.mark.parametrize(
     "function",
     [
