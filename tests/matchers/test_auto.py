@@ -374,7 +374,7 @@ def test_repairs_are_tried_with_the_methods_and_the_best_pair_is_taken(problem):
     far = dataclasses.replace(
         problem, models=(still_, dict(other.state_dict())), repairs=("none", "repair", "refit")
     )
-    found = auto.match(far, auto.Options(budget="6s"))
+    found = auto.match(far, auto.Options(budget="60s"))
     rows = {(row["method"], row.get("repair")): row for row in found.chosen.rows()}
     for how in far.repairs:
         assert "held_out_loss" in rows["wm", how], rows
