@@ -212,9 +212,10 @@ def merged(
 
 def _tell_repeated(paths: Sequence[Path], say: Callable[[str], None]) -> None:
     """Say which models are one file, by its own name or another, where nobody gave it a larger weight."""
-    files: dict[str, list[str]] = {}
-    for path in paths:
-        files.setdefault(os.path.realpath(path), []).append(str(path))
+    files: dict[tuple[int, int], list[str]] = {}
+    for path in filter(os.path.exists, paths):  # what is not there is told where it is opened
+        there = os.stat(path)
+        files.setdefault((there.st_dev, there.st_ino), []).append(str(path))
     for names in files.values():
         if len(names) > 1:
             called = some([*dict.fromkeys(names)], 3)

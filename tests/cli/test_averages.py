@@ -573,8 +573,10 @@ def test_one_model_is_written_as_it_is_and_nothing_else_is_made_of_it(done, refu
 def test_one_file_among_models_twice_by_any_name_is_told(run_of_three, done, tmp_path):
     first, second, _ = run_of_three
     (tmp_path / "best.safetensors").symlink_to(first)
-    told = "best.safetensors: one file that is named 2 times, and counts as often"
-    line = ("average", first, second, "best.safetensors", "-o", "out.safetensors", "--force")
-    assert told in done(*line).err
+    (tmp_path / "last.safetensors").hardlink_to(first)
+    for name in ("last", "best"):
+        told = f"{name}.safetensors: one file that is named 2 times, and counts as often"
+        line = ("average", first, second, f"{name}.safetensors", "-o", "out.safetensors", "--force")
+        assert told in done(*line).err
     assert "times" not in done(*line, "--weights", ".5,.25,.25").err  # who names weights means them
     agree("out.safetensors", mean([strange(k) for k in (0, 1, 0)], [0.5, 0.25, 0.25]))
