@@ -1,19 +1,13 @@
-"""What a group says of itself, and where it is found by name."""
+"""What a group says of itself."""
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
-from ..registry import Registry
-
-PERMUTATION = "permutation"  # the group of a word of which a spec says nothing more
 CLOSE = 1e-6  # how far from a rotation an element may be that claims to be one
 SINGULAR = 1e-12  # of the largest singular value: a smaller one has no inverse
 
 Both = tuple[torch.Tensor, torch.Tensor]
-KNOWN = Registry("groups", "group")
 
 
 class Group:
@@ -142,21 +136,3 @@ def scales(n: int, rng: torch.Generator) -> torch.Tensor:
 def singular(map_: torch.Tensor) -> str:
     values = torch.linalg.svdvals(map_)
     return "has a singular map" if bool((values[..., -1] <= SINGULAR * values[..., 0]).any()) else ""
-
-
-def names() -> list[str]:
-    """All that a spec may write, those of other packages too."""
-    return KNOWN.names()
-
-
-@functools.cache
-def find(name: str) -> Group:
-    """The group of this name. Raises UsageError where there is none."""
-    found = KNOWN.get(name)
-    group: Group = getattr(found, "GROUP", found)
-    return group
-
-
-def is_known(name: str) -> bool:
-    """Other packages are asked only for what is not ours."""
-    return name in KNOWN.own() or name in names()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import NotProven
-from ..groups.group import find
+from ..groups import find
 from ..runtime.seeds import generator
 from ..spec.notation import Word, leaves_of
 from ..spec.spec import FittedSpec

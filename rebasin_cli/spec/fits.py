@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 from ..errors import SpecError
-from ..groups.group import PERMUTATION, find, names
+from ..groups import PERMUTATION, find, names
 from ..types import Shapes
 from .lists import gathered, shapes_of, stacks_of
 from .notation import Axis, Fixed, Product, Rest, Sum, Word, length_of, parts_of, rewrite, words_of

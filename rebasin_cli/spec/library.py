@@ -1,4 +1,4 @@
-"""Find a spec: by name, by path, or from the tensors themselves."""
+"""Find a spec: by name, by path, or from the tensors themselves; only the last of these imports PyTorch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..averages.together import products_of
-from ..checkpoints.tensors import plan_of
 from ..errors import NetworkError, NoSpecFits, SpecError, UsageError, unknown
-from ..nets import check_own
 from ..registry import entry_points, references, user_code
 from ..runtime import files
 from ..runtime.memory import uncollected
@@ -155,6 +152,8 @@ def find(shapes: Shapes, settings: Settings | None = None) -> FittedSpec:
             f"no built-in spec is tried on {len(shapes):,} tensors, at most {MOST_TENSORS:,}",
             hint="Write one (docs/specs.md) and give it with --spec FILE.yaml",
         )
+    from ..nets import check_own
+
     named = class_of(settings)
     fitting: list[FittedSpec] = []
     misses: list[tuple[int, str, SpecError]] = []
@@ -288,6 +287,8 @@ def resolve_spec(
     spec fits them (`averages.together`). `settings` are the configuration beside the first. Without a spec
     that fits, `chains` are read off shapes.
     """
+    from ..averages.together import products_of
+
     try:
         fitted = _resolved(spec, models, chains, settings)
     except SpecError:
@@ -305,6 +306,8 @@ def _resolved(
     chains: bool,
     settings: Settings | None,
 ) -> FittedSpec:
+    from ..checkpoints.tensors import plan_of
+
     shapes = {name: shape for name, (_, shape) in plan_of(models[0]).items()}
     problems = [
         f"{name}  is {_show(shapes.get(name))} in model 1, {_show(other.get(name))} in model {k}"

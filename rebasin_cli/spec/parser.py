@@ -11,7 +11,7 @@ from dataclasses import replace
 import yaml
 
 from ..errors import SpecError
-from ..groups.group import is_known, names
+from ..groups import is_known, names
 from .notation import ENDS, parse_axes, words_of
 from .patterns import MOST, slots_of
 from .spec import Entry, Spec

@@ -10,12 +10,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from ..groups.group import PERMUTATION, Group, find
+from ..groups import PERMUTATION, find
 from ..types import Shapes
 from .notation import Axis, Fixed, Word, rewrite, words_of
 from .patterns import Pattern, pattern_of
+
+if TYPE_CHECKING:
+    from ..groups.group import Group
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ import torch
 
 from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import CheckpointError
-from ..groups.group import PERMUTATION, find
+from ..groups import PERMUTATION, find
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
 from ..types import Permutations, Tensors

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..groups.group import PERMUTATION, find
+from ..groups import PERMUTATION, find
 from ..spec.spec import Block
 from . import assignment, index_maps
 

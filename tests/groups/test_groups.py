@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rebasin_cli.errors import UsageError
-from rebasin_cli.groups.group import find, is_known, names
+from rebasin_cli.groups import find, is_known, names
 from rebasin_cli.symmetry.projection import project
 
 N = 12  # which pairs, threes, fours and sixes divide

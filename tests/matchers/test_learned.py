@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from rebasin_cli.errors import UsageError
-from rebasin_cli.groups.group import PERMUTATION
+from rebasin_cli.groups import PERMUTATION
 from rebasin_cli.matchers import Problem, State, ste, ste_mm
 from rebasin_cli.matchers.portfolio.align import align
 from rebasin_cli.matchers.straight_through.learned import Learned

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from rebasin_cli.errors import CheckpointError, SpecError
-from rebasin_cli.groups.group import PERMUTATION, find, names
+from rebasin_cli.groups import PERMUTATION, find, names
 from rebasin_cli.spec.fits import fit
 from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import action, permutation

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from ...groups.group import PERMUTATION
+from ...groups import PERMUTATION
 from ...symmetry.folds import Folds
 from ..axes.axes import Expr, Sum, Var, variables
 from .sides import NORM, ODD, ONES, ORDER, SCALE, Relation, Sides, pairs

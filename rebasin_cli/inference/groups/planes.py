@@ -17,11 +17,12 @@ import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind
 
+from ... import groups
 from ...graph.interpreter import Run, given
 from ...graph.nodes import operand, operation
 from ...graph.program import Program
 from ...graph.tracing import needed_for
-from ...groups import group, planes
+from ...groups import planes
 from .sides import Linear, Sides
 
 WHY = "positions turn each pair by an angle of its own"
@@ -194,8 +195,8 @@ def _read(depends: list[list[int]], places: tuple[tuple[str, int], ...]) -> Rows
     if not starts or every != [start + unit for start in starts for unit in range(size)]:
         return None
     turned = sum(len(rows) > len(starts) for rows in depends)
-    for kind in reversed(group.names()) if turned and turned % 2 == 0 else ():  # of two units both are pairs
-        if not isinstance(its := group.find(kind), planes.Planes):
+    for kind in reversed(groups.names()) if turned and turned % 2 == 0 else ():  # of two units both are pairs
+        if not isinstance(its := groups.find(kind), planes.Planes):
             continue
         real, imaginary = its.units(turned)
         partner = torch.arange(size)

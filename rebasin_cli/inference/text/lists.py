@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 
-from ...groups.group import PERMUTATION, find
+from ...groups import PERMUTATION, find
 from ...spec.notation import Axis, Fixed, Word, parse_axes, parts_of, rewrite, words_of
 from ..rules.alike import Alike
 from .unit_names import HIDDEN

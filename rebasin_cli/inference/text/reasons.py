@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...groups.group import PERMUTATION, find
+from ...groups import PERMUTATION, find
 from ...runtime.text import some
 from ...spec.notation import Axis, Fixed, Product, Sum, Word, fitted_length, words_of
 from ...spec.spec import FittedSpec

@@ -10,7 +10,7 @@ from torch import nn
 
 from ...errors import SpecError
 from ...graph.program import Program
-from ...groups.group import PERMUTATION
+from ...groups import PERMUTATION
 from ...networks.returned import Kept
 from ...networks.tied import tied
 from ...proof.prove import Proof
