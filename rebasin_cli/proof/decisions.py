@@ -17,10 +17,9 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from ..graph.answers import asking
-from ..graph.float64 import Uncompiled
+from ..graph.float64 import Uncompiled, tensors_among
 from ..graph.operations import operation_of
 from ..graph.recorder import LEAVING, VALUES
 from .distance import difference
@@ -108,7 +107,7 @@ class Decisions(Uncompiled):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         with torch._C.DisableTorchFunction():
-            self._follow(func, _tensors((args, kwargs)), _tensors(result), kwargs or {})
+            self._follow(func, tensors_among((args, kwargs)), tensors_among(result), kwargs or {})
         return result
 
     def _follow(
@@ -201,10 +200,6 @@ def _whole(func: Any, made: Sequence[torch.Tensor]) -> bool:
     if operation_of(func, func._opname).kind in BESIDE:
         return False
     return any(not one.is_floating_point() and not one.is_complex() for one in made)
-
-
-def _tensors(given: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
 
 
 def _memory(tensor: torch.Tensor) -> int:

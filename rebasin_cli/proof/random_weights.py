@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
-from torch.utils._pytree import tree_leaves
 
-from ..graph.float64 import Uncompiled
+from ..graph.float64 import Uncompiled, tensors_among
 
 PERIOD = 999_983  # a prime: no two rows of a tensor repeat each other
 MATRICES = {
@@ -126,7 +125,7 @@ class Scaling(Uncompiled):
             return func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
         places = MATRICES.get(name, ())
-        used = [value for value in tree_leaves((args, kwargs)) if self._is_fresh(value)]
+        used = [tensor for tensor in tensors_among((args, kwargs)) if self._is_fresh(tensor)]
         self._fresh -= {_memory(value) for value in used}
         if name in TABLES:
             for table in used:
@@ -142,8 +141,8 @@ class Scaling(Uncompiled):
             return (result - bias) * by + bias
         return result
 
-    def _is_fresh(self, value: Any) -> bool:
-        return isinstance(value, torch.Tensor) and _scales(value) and _memory(value) in self._fresh
+    def _is_fresh(self, tensor: torch.Tensor) -> bool:
+        return _scales(tensor) and _memory(tensor) in self._fresh
 
 
 def _views(func: Any) -> bool:
