@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -138,8 +138,8 @@ def _filled_again(
     return filled
 
 
-def _ids(tensors: Sequence[torch.Tensor]) -> list[int]:
-    return [id(tensor) for tensor in tensors]
+def _ids(things: Iterable[Any]) -> list[int]:
+    return list(map(id, things))
 
 
 def _empty(attributes: Sequence[Attribute], way: Any) -> None:
@@ -186,8 +186,10 @@ def _same(container: Any, held: Any) -> bool:
     """Whether the very same things are in it; `==` would compare tensors."""
     if len(container) != len(held):
         return False
+    if not held:  # as of most hooks: there are thousands in a network
+        return True
     if isinstance(container, set):
         return bool(container == held)
     if isinstance(container, dict):
-        return all(a is b and container[a] is held[b] for a, b in zip(container, held, strict=True))
-    return all(a is b for a, b in zip(container, held, strict=True))
+        return _ids(container) == _ids(held) and _ids(container.values()) == _ids(held.values())
+    return _ids(container) == _ids(held)

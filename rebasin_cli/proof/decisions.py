@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -113,26 +114,27 @@ class Decisions(Uncompiled):
     def _follow(
         self, func: Any, read: list[torch.Tensor], made: list[torch.Tensor], kwargs: dict[str, Any]
     ) -> None:
-        if func._schema.is_mutable and read and (own := self._given.get(_memory(read[0]))) is not None:
+        does = _does(func)
+        if does.writes and read and (own := self._given.get(_memory(read[0]))) is not None:
             self.written[_memory(read[0])] = own
-        floating = self._floating(read)
-        looks = torch.Tag.data_dependent_output in func.tags
         behind, new = self._behind(read), NOTHING
-        steps = operation_of(func, func._opname).steps or kwargs.get("rounding_mode") is not None
-        if floating and (looks or steps or _whole(func, made)):
-            new = self._kept(func._opname, floating)
-        if looks or torch.Tag.dynamic_output_shape in func.tags:
+        steps = does.steps or kwargs.get("rounding_mode") is not None
+        if does.looks or steps or (not does.beside and _whole(made)):
+            if floating := self._floating(read):
+                new = self._kept(func._opname, floating)
+        if does.looks or does.counts:
             self._asked()
-        if looks:
+        if does.looks:
             self._decided |= behind | new
-        elif torch.Tag.dynamic_output_shape in func.tags:
+        elif does.counts:
             whole = [tensor for tensor in read if not tensor.is_floating_point()]
             self._decided |= self._behind(whole) | new
         behind |= new
         if behind:
+            alone = steps or not self._floating(read)
             for tensor in made:
                 storage = StorageWeakRef(tensor.untyped_storage())
-                self._from[_memory(tensor)] = storage, behind, steps or not floating
+                self._from[_memory(tensor)] = storage, behind, alone
 
     def _asked(self) -> None:
         if (place := asking(self._outside)) is not None:
@@ -148,6 +150,8 @@ class Decisions(Uncompiled):
         return Decided(tuple(self._made[k] for k in sorted(self._decided | self._behind(outputs))))
 
     def _behind(self, tensors: Sequence[torch.Tensor]) -> frozenset[int]:
+        if not self._from:
+            return NOTHING
         known = filter(None, (self._from.get(_memory(tensor)) for tensor in tensors))
         return frozenset().union(*(numbers for _, numbers, _ in known))
 
@@ -195,10 +199,34 @@ def _decisive(name: str, tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tens
         yield from tensors
 
 
-def _whole(func: Any, made: Sequence[torch.Tensor]) -> bool:
-    """Whether what it makes of floating numbers is whole, or true or false."""
-    if operation_of(func, func._opname).kind in BESIDE:
-        return False
+@dataclass(frozen=True)
+class _Does:
+    """An operation: whether it `writes` into what it reads, `looks` at numbers, and `counts` them.
+
+    And whether what it gives is in `steps`, or whole numbers `beside` others.
+    """
+
+    writes: bool
+    looks: bool
+    counts: bool
+    steps: bool
+    beside: bool
+
+
+@cache
+def _does(func: Any) -> _Does:
+    operation = operation_of(func, func._opname)
+    return _Does(
+        writes=func._schema.is_mutable,
+        looks=torch.Tag.data_dependent_output in func.tags,
+        counts=torch.Tag.dynamic_output_shape in func.tags,
+        steps=operation.steps,
+        beside=operation.kind in BESIDE,
+    )
+
+
+def _whole(made: Sequence[torch.Tensor]) -> bool:
+    """Whether what was made of floating numbers is whole, or true or false."""
     return any(not one.is_floating_point() and not one.is_complex() for one in made)
 
 

@@ -76,7 +76,7 @@ def test_one_number_of_an_image_is_compared_too():
 def test_a_last_unit_that_is_dead_on_some_weights_gets_others():
     network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1), nn.ReLU())
     right = spec_for(network, WRONG[0] | {"2.weight": ". h"})
-    for seed in range(10):
+    for seed in (1, 2, 3):  # drawn so, it is dead at first for 1 and 3
         for count in (1, 2):
             assert prove(network, right, ROWS[count], seed=seed).largest_difference < 1e-12
             with pytest.raises(NotProven):
@@ -96,9 +96,9 @@ class Constant(nn.Module):
 
 def test_a_network_that_is_constant_on_all_weights_is_refused():
     spec = {"one.weight": "h .", "one.bias": "h", "two.weight": ". h", "two.bias": "."}
-    for outputs in (1, 3):
+    for outputs, counts in ((1, (1, 2, 3)), (3, (1,))):
         network = Constant(outputs)
-        for inputs in ROWS.values():
+        for inputs in map(ROWS.get, counts):
             with pytest.raises(NetworkError, match="answers every input alike"):
                 prove(network, spec_for(network, spec), inputs)
 
