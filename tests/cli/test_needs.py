@@ -29,10 +29,10 @@ tensors:
 TABLES, ROWS, WIDTH, HIDDEN = 12, 4096, 128, 256
 
 
-@pytest.fixture
-def tall(tmp_path):
-    """Two models of tall tables, and a spec: their tensors do not fit where only their similarities do."""
-    (tmp_path / "tall.yaml").write_text(SPEC)
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Two models of tall tables: their tensors do not fit where only their similarities do."""
+    folder = tmp_path_factory.mktemp("tall")
     units, hidden = torch.randperm(WIDTH), torch.randperm(HIDDEN)
     shapes = {f"tables.{k}": (ROWS, WIDTH) for k in range(TABLES)}
     shapes |= {"up": (HIDDEN, WIDTH), "down": (WIDTH, HIDDEN)}
@@ -40,8 +40,17 @@ def tall(tmp_path):
     b = {name: (tensor + 0.1 * torch.randn(tensor.shape)).bfloat16() for name, tensor in a.items()}
     b = {name: tensor[:, units] if name.startswith("tables") else tensor for name, tensor in b.items()}
     b |= {"up": b["up"][hidden][:, units], "down": b["down"][units][:, hidden]}
-    write_safetensors(tmp_path / "a.safetensors", a)
-    write_safetensors(tmp_path / "b.safetensors", {name: tensor.contiguous() for name, tensor in b.items()})
+    write_safetensors(folder / "a.safetensors", a)
+    write_safetensors(folder / "b.safetensors", {name: tensor.contiguous() for name, tensor in b.items()})
+    return folder
+
+
+@pytest.fixture
+def tall(written, tmp_path):
+    """These models in this test's folder, and a spec."""
+    (tmp_path / "tall.yaml").write_text(SPEC)
+    for name in ("a.safetensors", "b.safetensors"):
+        os.link(written / name, tmp_path / name)
     return ["a.safetensors", "b.safetensors", "--spec", "tall.yaml"]
 
 

@@ -1,5 +1,6 @@
 """Commands in 2, 3 and 4 processes leave what one process leaves, byte for byte, and say the same."""
 
+import functools
 import json
 import os
 import re
@@ -99,37 +100,60 @@ def content(folder):
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """The folder of inputs, and what one process told and left: the folder `out`."""
-    folder = tmp_path_factory.mktemp("alone")
+def given(tmp_path_factory):
+    """The folder of inputs."""
+    folder = tmp_path_factory.mktemp("given")
     inputs(folder)
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        told = {name: rebasin(*line) for name, line in WRITES.items()}
-    finally:
-        os.chdir(before)
-    assert {name: found.code for name, found in told.items()} == dict.fromkeys(WRITES, 0), [
-        found.err for found in told.values() if found.code
-    ]
-    return folder, told
+    return folder
 
 
-@pytest.mark.parametrize("size", [pytest.param(2, marks=SWEEP), 3, pytest.param(4, marks=SWEEP)])
-def test_any_number_of_processes_writes_the_same_bytes(alone, tmp_path, size):
-    folder, expected = alone
-    work = tmp_path / "work"
-    work.mkdir()
-    for path in folder.iterdir():
+@pytest.fixture(scope="module")
+def alone(given, tmp_path_factory):
+    """What one process tells of command lines by these names, and the folder `out` that it leaves; once."""
+
+    @functools.cache
+    def alone(names):
+        folder = among(given, tmp_path_factory.mktemp("alone"))
+        before = os.getcwd()
+        os.chdir(folder)
+        try:
+            told = {name: rebasin(*WRITES[name]) for name in names}
+        finally:
+            os.chdir(before)
+        assert [found.err for found in told.values() if found.code] == []
+        return told, folder / "out"
+
+    return alone
+
+
+def among(given, folder):
+    """The folder, with the inputs and an empty `out` in it."""
+    for path in given.iterdir():
         if path.name not in ("out", ".rebasin"):
-            (work / path.name).symlink_to(path)
-    (work / "out").mkdir()
-    first, *others = together(work, size, WRITES)
+            (folder / path.name).symlink_to(path)
+    (folder / "out").mkdir()
+    return folder
+
+
+# Of every way to write, and to share a search, one; the others are as these but for what is in the files.
+FEW = "one file", "shards", "torch", "permuted", "searched", "refitted", "applied", "verified", "a recipe"
+
+
+@pytest.mark.parametrize(
+    ("size", "names"),
+    [(3, FEW), *(pytest.param(size, tuple(WRITES), marks=SWEEP) for size in (2, 3, 4))],
+    ids=["3 few", "2", "3", "4"],
+)
+def test_any_number_of_processes_writes_the_same_bytes(given, alone, tmp_path, size, names):
+    expected, left = alone(names)
+    (tmp_path / "work").mkdir()
+    work = among(given, tmp_path / "work")
+    first, *others = together(work, size, {name: WRITES[name] for name in names})
     for name, (code, out, err) in first.items():
         assert code == 0, (name, err)
         assert _words(out) == _words(expected[name].out), name
         assert [other[name] for other in others] == [[0, "", ""]] * (size - 1), name
-    assert content(work / "out") == content(folder / "out")
+    assert content(work / "out") == content(left)
     assert not [name for name in os.listdir(work) if name.startswith(".rebasin-")]
 
 
@@ -142,11 +166,10 @@ QUICK = "missed", "signature", "eval", "verified"
     [(2, QUICK), *(pytest.param(size, MEASURES, marks=SWEEP) for size in (2, 3))],
     ids=["2 quick", "2", "3"],
 )
-def test_processes_that_share_batches_have_the_figures_of_one(alone, tmp_path, size, names):
-    folder, _ = alone
+def test_processes_that_share_batches_have_the_figures_of_one(given, tmp_path, size, names):
     lines = {name: MEASURES[name] for name in names}
     before = os.getcwd()
-    for path in folder.glob("?.safetensors"):
+    for path in given.glob("?.safetensors"):
         (tmp_path / path.name).symlink_to(path)
     (one := tmp_path / "one").mkdir()
     (tmp_path / "out").mkdir()
