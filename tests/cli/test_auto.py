@@ -27,7 +27,7 @@ def recorded(path):
 
 
 def test_auto_says_and_records_every_candidate(trained, done):
-    outcome = done("merge", *trained, "--method", "auto", "--budget", "4s", "--held-out", "0.3", "--json")
+    outcome = done("merge", *trained, "--method", "auto", "--budget", "2s", "--held-out", "0.3", "--json")
     match = outcome.json()["match"]
     methods = list(dict.fromkeys(row["method"].split(" + ")[-1] for row in match["tried"]))
     assert methods == ["wm", "dual", "am", "ste", "polish"]
@@ -55,7 +55,7 @@ def test_a_search_compares_by_the_samples_that_were_held_out(trained, done, monk
 
 
 def test_a_repair_that_is_named_stays_beside_auto(trained, done):
-    given = ("--method", "auto", "--budget", "3s", "--json", "-o")
+    given = ("--method", "auto", "--budget", "1s", "--json", "-o")
     for how in ("refit", "none"):
         match = done("merge", *trained, "--repair", how, *given, f"{how}.safetensors").json()["match"]
         assert match.get("repair", "none") == recorded(f"{how}.safetensors")["repair"] == how
@@ -72,7 +72,18 @@ def test_a_merge_is_repaired_as_auto_chose_and_in_no_other_way(trained, done, mo
     one, two = (open_checkpoint(name) for name in ("auto.safetensors", "refit.safetensors"))
     assert all(one[name].equal(two[name]) for name in two)
     report = done(
-        "barrier", *trained, "--method", "auto", "--budget", "60s", "--limit", 100, "--json", "-q"
+        "barrier",
+        *trained,
+        "--method",
+        "auto",
+        "--budget",
+        "60s",
+        "--limit",
+        100,
+        "--points",
+        3,
+        "--json",
+        "-q",
     ).json()
     assert report["match"]["repair"] == "refit"
     assert [row["name"] for row in report["rows"] if row["shipped"]] == ["aligned + refit"]
@@ -160,16 +171,27 @@ def test_the_plan_of_a_budget_of_work_says_what_is_tried_for_how_much(trained, d
 def test_a_budget_of_work_gives_the_same_file_again(trained, done):
     files = []
     for name in ("one", "two"):
-        asked = ("merge", *trained, "--method", "auto", "--budget", "30G", "-o", f"{name}.safetensors")
+        asked = ("merge", *trained, "--method", "auto", "--budget", "10G", "-o", f"{name}.safetensors")
         assert "method: auto chose" in done(*asked).err
         with open(f"{name}.safetensors", "rb") as file:
             files.append(file.read())
-    assert files[0] == files[1] and recorded("one.safetensors")["budget"] == "30G"
+    assert files[0] == files[1] and recorded("one.safetensors")["budget"] == "10G"
 
 
 def test_a_report_says_what_auto_chose(trained, done):
     report = done(
-        "barrier", *trained, "--method", "auto", "--budget", "1s", "--limit", 100, "--json", "-q"
+        "barrier",
+        *trained,
+        "--method",
+        "auto",
+        "--budget",
+        "1s",
+        "--limit",
+        100,
+        "--points",
+        3,
+        "--json",
+        "-q",
     ).json()
     match = report["match"]
     assert match["chosen"] and match["tried"]
@@ -240,7 +262,7 @@ def test_a_permutation_that_is_given_and_a_network_only_assumed_leave_no_search_
 
 @pytest.mark.parametrize("repair", [(), ("--repair", "none")])
 def test_the_samples_that_it_chose_by_are_recorded(trained, done, repair):
-    done("merge", *trained, "--budget", "30G", "--held-out", "0.5", *repair, "-q")
+    done("merge", *trained, "--budget", "5G", "--held-out", "0.5", *repair, "-q")
     assert recorded("merged.safetensors")["held_out"] == {"fraction": 0.5, "samples": 180}
 
 
@@ -286,7 +308,7 @@ def test_a_report_distils_for_as_long_as_the_search_and_on_as_many_samples(train
     monkeypatch.setattr(worth.Mending, "_share", lambda self, room: share)
     monkeypatch.setattr(Trials, "best", property(lambda self: (self.done[0], "distill")))
     monkeypatch.setattr(auto, "candidates", lambda *given, **how: (Candidate("wm", ""),))  # quickly done
-    done("barrier", *trained, "--budget", "1T", "--points", 5, "--skip-checks", "-q")
+    done("barrier", *trained, "--budget", "1T", "--points", 5, "--limit", 200, "--skip-checks", "-q")
     assert len(seen) > 3
     expected = pytest.approx((120, 1.0) if share > 1 else (60, 0.6), rel=0.01)  # whole steps
     assert all(each == expected for each in seen), seen
@@ -351,7 +373,10 @@ def test_gates_on_rows_that_a_search_decides_leave_the_method_at_wm(trained, don
         gate = ("--gate", f"{row}:test:loss<=9")
         assert done("barrier", *trained, *gate, "--dry-run", "--json").json()["method"] == method
     gate = ("--gate", "aligned + repair:test:loss<=9", "--max-barrier", 9)
-    assert done("barrier", *trained, *gate, "--limit", 50, "--json").json()["match"]["method"] == "wm"
+    assert (
+        done("barrier", *trained, *gate, "--limit", 50, "--points", 3, "--json").json()["match"]["method"]
+        == "wm"
+    )
 
 
 @pytest.mark.sweep
@@ -413,13 +438,14 @@ def turned(tmp_path):
 
 
 def test_auto_takes_signs_where_the_network_allows_them_and_orders_alone_if_told(turned, done):
-    outcome = done("merge", *turned, "--repair", "none", "--json", "-o", "all.safetensors")
+    short = ("--repair", "none", "--budget", "20G")
+    outcome = done("merge", *turned, *short, "--json", "-o", "all.safetensors")
     match = outcome.json()["match"]
     assert match["chosen"] == "wm + groups" and "canonical form" in outcome.err
     assert recorded("all.safetensors")["groups"] == "all" and outcome.json()["proof"]["status"] == "proven"
     a, merged = tensors("a.safetensors"), tensors("all.safetensors")
     assert all(torch.allclose(a[name].abs(), merged[name].abs(), atol=1e-5) for name in a)
-    alone = done("merge", *turned, "--repair", "none", "--groups", "permutations", "--json", "--force")
+    alone = done("merge", *turned, *short, "--groups", "permutations", "--json", "--force")
     assert {row["method"] for row in alone.json()["match"]["tried"]} & {"wm + groups", "am + groups"} == set()
     assert alone.json()["match"]["tried"][0]["held_out_loss"] > match["tried"][1]["held_out_loss"] + 0.05
 
@@ -429,7 +455,7 @@ def test_auto_leaves_out_groups_that_would_change_what_is_computed_and_says_why(
         raise NotProven("the outputs change")
 
     monkeypatch.setattr(symmetries, "check_moved", fails)
-    outcome = done("merge", *turned, "--repair", "none", "--budget", "20G", "--json")
+    outcome = done("merge", *turned, "--repair", "none", "--budget", "5G", "--json")
     match = outcome.json()["match"]
     assert {"method": "wm + groups", "why": "the outputs change"} in match["tried"]
     assert "groups" not in match["chosen"] and "groups" not in recorded("merged.safetensors")
@@ -437,7 +463,7 @@ def test_auto_leaves_out_groups_that_would_change_what_is_computed_and_says_why(
 
 def test_auto_looks_for_no_groups_of_a_large_network(turned, done, monkeypatch):
     monkeypatch.setattr("rebasin_cli.commands.verbs.symmetries.LARGEST", 100)
-    tried = done("merge", *turned, "--repair", "none", "--budget", "20G", "--json").json()["match"]["tried"]
+    tried = done("merge", *turned, "--repair", "none", "--budget", "5G", "--json").json()["match"]["tried"]
     (why,) = [one["why"] for one in tried if one["method"] == "wm + groups"]
     assert "up to 100 (--groups all looks)" in why
 
