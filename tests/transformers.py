@@ -291,7 +291,7 @@ def transformer():
 
 def wide():
     """So wide that small turns are no longer told in float32."""
-    return Transformer(64, 4)
+    return Transformer(64, 4, blocks=1)
 
 
 def drawn(network, seed):

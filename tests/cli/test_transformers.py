@@ -1,5 +1,7 @@
 """Transformers and text through the commands that take --data and a network."""
 
+import functools
+
 import pytest
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
@@ -15,19 +17,34 @@ DATA = "text:a.txt?window=16"
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Two models, trained once: what they learn is what makes a measurement mean something."""
+    """Two models, trained once for so many epochs: where it is measured, what they learn means something."""
     path = tmp_path_factory.mktemp("text") / "a.txt"
     path.write_text(TEXT * 30, encoding="utf-8")
-    return [train("gpt", f"text:{path}?window=16", **SMALL, seed=seed) for seed in (1, 2)]
+
+    @functools.cache
+    def trained(epochs):
+        how = SMALL | {"epochs": epochs}
+        return [train("gpt", f"text:{path}?window=16", **how, seed=seed) for seed in (1, 2)]
+
+    return trained
+
+
+def written(results, folder):
+    (folder / "a.txt").write_text(TEXT * 30, encoding="utf-8")
+    for name, result in zip("12", results, strict=True):
+        metadata = result.metadata | {"rebasin.data": DATA}
+        write_safetensors(folder / f"{name}.safetensors", result.tensors, metadata=metadata)
+    return "1.safetensors", "2.safetensors"
 
 
 @pytest.fixture
 def pair(trained, tmp_path):
-    (tmp_path / "a.txt").write_text(TEXT * 30, encoding="utf-8")
-    for name, result in zip("12", trained, strict=True):
-        metadata = result.metadata | {"rebasin.data": DATA}
-        write_safetensors(tmp_path / f"{name}.safetensors", result.tensors, metadata=metadata)
-    return "1.safetensors", "2.safetensors"
+    return written(trained(SMALL["epochs"]), tmp_path)
+
+
+@pytest.fixture
+def novices(trained, tmp_path):
+    return written(trained(1), tmp_path)
 
 
 @pytest.mark.sweep
@@ -67,18 +84,18 @@ def test_another_text_is_read_with_the_characters_of_the_model(done, refused, pa
     refused(6, "eval", pair[0], "--data", "text:c.txt", says=says)
 
 
-def test_models_of_different_vocabularies_are_no_pair(done, refused, pair, tmp_path):
+def test_models_of_different_vocabularies_are_no_pair(done, refused, novices, tmp_path):
     (tmp_path / "b.txt").write_text(TEXT.replace("b", "x") * 30, encoding="utf-8")
     small = ("--width", 8, "--depth", 1, "--heads", 2, "--epochs", 1)
     done("train", "gpt", "--data", "text:b.txt?window=16", *small, "-o", "3.safetensors", "-q")
     says = ("texts of different characters", "3.safetensors  15 characters", "Train them on one text")
-    refused(2, "barrier", pair[0], "3.safetensors", "--data", DATA, says=says)
-    refused(2, "merge", pair[0], "3.safetensors", "-o", "m.safetensors", says=says)
-    refused(2, "merge", pair[0], "3.safetensors", "--method", "none", "-o", "m.safetensors", says=says)
+    refused(2, "barrier", novices[0], "3.safetensors", "--data", DATA, says=says)
+    refused(2, "merge", novices[0], "3.safetensors", "-o", "m.safetensors", says=says)
+    refused(2, "merge", novices[0], "3.safetensors", "--method", "none", "-o", "m.safetensors", says=says)
 
 
-def test_a_path_that_a_file_records_is_not_opened(refused, pair):
-    refused(2, "eval", pair[0], says="A file's word is not enough to open a path")
+def test_a_path_that_a_file_records_is_not_opened(refused, novices):
+    refused(2, "eval", novices[0], says="A file's word is not enough to open a path")
 
 
 def test_vision_transformers_are_proven_and_merged(done):
