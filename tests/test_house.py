@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -90,6 +91,17 @@ def test_nothing_new_stands_on_the_top_floor():
     assert files == ENTRANCES | {"api", "errors", "types", "version"}
     folders = {path.name for path in HOUSE.iterdir() if (path / "__init__.py").exists()}
     assert folders == {room for room in FLOORS if "." not in room} - files
+
+
+def test_nothing_but_what_belongs_there_is_kept_beside_the_house():
+    """A script that somebody needed once, or an output, is not committed with what he meant to commit."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("no checkout of git")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    kept = {name.partition("/")[0] for name in listed.stdout.split("\0") if name}
+    folders = {".ci", ".github", "benchmarks", "docs", "rebasin_cli", "specs", "tests"}
+    files = {".gitignore", "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "mkdocs.yml"}
+    assert kept - folders - files == {"constraints.txt", "pyproject.toml"}
 
 
 def test_no_import_goes_up():
