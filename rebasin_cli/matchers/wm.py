@@ -84,8 +84,7 @@ def match(
             hint="For many models: rebasin merge --method merge-many, which matches them all",
         )
     reference, model = problem.models
-    how = {"device": problem.device, "ranks": problem.ranks}
-    pair = paired(reference, model, problem.fitted, shares, **how)
+    pair = paired(reference, model, problem.fitted, shares, device=problem.device, ranks=problem.ranks)
     with pair.computing():
         pair.read_ahead()
         still = permutation.identity(pair.words)

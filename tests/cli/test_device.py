@@ -31,6 +31,8 @@ ALIGN = {
     "dual with BatchNorm": ("align", *NETS, "--method", "dual", *PICTURES),
     "ste": ("align", *MLPS, "--method", "ste", *DIGITS, *EPOCHS, *EVERY),
     "ste with BatchNorm": ("align", *NETS, "--method", "ste", *PICTURES, *EPOCHS),
+    "pam": ("align", *MLPS, "--method", "pam", *DIGITS, "--epochs", "1", "--samples", "2"),
+    "wm with groups": ("align", "va.safetensors", "vb.safetensors", "--groups", "all", "--effort", "fast"),
 }
 WRITE = {
     "repair": ("merge", *MLPS, *DIGITS[:2], "--repair", "repair", "--bake-temperature"),
@@ -41,6 +43,7 @@ WRITE = {
     "universe": ("merge", *THREE, "--method", "universe"),
     "ste-mm": ("merge", *THREE, "--method", "ste-mm", *DIGITS, *EPOCHS, *EVERY),
     "repair of a mean": ("repair", "mean.safetensors", "--endpoints", *MLPS, *DIGITS[:2]),
+    "polish": ("merge", *MLPS, *DIGITS, "--polish", "2 steps", "--repair", "none", "--skip-checks"),
     "train": ("train", "mlp", "--data", "digits", "--epochs", "1"),
 }
 LOOK = {
@@ -103,6 +106,10 @@ def models(folder):
     for seed, name in enumerate("ab"):
         fresh(folder / f"w{name}.safetensors", seed=seed, width=300, depth=3)
         fresh(folder / f"r{name}.safetensors", "resnet20", seed=seed, shape=(3, 8, 8), width=0.25)
+    for seed, name in enumerate("ab"):
+        fresh(folder / f"plain {name}.safetensors", "vit", seed=seed, shape=(1, 8, 8), width=16, depth=1)
+        canon = rebasin("canon", folder / f"plain {name}.safetensors", "-o", folder / f"v{name}.safetensors")
+        assert canon.code == 0, canon.err
     two = (folder / name for name in MLPS)
     mean = rebasin("merge", *two, "--method", "none", "--repair", "none", "-o", folder / "mean.safetensors")
     assert mean.code == 0, mean.err

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 
+from ...runtime.ranks import ALONE, Ranks
 from ...spec.notation import words_of
 from ...spec.spec import FittedSpec
 from ...symmetry import action, permutation
@@ -27,12 +27,14 @@ def paired(
     model: Tensors,
     fitted: FittedSpec,
     shares: Mapping[str, float | None] | None = None,
-    **how: Any,
+    *,
+    device: str = "cpu",
+    ranks: Ranks = ALONE,
 ) -> Pair:
     """The pair of two models, in canonical form where words have groups; `shares` as in `Baked`."""
     if fitted.groups:
-        return Baked(reference, model, fitted, shares)
-    return Pair(reference, model, fitted, **how)
+        return Baked(reference, model, fitted, shares, device=device)
+    return Pair(reference, model, fitted, device=device, ranks=ranks)
 
 
 class Baked(Pair):
@@ -51,19 +53,21 @@ class Baked(Pair):
         fitted: FittedSpec,
         shares: Mapping[str, float | None] | None = None,
         whole: Collection[str] = (),
+        *,
+        device: str = "cpu",
     ):
         dtype = wide([reference, model], list(fitted.tensors))
         self.given, self.tensors = model, dict[str, torch.Tensor]()
         shared: dict[str, torch.Tensor] = {}
         alike = shares is None and counted_alike(fitted)
         for name in fitted.tensors:  # each is read once: it may be made when it is asked for
-            a, b = reference[name], _own(model[name], dtype)
+            a, b = reference[name], _own(model[name], dtype, device)
             share = share_of(a, b) if alike else (shares or {}).get(name)
-            self.tensors[name], shared[name] = b, a if share is None else _own(a, dtype) * share
+            self.tensors[name], shared[name] = b, a if share is None else _own(a, dtype, device) * share
         seen = replace(fitted, statistics=fitted.statistics | constant(fitted))
         self.turning = turned.groups(fitted)
         self.turned = {word for group in self.turning.values() for word in group.words}
-        super().__init__(shared, self.tensors, seen, whole={*self.turned, *whole})
+        super().__init__(shared, self.tensors, seen, whole={*self.turned, *whole}, device=device)
         self.fitted, self.baked = fitted, acts.identity(fitted)
         self.places = {
             word: [n for n, axes in fitted.tensors.items() if any(word in words_of(a) for a in axes)]
@@ -132,6 +136,6 @@ def share_of(a: torch.Tensor, b: torch.Tensor) -> float | None:
     return 1 / norms if norms > 0 else 0.0
 
 
-def _own(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _own(tensor: torch.Tensor, dtype: torch.dtype, device: str) -> torch.Tensor:
     """A copy to write to; integers stay what they are."""
-    return tensor.detach().cpu().to(dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
+    return tensor.detach().to(device, dtype if tensor.is_floating_point() else tensor.dtype, copy=True)

@@ -230,14 +230,9 @@ def best(slope: Tensor, count: int) -> list[tuple[int, int]]:
     here = slope.diagonal()
     change = slope + slope.T - here[:, None] - here
     size = len(change)
-    rows, columns = torch.triu_indices(size, size, 1, device=change.device)
-    falls = change[rows, columns]
-    found = falls.topk(min(count, len(falls)), largest=False)
-    return [
-        (int(rows[k]), int(columns[k]))
-        for fall, k in zip(*map(Tensor.tolist, found), strict=True)
-        if fall < 0
-    ]
+    once = change.masked_fill(torch.ones_like(change, dtype=torch.bool).tril(), math.inf).flatten()
+    falls, places = (part.cpu() for part in once.topk(min(count, size * (size - 1) // 2), largest=False))
+    return [divmod(k, size) for fall, k in zip(falls.tolist(), places.tolist(), strict=True) if fall < 0]
 
 
 def apart(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
