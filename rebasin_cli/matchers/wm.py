@@ -241,7 +241,7 @@ class Search:
             if anew and sweep == 0:
                 first = descent.outward(order, current)
                 if (reached := descent.reached(first)) >= now or descent.turning:
-                    current, now, summed = first, reached, False
+                    current, now, summed = first, reached, descent.summed and not descent.turning
                 descent.proving = now > NEAR * self.pair.limit()
             else:
                 if gained := descent.sweep(order, current, stale):

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rebasin_cli.checkpoints.tensors import LazyTensors, held
 from rebasin_cli.errors import CheckpointError, UsageError
 from rebasin_cli.matchers import Problem, State, wm
-from rebasin_cli.matchers.descent import blocks, proof, sampling, similarity, soft
+from rebasin_cli.matchers.descent import blocks, proof, sampling, similarity, soft, values
 from rebasin_cli.matchers.descent.descent import Descent
 from rebasin_cli.matchers.descent.pair import Pair
 from rebasin_cli.matchers.descent.similarity import Similarities, kept_words
@@ -350,6 +350,48 @@ def test_columns_outside_the_sample_are_heard(small_samples, strength, believed)
     found, _, descent = swept(a, b, sampling=True)
     assert equal(found, swept(a, b, sampling=False)[0]) and descent.sampling == believed
     assert torch.equal(found["p"][-2:], torch.tensor([94, 95] if believed else [95, 94]))
+
+
+def test_a_sample_of_several_tensors_lies_beside_each_other_and_has_a_bound(monkeypatch):
+    a, b = wide(0.02)
+    pair = Pair(a, b, WIDE)
+    chosen, still = pair.single["p"], permutation.identity(WIDE.words)
+    assert len(chosen) > 1
+    for side, parts in zip(
+        pair.sample("p", still, chosen, 0.3),
+        zip(*(pair.sample("p", still, [atom], 0.3) for atom in chosen), strict=True),
+        strict=True,
+    ):
+        assert torch.equal(side, torch.cat(parts, dim=1))
+    monkeypatch.setattr(sampling, "COLUMNS", 8)
+    monkeypatch.setattr(sampling, "SHARE", 0.5)
+    monkeypatch.setattr(sampling, "ROOM", 20 * 96 * 4)
+    found = sampling.draw(pair, "p", chosen, still)
+    assert found is None or found.share * pair.columns(sampling._wide(pair, "p", chosen), "p") <= 20
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_what_is_made_wide_in_slabs_is_what_the_whole_is(monkeypatch, dim):
+    a, b = ({name: tensor.bfloat16() for name, tensor in model.items()} for model in wide(0.02))
+    pair = Pair(a, b, WIDE)
+    monkeypatch.setattr(values, "SLAB", 1000)
+    for what in (torch.sum, torch.mean):
+        found = pair._over_units(what, a["into"], dim)
+        assert torch.allclose(found, what(a["into"].float(), dim), rtol=1e-5, atol=1e-4)
+
+
+def test_an_objective_that_was_summed_is_not_summed_again(small_samples, monkeypatch):
+    a, b = wide(0.02)
+    found, _, descent = swept(a, b, sampling=True)
+    assert descent.summed and not swept(a, b, sampling=False)[2].summed
+    assert descent.reached(found) == Pair(a, b, WIDE).objective(found)
+    calls = []
+    original = Pair.objective
+    monkeypatch.setattr(Pair, "objective", lambda *each: calls.append(1) or original(*each))
+    result = wm.match(Problem(WIDE, (a, b), 0))
+    assert len(calls) == 1  # before
+    monkeypatch.undo()
+    assert result.objective_after == Pair(a, b, WIDE).objective(result.permutations[0])
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])

@@ -15,6 +15,7 @@ from rebasin_cli import nets, networks
 from rebasin_cli.datasets import open_data
 from rebasin_cli.learning.training import train
 from rebasin_cli.matchers import wm
+from rebasin_cli.measure import matrices
 from rebasin_cli.measure.diagnosis import doctor, facts
 from rebasin_cli.measure.diagnosis import weights as activations
 from rebasin_cli.measure.diagnosis.facts import VERDICTS, judge
@@ -115,6 +116,17 @@ def test_a_shuffled_copy_is_recognised_noisy_or_not(a, digits):
     assert abs(facts["cosine"].value) < 0.2 and facts["aligned_cosine"].value > 0.9
     found, _ = look(a, relabelled(a), digits)
     assert found.verdict == "relabelled" and found.exact
+
+
+def test_a_copy_that_differs_where_nobody_looked_is_not_exact(monkeypatch):
+    monkeypatch.setattr(matrices, "SLAB", 640)
+    monkeypatch.setattr(activations, "LOOKED", 2000)
+    a = fresh("mlp", 0, input_shape=(1, 8, 8), classes=10, width=128)
+    b = relabelled(a)
+    assert weigh(a, b, resolve_spec(None, [a])).aligned_distance < activations.EXACT
+    name = next(name for name, tensor in b.items() if tensor.shape == (128, 64))
+    b[name][17] *= 1.01  # in no slab
+    assert activations.EXACT < weigh(a, b, resolve_spec(None, [a])).aligned_distance < 1e-2
 
 
 def test_the_same_model_twice(a, digits):

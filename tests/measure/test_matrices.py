@@ -74,3 +74,30 @@ def test_a_tensor_of_no_axes():
     found = matrices.compare("w", a, (b, b), ())
     assert found.whole[0] == (6.0, 4.0, 9.0)
     assert found.apart == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("axes", ["h r", "h .", ". r"])
+def test_slabs_from_everywhere_stand_for_a_large_tensor(axes, monkeypatch):
+    monkeypatch.setattr(matrices, "SLAB", 600)
+    a, (b, _), parsed, units = both((1000, 60), axes)
+    near = {"w": a["w"] + 0.3 * b["w"]}
+    found, whole = (matrices.compare("w", a, (b, near), parsed, looked=looked) for looked in (6000, None))
+    assert (found.share, whole.share) == (0.1, 1.0)
+    slabs = torch.cat(
+        [torch.arange(start, start + 10) for start in (0, 110, 220, 330, 440, 550, 660, 770, 880, 990)]
+    )
+    part = deviations(a["w"][slabs], units)
+    same(found.own[0][1], 10 * part.square().sum(), part.square().sum())
+    for one, other in zip((*found.whole, *found.own), (*whole.whole, *whole.own), strict=True):
+        assert all(abs(x - y) <= 0.05 * other[1] for x, y in zip(one, other, strict=True))
+    assert found.apart[1] == pytest.approx(whole.apart[1], rel=0.05)
+
+
+def test_what_was_not_looked_at_may_differ(monkeypatch):
+    monkeypatch.setattr(matrices, "SLAB", 600)
+    a, _, parsed, _ = both((1000, 60), "h r")
+    other = {"w": a["w"].clone()}
+    assert matrices.compare("w", a, (other, other), parsed, looked=6000).equal
+    other["w"][57, 3] += 1  # in no slab
+    found = matrices.compare("w", a, (other, other), parsed, looked=6000)
+    assert found.apart[0] == 0.0 and not found.equal

@@ -27,11 +27,11 @@ from .outputs import Output
 
 BASE = 290 << 20  # bytes of a process that has done the least
 SCRATCH = TURNED + (168 << 20)  # slabs of products, small tensors with another axis first, freed memory
-BLOCKS = 256 << 20  # of what is averaged or permuted in blocks: buffers, and freed memory that is kept
+BLOCKS = 48 << 20  # of what is averaged or permuted in blocks: buffers, and freed memory that is kept
 SORTED = 8  # times the largest tensor: of two, their numbers, those in order, and what sorting takes
 IN_TWO_TYPES = 48  # bytes a number: of two tensors, those in order, where each was, and both in float64
 BY_ROWS = ("safetensors", "sharded")  # files whose tensors are read by rows wherever rows stay
-FLOWING = 16 * CHUNK  # what is read, made, digested and written a piece at a time
+FLOWING = 8 * CHUNK  # what is read, made, digested and written a piece at a time
 RAN = {
     "barrier": 16,
     "signature": 16,
@@ -42,6 +42,7 @@ RAN = {
 SEARCHES = ("align", "merge", "barrier", "signature", "compare", "curve", "plane")
 PROOF = 12  # bytes a parameter: the network in float32 and in float64
 FILES = "files"  # the part that is the models, as they are stored
+PASSING = "files, read again"  # the part that is what of them is not held, while it is asked for
 NEARLY = 0.95  # of the memory that there is, for what is not in the plan: an estimate is one
 
 
@@ -50,7 +51,8 @@ class Needs:
     """Bytes of memory at most, by what holds them (`parts`); bytes that are read and written.
 
     `spare` of the part "files" need not be held: what is `bounded` does not, and reads them whenever they are
-    asked for, in one sweep `again` bytes. `proof` is what comes before the search, and is gone by then.
+    asked for, in one sweep `again` bytes, and `passing` are there at a time. `proof` is what comes before the
+    search, and is gone by then.
     """
 
     parts: Mapping[str, int]
@@ -59,6 +61,7 @@ class Needs:
     spare: int = 0
     again: int = 0
     proof: int = 0
+    passing: int = 0
     bounded: bool = False
 
     @property
@@ -74,14 +77,16 @@ class Needs:
     @property
     def least(self) -> int:
         """Memory with nothing held that can be read again."""
-        return max(self.search - self.spare, BASE + self.proof)
+        spared = 0 if self.bounded else self.passing
+        return max(self.search - max(0, self.spare - spared), BASE + self.proof)
 
     def within(self, most: int | None) -> Needs:
         """The same with as few of the models held as `most` bytes ask for."""
-        if most is None or self.search <= most or not self.spare:
+        if most is None or self.search <= most or self.spare <= self.passing:
             return self
-        spared = min(self.spare, self.search - most)
-        parts = {**self.parts, FILES: self.parts[FILES] - spared}
+        spared = min(self.spare, self.search + self.passing - most)
+        passing = {PASSING: self.passing} if self.passing else {}
+        parts = {**self.parts, FILES: self.parts[FILES] - spared, **passing}
         again = round(spared / self.spare * self.again)
         return replace(self, parts=parts, spare=self.spare - spared, again=again, bounded=True)
 
@@ -135,7 +140,8 @@ def room(session: Session) -> int | None:
     """Bytes of tensors that a search may keep; None where all of them fit."""
     if session.most is None:
         return None
-    return needs(session, searching=True).within(session.most).parts.get(FILES, 0)
+    found = needs(session, searching=True).within(session.most)
+    return None if FILES in found.parts and not found.bounded else found.parts.get(FILES, 0)
 
 
 def kept_similarities(session: Session) -> int | None:
@@ -174,11 +180,17 @@ def needs(session: Session, output: Output | None = None, *, searching: bool | N
     exactly = command == "verify" and fitted.groups  # what turns is found in float64
     size = 8 if exactly else wide(models, list(fitted.tensors)).itemsize
     matcher, units = matchers.registry.get(session.method), max(fitted.words.values(), default=0)
-    parts |= {FILES: stored // session.ranks.size, "tensors at work": size * largest + at_work}
-    parts |= {"similarities": 2 * size * units**2 + _kept(session)} | _of_method(session, matcher, numbers)
-    parts["scratch space"] = min(SCRATCH, 4 * size * numbers)
-    if command == "doctor":
-        parts["scratch space"] += matrices.memory(fitted.shapes.values())
+    own, held = _of_method(session, matcher, numbers), stored // session.ranks.size
+    scratch = min(SCRATCH, 4 * size * numbers)
+    if session.method == "wm" and command != "verify":
+        similar = _kept(session) + _similarities(session, size)
+        then = _while_written(session, output)  # when matrices and scratch space are free again
+        at_work, passing = max(0, then - similar - scratch), min(at_work, held)
+    else:
+        similar, passing = 2 * size * units**2 + _kept(session), 0
+        at_work += size * largest
+    parts |= {FILES: held, "tensors at work": at_work, "similarities": similar} | own
+    parts["scratch space"] = scratch + (matrices.memory(fitted.shapes.values()) if command == "doctor" else 0)
     if turning := session.asked.search.groups == "all" and not matcher.NEEDS:
         del parts[FILES]  # as they are compared, and four copies in float64 as elements act on one
         parts |= {"models": size * len(models) * numbers, "tensors at work": 4 * 8 * largest}
@@ -191,6 +203,7 @@ def needs(session: Session, output: Output | None = None, *, searching: bool | N
             _bytes(model, name) * _words(axes) for model in models for name, axes in fitted.tensors.items()
         ),
         proof=PROOF * numbers if proves(session) else 0,
+        passing=passing,
     )
 
 
@@ -213,6 +226,33 @@ def check_run(session: Session) -> None:
     sizes = {name: 4 if dtype.is_floating_point else dtype.itemsize for name, dtype in model.dtypes.items()}
     least = sum(size * math.prod(model.shapes[name]) for name, size in sizes.items())
     session.ranks.each(memory.check_memory, f"the network of {model.path} takes", BASE + least)
+
+
+def _similarities(session: Session, size: int) -> int:
+    """Bytes of matrices beside those that stay between solves: the one at work, and another ranks' sums.
+
+    Of a word on two axes of a tensor also its gradients, here and at the step's end, and their sums.
+    """
+    fitted = session.fitted
+    twice = {word for axes in fitted.tensors.values() for word in _twice(axes)}
+    most = max(fitted.words.values(), default=0)
+    beside = 4 * max((fitted.words[word] for word in twice), default=0) ** 2
+    return size * (max(most**2, beside) + (session.ranks.size > 1) * most**2)
+
+
+def _twice(axes: Sequence[Axis]) -> set[str]:
+    """The words that lie on several of these axes."""
+    words = [word for axis in axes for word in {*words_of(axis)}]
+    return {word for word in words if words.count(word) > 1}
+
+
+def _while_written(session: Session, output: Output | None) -> int:
+    """Bytes of what is made and written a tensor at a time, when the search has ended."""
+    if output is None:
+        return 0
+    largest, stored = max(map(_largest_tensor, session.named)), sum(map(bytes_of, session.named))
+    pieces = FLOWING if session.command == "align" else FLOWING + BLOCKS
+    return min(pieces, 4 * stored) + (1 + 2 * output.distributed) * largest
 
 
 def _largest_tensor(model: Checkpoint) -> int:

@@ -130,6 +130,11 @@ class Descent:
         """The objective of what `outward` found: what its matrices said, and the sum of all other tensors."""
         return self.pair.ranks.agree(self._told + self.pair.inner(self._untold, found))
 
+    @property
+    def summed(self) -> bool:
+        """Whether `reached` summed over all tensors, none of which a matrix told of."""
+        return self._untold == set(self.pair.atoms)
+
     def _first(self, name: str, known: set[str], found: dict[str, torch.Tensor]) -> None:
         """Match a word, or coupled ones, on what is known alone; `found` changes in place."""
         pair = self.pair

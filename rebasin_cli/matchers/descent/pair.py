@@ -84,12 +84,20 @@ class Pair(Values):
         With several ranks each has those of its own atoms; `product` is the sum of all.
         """
         own = [atom for atom in chosen if atom in self.mine]
-        slabs = [self._spread(atom, atom.words.index(word), permutations, share) for atom in own]
-        if len(slabs) == 1:
-            return slabs[0]
-        nothing = torch.zeros(self.words[word], 0, dtype=self.dtype, device=self.device)
-        a, b = zip(*slabs, strict=True) if slabs else ([nothing], [nothing])
-        return torch.cat(a, dim=1), torch.cat(b, dim=1)
+        if len(own) == 1:
+            return self._spread(own[0], own[0].words.index(word), permutations, share)
+        counts = [self._columns_of(atom, atom.words.index(word), share) for atom in own]
+        a, b = (
+            torch.empty(self.words[word], sum(counts), dtype=self.dtype, device=self.device) for _ in range(2)
+        )
+        start = 0
+        for atom, count in zip(own, counts, strict=True):  # none beside the next one's
+            for into, slab in zip(
+                (a, b), self._spread(atom, atom.words.index(word), permutations, share), strict=True
+            ):
+                into.narrow(1, start, count).copy_(slab)
+            start += count
+        return a, b
 
     def product(self, word: str, slab: Slab) -> torch.Tensor:
         """The products (n, n) of all ranks' slabs.
@@ -221,7 +229,7 @@ class Pair(Values):
     def _spread(self, atom: Atom, dim: int, permutations: Permutations, share: float) -> Slab:
         """As `_slabs`, uncentred, of units that lie evenly along the longest other axis."""
         a, b = self._views(atom)
-        along = max((d for d in range(a.ndim) if d != dim), key=lambda d: a.shape[d], default=None)
+        along = _longest(self.shapes[atom], dim)
         if along is not None:
             size, word = a.shape[along], atom.words[along]
             count = math.ceil(share * size)
@@ -231,6 +239,12 @@ class Pair(Values):
             b = self._take(b, along, permutations[atom.word(along)][units] if moves else units)
             b = self._others(b, atom, (dim, along), permutations)
         return self._matrices(a, b, dim)
+
+    def _columns_of(self, atom: Atom, dim: int, share: float) -> int:
+        """How many columns `_spread` gives."""
+        shape = self.shapes[atom]
+        columns, along = self.numels[atom] // shape[dim], _longest(shape, dim)
+        return columns if along is None else columns // shape[along] * math.ceil(share * shape[along])
 
     def _changes(
         self,
@@ -272,7 +286,7 @@ class Pair(Values):
         if (atom, dim) not in self._offsets:
             alike = self._few if atom in self._few else [atom]  # of small ones all in one call
             terms = [(each, d) for each in alike for d, word in enumerate(each.words) if word is not None]
-            commons = norms_of([self._wide(self._views(each)[0]).sum(dim=d) for each, d in terms])
+            commons = norms_of([self._over_units(torch.sum, self._views(each)[0], d) for each, d in terms])
             for (each, d), common in zip(terms, commons, strict=True):
                 much = OFFSET * self._norms(each)[0] ** 2 * self.shapes[each][d]
                 self._offsets.setdefault((each, d), each.words[d] not in self.whole and common**2 > much)
@@ -284,3 +298,8 @@ class Pair(Values):
             for dim, word in enumerate(atom.words):
                 if word is not None:
                     self._has_offset(atom, dim)
+
+
+def _longest(shape: Sequence[int], beside: int) -> int | None:
+    """The longest axis but one; None where there is no other."""
+    return max((dim for dim in range(len(shape)) if dim != beside), key=lambda dim: shape[dim], default=None)

@@ -17,7 +17,8 @@ from .values import summed_squares
 
 UNITS = 256  # below which products take no longer than a proof
 COLUMNS = 128  # of a sample: among fewer many units look alike
-SHARE = 1 / 16  # of all columns, if that is more
+SHARE = 1 / 16  # of all columns, if that is more, and not more than …
+ROOM = 1 << 25  # … bytes of each model
 SMALLER = 3  # times as many columns are worth a sample
 TRIED = 16  # rows that tell whether two models are near copies
 
@@ -47,7 +48,8 @@ def draw(pair: Pair, word: str, chosen: Sequence[Atom], permutations: Permutatio
     than the nearest, whatever their norms; a few rows tell beforehand whether that is enough.
     """
     wide = _wide(pair, word, chosen)
-    share = max(COLUMNS / pair.columns(wide, word), SHARE)
+    columns = pair.columns(wide, word)
+    share = max(COLUMNS, min(SHARE * columns, ROOM / (pair.dtype.itemsize * pair.words[word]))) / columns
     slab = pair.sample(word, permutations, wide, share)
     rows = torch.arange(TRIED) * pair.words[word] // TRIED
     products = pair.ranks.sum(slab[0][rows.to(pair.device)] @ slab[1].T).cpu().double()

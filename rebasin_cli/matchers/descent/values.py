@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -101,9 +101,17 @@ class Values(Blocks):
     def _means(self, atom: Atom, dim: int) -> Slab:
         """The mean unit along an axis, of both models as they are."""
         if (atom, dim) not in self._mean_units:
-            a, b = (self._wide(view) for view in self._views(atom))
-            self._mean_units[atom, dim] = a.mean(dim=dim), b.mean(dim=dim)
+            a, b = (self._over_units(torch.mean, view, dim) for view in self._views(atom))
+            self._mean_units[atom, dim] = a, b
         return self._mean_units[atom, dim]
+
+    def _over_units(self, what: Callable[..., torch.Tensor], view: torch.Tensor, dim: int) -> torch.Tensor:
+        """A sum or mean along an axis; what is stored in another type is made wide a slab at a time."""
+        if view.dtype == self.dtype or view.ndim == 1 or view.numel() <= SLAB:
+            return what(self._wide(view), dim=dim)
+        along = max((d for d in range(view.ndim) if d != dim), key=lambda d: view.shape[d])
+        slabs = (self._wide(view.narrow(along, *some)) for some in self._steps(view, along))
+        return torch.cat([what(slab, dim=dim) for slab in slabs], dim=along - (along > dim))
 
     def limit(self) -> float:
         """‖A‖·‖B‖ over all atoms: no objective is larger."""

@@ -20,8 +20,8 @@ from ...errors import NetworkError, SpecError
 from ...spec.library import resolve_spec
 from ...spec.spec import FittedSpec, Spec
 from ...types import Tensors
-from .facts import BY_TENSORS, EXACT, VERDICTS, Fact, judge, of_activations, of_kinship, of_weights
-from .weights import look, weigh
+from .facts import BY_TENSORS, VERDICTS, Fact, judge, of_activations, of_kinship, of_weights
+from .weights import EXACT, look, weigh
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ def doctor(
 ) -> Diagnosis:
     """Look at two models and say what merging them would need. Advice: nothing is written or merged.
 
-    Every tensor is read once. A quick weight matching, none of equal models; where `network` and `data` are
-    given, one pass of four networks over `limit` samples. What the network does not show is named in
-    `unseen`. `begin_alike` are tensors that two fresh networks have equal, which tell nothing. Raises
-    SpecError, CheckpointError, DataError.
+    Every tensor is read once; of large ones parts tell how they compare. A quick weight matching, none of
+    equal models; where `network` and `data` are given, one pass of four networks over `limit` samples. What
+    the network does not show is named in `unseen`. `begin_alike` are tensors that two fresh networks have
+    equal, which tell nothing. Raises SpecError, CheckpointError, DataError.
     """
     fitted = resolve_spec(spec, [a, b])
     a, b = held(a), held(b)  # read once, also where networks are run

@@ -42,7 +42,6 @@ BY_TENSORS = {  # where no spec tells what is a unit
 TOGETHER = 0.7
 IN_PLACE = 0.95  # of units: fine-tunes keep all, at 0.93 an alignment gained a point, two seeds keep 0–0.06
 SURE = 0.001  # p of where units stand (`kin.orders`)
-EXACT = 1e-6  # distance once matched, of ‖A‖: the rounding of float32
 # Cosine once matched, over the largest that is expected by chance. Random initialisations: 0.78–0.89.
 CHANCE = 1.0
 # Correlation of matched units, the mean of all layers, and what merging by weight matching cost (accuracy):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...averages.kinship import same
 from ...averages.means import interpolate
 from ...checkpoints.tensors import Plan, plan_of
 from ...errors import SpecError
@@ -25,10 +26,11 @@ from ...types import Permutations, Tensors
 from .. import signatures
 from ..kin import orders, sampled
 from ..kin.orders import InPlace
-from ..matrices import Compared, Products, compare
+from ..matrices import LOOKED, Compared, Products, compare
 
 RELATED = 0.2  # cosine
 STANDING = 1 << 19  # values of a model: by them a cosine of 0.005 is told from chance
+EXACT = 1e-6  # distance once matched, of ‖A‖: the rounding of float32
 COPY = 0.9  # cosine once matched: 0.995 for a shuffled copy with 10 % noise, 0.33–0.48 for two seeds
 
 
@@ -74,11 +76,14 @@ def weigh(
     if not identical:
         found = wm.match(Problem(fitted, (a, b), seed), wm.Options(effort="fast")).permutations[0]
     ways = b, permuted(b, fitted, found)  # as it is, and matched
-    compared = {name: compare(name, a, ways, fitted.tensors[name]) for name in names}
+    compared = {name: compare(name, a, ways, fitted.tensors[name], looked=LOOKED) for name in names}
+    size, distance, matched = _distances(compared)
+    if matched < EXACT * size:  # which a part cannot tell
+        part = [name for name in names if compared[name].share < 1 and not same(a, ways[1], name)]
+        compared |= {name: compare(name, a, ways, fitted.tensors[name]) for name in part}
+        size, distance, matched = _distances(compared)
     telling = _telling(compared, begin_alike)
     rows = tuple(_row(name, its, name in telling) for name, its in compared.items())
-    size = math.sqrt(sum(its.whole[0][1] for its in compared.values()))
-    distance, matched = (math.sqrt(sum(its.apart[k] for its in compared.values())) for k in (0, 1))
     cosine, aligned = (_cosine(_summed(its.own[k] for its in telling.values())) for k in (0, 1))
     units = sum(fitted.words.values())
     stay = sum(int((perm == torch.arange(len(perm))).sum()) for perm in found.values())
@@ -96,6 +101,13 @@ def weigh(
         tuple(name for name in names if name not in telling),
         _standing(a, b, fitted, begin_alike, seed),
     )
+
+
+def _distances(compared: Mapping[str, Compared]) -> tuple[float, float, float]:
+    """‖A‖, and how far B is from it as it is, and matched."""
+    parts = [(its.whole[0][1], *its.apart) for its in compared.values()]
+    size, distance, matched = (math.sqrt(sum(part[k] for part in parts)) for k in range(3))
+    return size, distance, matched
 
 
 def _by_chance(telling: Mapping[str, Compared], plan: Plan, fitted: FittedSpec) -> float:
