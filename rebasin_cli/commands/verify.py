@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 
+from ..averages.kinship import equal_values
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.tensors import LazyTensors, overlaid, plan_of
+from ..checkpoints.tensors import LazyTensors, blocks, overlaid, plan_of
+from ..checkpoints.validation import finite, wrong_dtype
 from ..matchers.portfolio.align import Alignment, align
 from ..proof.distance import difference
 from ..registry.options import READS, WRITES, argument, option
@@ -29,7 +31,7 @@ from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
 from ..symmetry import stored
 from ..symmetry.elements import Elements, acted
-from ..symmetry.fingerprints import of_values, relabelling
+from ..symmetry.fingerprints import of_values, read, relabelling
 from ..symmetry.folding import folded
 from ..symmetry.folds import NONE
 from ..symmetry.form import canonical
@@ -116,11 +118,12 @@ def run(asked: Verify, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Ver
     needs.check(session)
     if asked.dry_run:
         return Plan(plans.of_reading(session))
-    models, fitted = session.models, session.fitted
+    models, fitted = session.named, session.fitted
     if fitted.groups or session.folds != NONE:
+        _ = session.looked
         why = "what turns is found by one process"
         return session.by_first(why, lambda alone: _by_groups(alone, listener, asked))
-    check_same(session, {"the spec": lambda: fitted.spec.digest})
+    check_same(session, {"the spec": lambda: fitted.spec.digest}, models)
     kept = [plan_of(model) for model in models]
     compared = {
         name
@@ -129,13 +132,19 @@ def run(asked: Verify, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Ver
             shape == () and not dtype.is_floating_point for dtype, shape in (its[name] for its in kept)
         )
     }
-    exact = relabelling(models[0], models[1], fitted, ranks)
+    if asked.out is not None or any(wrong_dtype(n, *its[n]) for its in kept for n in its):
+        _ = session.looked  # for the digests that a file records, or to tell what is wrong
+    looked: list[bool] = []
+    exact = relabelling(*models, fitted, ranks, look=lambda block: looked.append(_is_finite(block)))
+    if not all(ranks.all(all(looked))):
+        _ = session.looked
     if exact is not None:
-        moved_by = permuted(models[1], fitted, exact)
+        moved_by, known = permuted(models[1], fitted, exact), read(fitted)
         mine = _share(ranks, compared, fitted.shapes)
-        same_here = ranks.each(lambda: all(equal(models[0][name], moved_by[name]) for name in mine))
+        same_here = ranks.each(lambda: all(_same(models[0], moved_by, name, name in known) for name in mine))
         if all(ranks.all(same_here)):
             return _yes(session, asked, "fingerprints", Elements(exact), None, 0.0, **_moved(exact, fitted))
+    models = session.models  # whose values are looked at, and told where they are wrong
     one, other = (stacked(model, fitted) for model in models)  # a list's values are anywhere in it
     counters = {fitted.places.get(name, (name, 0))[0] for name in fitted.shapes.keys() - compared}
     looked = [name for name in one if name not in counters]
@@ -155,6 +164,18 @@ def run(asked: Verify, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Ver
     return session.by_first(
         "an order is searched for", lambda alone: _searched(alone, listener, asked, same, moved, why)
     )
+
+
+def _is_finite(block: torch.Tensor) -> bool:
+    return not block.is_floating_point() or finite(block)
+
+
+def _same(a: Tensors, b: Tensors, name: str, known: bool) -> bool:
+    """As `equal`, of tensors in blocks, of numbers; where these are `known` the same bits are enough."""
+    if plan_of(a)[name][0] != plan_of(b)[name][0]:
+        return equal(a[name], b[name]) and _is_finite(a[name])
+    both = zip(blocks(a, name), blocks(b, name), strict=True)
+    return all((known and equal_values(x, y)) or (equal(x, y) and _is_finite(x)) for x, y in both)
 
 
 def _share(ranks: Ranks, names: Iterable[str], shapes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:

@@ -2,12 +2,18 @@
 
 from pathlib import Path
 
+import pytest
 import torch
+from safetensors.torch import save_file
 
+from rebasin_cli.checkpoints.safetensors_format import SafetensorsFile
 from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.symmetry import stored
 
 from .conftest import same, tensors
+
+AXES = {"layers.0.weight": "h .", "layers.0.bias": "h", "layers.1.weight": "g h", "layers.1.bias": "g"}
+AXES |= {"layers.2.weight": "k g", "layers.2.bias": "k", "head.weight": ". k", "head.bias": "."}
 
 
 def test_a_relabelling_is_found_and_its_permutation_works(pair, relabelled, done):
@@ -56,6 +62,36 @@ def test_counters_are_not_compared(resnets, done, run):
     counters = [name for name in changed if name.endswith("num_batches_tracked")]
     write_safetensors("other.safetensors", changed | {name: torch.tensor(999) for name in counters})
     assert counters and done("verify", resnets[0], "other.safetensors", "--json").json()["answer"] == "yes"
+
+
+@pytest.mark.parametrize("name", ["layers.1.weight", "more"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_the_same_bits_that_are_no_numbers_are_refused(pair, refused, name, value):
+    """Also in a tensor without units, which no fingerprint tells of: infinities alone are values."""
+    made = tensors(pair[0]) | {"more": torch.ones(5)}
+    made[name].view(-1)[3] = value
+    for path in ("a.safetensors", "b.safetensors"):
+        save_file(made, path)
+    lines = [f'  {its}: "{axes}"' for its, axes in AXES.items()]
+    Path("spec.yaml").write_text("\n".join(["tensors:", *lines, '  more: "..."', ""]))
+    refused(3, "verify", "a.safetensors", "b.safetensors", "--spec", "spec.yaml", says=(name, "3"))
+
+
+def test_values_are_read_twice_at_most_where_one_is_the_other(pair, relabelled, done, monkeypatch):
+    """For fingerprints, and to compare."""
+    read = []
+    for how in ("tensor", "rows"):
+        original = getattr(SafetensorsFile, how)
+
+        def counted(self, name, *part, original=original):
+            made = original(self, name, *part)
+            read.append(made.numel())
+            return made
+
+        monkeypatch.setattr(SafetensorsFile, how, counted)
+    assert done("verify", pair[1], relabelled, "--json").json()["answer"] == "yes"
+    whole = sum(tensor.numel() for tensor in tensors(pair[1]).values())
+    assert 3.9 * whole < sum(read) <= 4 * whole
 
 
 def test_refusals(pair, resnets, refused, tmp_path):

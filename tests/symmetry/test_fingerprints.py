@@ -6,7 +6,7 @@ import torch
 from rebasin_cli.spec.fits import fit
 from rebasin_cli.spec.parser import parse
 from rebasin_cli.symmetry import permutation
-from rebasin_cli.symmetry.fingerprints import of_values, relabelling
+from rebasin_cli.symmetry.fingerprints import of_values, read, relabelling
 
 # Axes of tensors, their shapes.
 SPECS = {
@@ -75,3 +75,14 @@ def test_zeros_of_both_signs_are_one_value():
     zeros = {name: torch.tensor([1.0, sign * 0.0]) for name, sign in (("w", 1), ("v", -1))}
     assert of_values(zeros, "w") == of_values(zeros, "v")
     assert of_values({"w": torch.zeros(())}, "w") == of_values({"w": -torch.zeros(())}, "w")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_every_block_of_what_is_read_is_looked_at(dtype):
+    spec = fitted(SPECS["a chain"] | {"alone.bias": (".", (5,))})
+    model = {name: torch.ones(shape).to(dtype) for name, (_, shape) in SPECS["a chain"].items()}
+    model["alone.bias"] = torch.ones(5, dtype=dtype)
+    seen = []
+    assert relabelling(model, model, spec, look=seen.append) is not None
+    assert read(spec) == model.keys() - {"alone.bias"}
+    assert sum(block.numel() for block in seen) == 2 * sum(model[name].numel() for name in read(spec))

@@ -174,6 +174,9 @@ def needs(session: Session, output: Output | None = None, *, searching: bool | N
         at_work = _moved_by_rows(session, output)
     elif command == "verify" and models[0].dtypes != models[1].dtypes:
         at_work = max(at_work, IN_TWO_TYPES * largest)
+    elif command == "verify" and not (searching or fitted.groups or session.grouped or fitted.stacks):
+        beside = 0 if models[0].format in BY_ROWS else _largest_tensor(models[0])
+        at_work = _moved_by_rows(session, output) + beside
     if not searching or session.method in ("none", "given"):
         at_work = 4 * 8 * largest if command == "canon" else at_work
         return Needs(parts | {"tensors at work": at_work}, read, written)
@@ -262,7 +265,7 @@ def _largest_tensor(model: Checkpoint) -> int:
 
 def _moved_by_rows(session: Session, output: Output | None) -> int:
     """Bytes of tensors while one is permuted: whole where its rows move, or where the file has no rows."""
-    (model,), fitted = session.named, session.fitted
+    model, fitted = session.named[-1], session.fitted
 
     def whole(name: str) -> bool:
         axes = fitted.tensors.get(name, ())
