@@ -69,19 +69,26 @@ def user_code(
 
 @contextmanager
 def outermost() -> Iterator[None]:
-    """Around a whole command, for what no narrower `user_code` is around: hooks, `train()`, `__len__`.
-
-    An exception is the user's where it was raised in a file that is neither ours nor installed; what is no
-    `Exception` always is, since rebasin raises none. Not where a package failed that we imported.
-    """
+    """Around a whole command, for what no narrower `user_code` is around: hooks, `train()`, `__len__`."""
     try:
         with at_home():
             yield
     except BaseException as cause:
-        ours = isinstance(cause, Exception) and _own_frame(cause) is None
-        if passes(cause) or ours or _of_our_import(cause) or (account(cause) or ("", 0))[1] != 0:
+        if (found := as_theirs(cause)) is cause:
             raise
-        raise blamed("code that rebasin was given failed", cause, OutsideError) from cause
+        raise found from cause
+
+
+def as_theirs(cause: BaseException) -> BaseException:
+    """An error that names the user's code, where that raised this; else itself.
+
+    An exception is the user's where it was raised in a file that is neither ours nor installed; what is no
+    `Exception` always is, since rebasin raises none. Not where a package failed that we imported.
+    """
+    ours = isinstance(cause, Exception) and _own_frame(cause) is None
+    if passes(cause) or ours or _of_our_import(cause) or (account(cause) or ("", 0))[1] != 0:
+        return cause
+    return blamed("code that rebasin was given failed", cause, OutsideError)
 
 
 def _of_our_import(cause: BaseException) -> bool:

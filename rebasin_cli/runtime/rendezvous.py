@@ -22,8 +22,9 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from ..errors import Elsewhere, Lost, RebasinError, UsageError, account
+from ..errors import BROKEN, Elsewhere, Lost, RebasinError, UsageError, account
 from ..registry.options import seconds
+from ..registry.user_code import as_theirs
 from . import launchers
 from .launchers import Place
 from .signals import HINT
@@ -174,5 +175,5 @@ def lost(error: BaseException) -> Lost:
 
 def in_short(error: BaseException) -> tuple[str, int]:
     """What to tell the others of an error, in a line, and the exit code for all."""
-    known = account(error)
-    return (known[0][0], known[1]) if known else (in_a_line(error), 1)
+    known = account(as_theirs(error))
+    return (known[0][0], known[1]) if known else (in_a_line(error), BROKEN)

@@ -88,6 +88,11 @@ def _(ranks):
     ranks.each(lambda: fail(CheckpointError(f"rank {RANK} cannot")) if RANK == 1 else None)
 
 
+@scenario("code of the user's fails")
+def _(ranks):
+    ranks.each(lambda: fail(KeyError("x")) if RANK == 1 else None)
+
+
 @scenario("one fails within")
 def _(ranks):
     ranks.each(ranks.each, lambda: fail(CheckpointError(f"rank {RANK} cannot")) if RANK == 1 else None)

@@ -11,6 +11,7 @@ from rebasin_cli.errors import Lost, UsageError
 from rebasin_cli.runtime import devices
 from rebasin_cli.runtime.processes import Together
 from rebasin_cli.runtime.ranks import ALONE, Ranks
+from rebasin_cli.runtime.rendezvous import in_short
 from rebasin_cli.runtime.signals import STOPPED, Ending, listening
 from tests import processes
 
@@ -70,6 +71,13 @@ def test_an_error_of_one_rank_is_an_error_of_all(told):
         == told["one fails within"]
         == [other, ["CheckpointError", 3, "rank 1 cannot"], other]
     )
+
+
+def test_what_is_no_error_of_ours_is_no_answer_of_a_command(told):
+    """1 is what a gate says, or `verify`: elsewhere a bug is one, too."""
+    first, _, last = told["code of the user's fails"]
+    assert first == last == ["Elsewhere", 6, "code that rebasin was given failed: KeyError: 'x'"]
+    assert in_short(KeyError("x"))[1] == 70
 
 
 def test_ranks_with_other_inputs_are_refused(told):
