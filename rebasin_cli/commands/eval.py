@@ -17,7 +17,7 @@ from ..measure.intervals import share_interval
 from ..measure.thresholds import RIGHT
 from ..networks.evaluation import Scores
 from ..registry.options import PLAIN, READS, again, argument, option
-from ..registry.results import IN_JSON_ONLY, NAMED, UNSET, Result, Unset
+from ..registry.results import IN_JSON_ONLY, NAMED, UNSET, Plan, Result, Unset
 from ..reports import Flips, verdicts
 from ..reports.accounts import describe_quantities
 from ..reports.format import FLIPS
@@ -30,7 +30,7 @@ from ..session.request import Subjects
 from ..session.samples import quantities_of
 from ..session.session import Session
 from ..session.subjects import Calibration, Choosing, DataSet, Loading, Running, Samples, Scoring
-from .verbs import endpoints, needs
+from .verbs import endpoints, needs, plans
 from .verbs.ranks import check_measured
 
 PANEL = "Measure"
@@ -68,6 +68,7 @@ class Eval(Loading, Running, DataSet, Samples, Choosing, Scoring, Calibration, S
         metavar="'FIGURE <= X'",
         kind="figure",
     )
+    dry_run: bool = Answer.dry_run
     json: bool = Answer.json
 
 
@@ -116,7 +117,7 @@ class EvalResult(Result):
         verdicts.raise_unmet(self._found)
 
 
-def run(asked: Eval, listener: Listener = SILENT, ranks: Ranks = ALONE) -> EvalResult:
+def run(asked: Eval, listener: Listener = SILENT, ranks: Ranks = ALONE) -> EvalResult | Plan:
     """Measure one model on one split, and hold its figures against gates, which are read before.
 
     One that is not met is raised only by the result's `end`. Several `ranks` call this alike, and take turns
@@ -126,6 +127,9 @@ def run(asked: Eval, listener: Listener = SILENT, ranks: Ranks = ALONE) -> EvalR
     loss, *metrics = quantities_of(subjects.data)
     held_to = {"against": bool(asked.against)}
     limits = [model_gates.parse(text, asked.split, loss, metrics, **held_to) for text in asked.gate]
+    if asked.dry_run:
+        session = _session(asked.model, asked.split, listener, subjects, asked.against, ranks)
+        return Plan(plans.of_models(session.named, needs.of_run(session)))
     found = measured(asked.model, asked.split, listener, subjects, asked.against, ranks)
     if not limits:
         return found
@@ -135,6 +139,25 @@ def run(asked: Eval, listener: Listener = SILENT, ranks: Ranks = ALONE) -> EvalR
     figures |= {} if isinstance(found.flips, Unset) else {FLIPS: found.flips["share"]}
     held = model_gates.held(limits, figures, asked.split)
     return dataclasses.replace(found, gates=list(map(dataclasses.asdict, held)))
+
+
+def _session(
+    path: Path,
+    split: str,
+    listener: Listener,
+    subjects: Subjects,
+    against: Sequence[Path],
+    ranks: Ranks,
+) -> Session:
+    """The models' headers read, and nothing that cannot be held. Raises UsageError for an unknown split."""
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)
+    data = dataclasses.replace(subjects.data, full=True)
+    session = Session(
+        "eval", [path, *against], listener, dataclasses.replace(subjects, data=data), ranks=ranks
+    )
+    needs.check_run(session)
+    return session
 
 
 def measured(
@@ -149,13 +172,7 @@ def measured(
 
     Raises UsageError for an unknown split and without a network, DataError for a trained model at chance.
     """
-    if split not in SPLITS:
-        raise unknown("split", split, SPLITS)
-    data = dataclasses.replace(subjects.data, full=True)
-    session = Session(
-        "eval", [path, *against], listener, dataclasses.replace(subjects, data=data), ranks=ranks
-    )
-    needs.check_run(session)
+    session = _session(path, split, listener, subjects, against, ranks)
     scorer, (model, *others) = session.scores, session.models
     module = session.network_alone
     samples = session.open_splits(split)[split]

@@ -15,12 +15,13 @@ from ..checkpoints.digests import of_file
 from ..checkpoints.locate import INDEX, PERMUTATION
 from ..errors import CheckpointError, SpecError
 from ..registry.options import READS, argument
-from ..registry.results import Result
+from ..registry.results import Plan, Result
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer
 from ..session.subjects import Loading
 from ..spec import library
 from ..symmetry import stored
+from .verbs import needs, plans
 
 PANEL = "Look"
 FIGURES = True
@@ -37,6 +38,7 @@ class Inspect:
     file: Path = argument("FILE", role=READS)
     key: str | None = Loading.key
     unsafe_load: bool = Loading.unsafe_load
+    dry_run: bool = Answer.dry_run
     json: bool = Answer.json
 
 
@@ -63,10 +65,13 @@ class InspectResult(Result):
     file_sha256: str | None
 
 
-def run(asked: Inspect, listener: Listener = SILENT) -> InspectResult:
+def run(asked: Inspect, listener: Listener = SILENT) -> InspectResult | Plan:
     """Look at a file; of its values only the digests are made."""
     path = asked.file
     model = open_checkpoint(path, key=asked.key, unsafe_load=asked.unsafe_load)
+    if asked.dry_run:
+        size = path.stat().st_size if path.is_file() else 0
+        return Plan(plans.of_models([model], needs.of_digests(model, size)))
     notes, sha256 = list(model.notes), None
     try:
         sha256 = model.digest()

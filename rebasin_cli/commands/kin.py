@@ -14,8 +14,9 @@ from ..measure import kin as measure
 from ..measure.kin import DERIVED, NO_EVIDENCE
 from ..measure.kin.columns import Relabelled
 from ..measure.kin.orders import InPlace
+from ..measure.kin.sampled import VALUES
 from ..registry.options import READS, again, argument, option
-from ..registry.results import IN_JSON_ONLY, UNSET, Result, Unset
+from ..registry.results import IN_JSON_ONLY, UNSET, Plan, Result, Unset
 from ..reports import Gate, accounts, verdicts
 from ..reports import kin as told
 from ..reports.document import Document
@@ -28,7 +29,7 @@ from ..session.models import named_alike, naming
 from ..session.outcomes import Answer, ReportFiles, Screen, Weights
 from ..session.session import Session
 from ..session.subjects import DataSet, Loading, Network
-from .verbs import report_files
+from .verbs import needs, plans, report_files
 
 PANEL = "Measure"
 FIGURES = True
@@ -63,6 +64,7 @@ class Kin(Loading, Network, DataSet, Screen):
         gate=True,
     )
     html: Path | None = again(ReportFiles.html, None, panel="")
+    dry_run: bool = Answer.dry_run
     json: bool = Answer.json
     force: bool = Weights.force
 
@@ -108,7 +110,7 @@ class KinResult(Result):
         verdicts.raise_unmet(self._found)
 
 
-def run(asked: Kin, listener: Listener = SILENT) -> KinResult:
+def run(asked: Kin, listener: Listener = SILENT) -> KinResult | Plan:
     """Test whether B is derived from A, measure ρ, and write a page where one is asked for.
 
     The spec is fitted to A; what B lacks of it, or has in another shape, is left out and told. Models are
@@ -125,6 +127,10 @@ def run(asked: Kin, listener: Listener = SILENT) -> KinResult:
     models = named_alike(begun.paths, begun.opened, listener.say)
     session = begun.over(models[:1], subjects)
     notes: list[str] = []
+    if asked.dry_run:
+        return Plan(
+            {"spec": session.fitted.spec.name} | plans.of_models(models, needs.of_compared(models, VALUES))
+        )
     with naming(begun.paths):
         fitted = session.fitted
         data = _data(session, notes)

@@ -14,7 +14,7 @@ from ..averages.means import interpolate
 from ..checkpoints.tensors import replaced
 from ..errors import SpecError, UsageError, unknown
 from ..registry.options import READS, REQUIRED, again, argument, option
-from ..registry.results import UNSET, Result, Unset
+from ..registry.results import UNSET, Plan, Result, Unset
 from ..repair import REPAIRS, repair_merged
 from ..reports import accounts
 from ..runtime.ranks import ALONE, Ranks
@@ -22,10 +22,10 @@ from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights
 from ..session.session import Session
-from ..session.subjects import Choice, Choosing, DataSet, Loading, Network, Repairing, Scoring
+from ..session.subjects import Bounded, Choice, Choosing, DataSet, Loading, Network, Repairing, Scoring
 from ..session.subjects import Repair as Mending
 from ..spec.spec import FittedSpec
-from .verbs import provenance, repairs
+from .verbs import needs, plans, provenance, repairs
 from .verbs.folders import placed
 from .verbs.outputs import Output, check_outputs, default_path, output_of, write
 from .verbs.provenance import attested
@@ -40,7 +40,7 @@ TOGETHER = True
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repair(Loading, Network, DataSet, Choosing, Repairing, Weights, Screen):
+class Repair(Loading, Bounded, Network, DataSet, Choosing, Repairing, Weights, Screen):
     """Repair a checkpoint that was merged already: match its channels to those of its endpoints.
 
     Networks with BatchNorm get their running statistics re-estimated instead (reset). With --repair auto a
@@ -65,6 +65,7 @@ class Repair(Loading, Network, DataSet, Choosing, Repairing, Weights, Screen):
     perm: Path | None = option(
         None, "The permutation of B that FILE was merged with.", metavar="FILE", role=READS
     )
+    dry_run: bool = Answer.dry_run
     json: bool = Answer.json
 
 
@@ -90,7 +91,7 @@ class RepairResult(Result):
     temperature: Mapping[str, Any] | Unset = UNSET
 
 
-def run(asked: Repair, listener: Listener = SILENT, ranks: Ranks = ALONE) -> RepairResult:
+def run(asked: Repair, listener: Listener = SILENT, ranks: Ranks = ALONE) -> RepairResult | Plan:
     """Repair the merged model, which lies at λ = `share` between its endpoints, and write it.
 
     `perm` brings the second endpoint into the first one's basin, where it is not there yet. Raises SpecError
@@ -107,6 +108,9 @@ def run(asked: Repair, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Rep
     session = Session("repair", models, listener, subjects, perm=asked.perm, ranks=ranks)
     ranks.first(lambda: check_outputs(output, session.reads, as_torch=True))
     plan = repairs.planned(session)
+    needs.check(session, output)
+    if output.dry_run:
+        return Plan({"repair": plan.how} | plans.of_reading(session, output))
     if why := repairs.not_shared(session, plan):
         found = session.by_first(why, lambda alone: _repaired(alone, output, plan, share))
     else:

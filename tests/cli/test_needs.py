@@ -178,6 +178,11 @@ PLANNED = COMMANDS | {  # what the lines above leave out: written, not written, 
     "verify by groups": ("verify", *("m.safetensors", "n.safetensors"), "--net", "mlp", "--groups", "all"),
     "signature": ("signature", *("m.safetensors", "n.safetensors"), "--net", "mlp", "--data", "digits"),
     "doctor by tensors": ("doctor", "odd.safetensors", "odd.safetensors"),
+    "repair": ("repair", "m.safetensors", "--endpoints", *("m.safetensors", "n.safetensors"))
+    + ("--net", "mlp", "--data", "digits", "--repair", "refit", "-o", "out.safetensors"),
+    "eval": ("eval", "m.safetensors", "--against", "n.safetensors", "--net", "mlp", "--data", "digits"),
+    "kin": ("kin", *("m.safetensors", "n.safetensors"), "--net", "mlp"),
+    "inspect": ("inspect", "a.safetensors"),
 }
 
 

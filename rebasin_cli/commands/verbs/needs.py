@@ -20,6 +20,7 @@ from ...matchers.descent.blocks import TURNED, wide
 from ...matchers.descent.similarity import KEEP
 from ...matchers.wm import SOFT_MEMORY
 from ...measure import matrices
+from ...repair.options import SAMPLES
 from ...runtime import memory
 from ...session.session import Session
 from ...spec.notation import Axis, words_of
@@ -38,9 +39,11 @@ RAN = {
     "canon": 24,
     "doctor": 28,
     "merge": 16,
+    "repair": 24,
 }  # bytes a parameter
 SEARCHES = ("align", "merge", "barrier", "signature", "compare", "curve", "plane")
 PROOF = 12  # bytes a parameter: the network in float32 and in float64
+VALUE = 48  # bytes a value that is compared: in float64, its deviations, and what draws move
 FILES = "files"  # the part that is the models, as they are stored
 PASSING = "files, read again"  # the part that is what of them is not held, while it is asked for
 NEARLY = 0.95  # of the memory that there is, for what is not in the plan: an estimate is one
@@ -165,6 +168,9 @@ def needs(session: Session, output: Output | None = None, *, searching: bool | N
     parts = {"Python and PyTorch": BASE}
     if runs_network(session) and command in RAN:
         parts["networks"] = RAN[command] * numbers
+    if command == "repair" and session.asked.repair.repair in SAMPLES:
+        inputs = max((math.prod(shape[1:]) for shape in fitted.shapes.values() if shape[1:]), default=0)
+        parts["products"] = 3 * 8 * inputs**2  # of a layer's inputs in float64, and what solving takes
     stored = sum(map(bytes_of, models))
     read, written = 2 * stored, 0 if output is None else _written(session, output)
     at_work = 4 * max(
@@ -217,6 +223,29 @@ def check_compared(session: Session) -> Needs:
     whole = Needs(parts, 4 * sum(map(bytes_of, models)), 0)  # looked at, compared, and sorted
     refuse(session, whole)
     return whole
+
+
+def of_run(session: Session) -> Needs:
+    """What running the networks of a session takes, one after the other, each in float32: by no spec."""
+    models = session.named
+    numbers, _ = _numbers(models[0].shapes.values())
+    parts = {"Python and PyTorch": BASE, "networks": 8 * numbers}  # as it was made, and with its weights
+    return Needs(
+        parts | {"tensors at work": max(map(_largest_tensor, models))}, 2 * sum(map(bytes_of, models)), 0
+    )
+
+
+def of_compared(models: Sequence[Checkpoint], values: int) -> Needs:
+    """What comparing so many values of each model takes: of more of them a part is read."""
+    numbers = sum(_numbers(model.shapes.values())[0] for model in models)
+    parts = {"Python and PyTorch": BASE, "values": VALUE * min(len(models) * values, numbers)}
+    return Needs(parts, sum(map(bytes_of, models)), 0)
+
+
+def of_digests(model: Checkpoint, file: int) -> Needs:
+    """What the digests of a model's values and of the bytes of its `file` take."""
+    parts = {"Python and PyTorch": BASE, "pieces": min(FLOWING, 4 * bytes_of(model))}
+    return Needs(parts, bytes_of(model) + file, 0)
 
 
 def check_run(session: Session) -> None:
@@ -299,7 +328,7 @@ def bytes_of(model: Checkpoint) -> int:
 
 def runs_network(session: Session) -> bool:
     """Whether a network is run on data, or in float64, beside the search and its proof."""
-    if session.command == "canon":
+    if session.command in ("canon", "repair"):
         return True
     named = session.asked.network.net is not None or session.fitted.spec.net is not None
     if session.command == "merge" and session.asked.repair.repair == "none":

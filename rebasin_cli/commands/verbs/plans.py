@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ... import networks
+from ...checkpoints.checkpoint import Checkpoint
 from ...datasets import once
 from ...datasets.batches import tensors_in
 from ...matchers.auto import budget_of
@@ -24,7 +25,7 @@ from ...repair.options import REFIT_SAMPLES, SAMPLES
 from ...session.samples import Splits
 from ...session.session import Session
 from ...spec.spec import FittedSpec
-from .needs import needs
+from .needs import Needs, needs
 from .outputs import Output
 from .proof import Proof
 from .search import nothing_to_run
@@ -52,6 +53,17 @@ def of_reading(
     """
     ordered = session.ungrouped if session.grouped and session.form is None else session
     return _planned(ordered, output, searching)
+
+
+def of_models(models: Sequence[Checkpoint], whole: Needs) -> dict[str, Any]:
+    """What needs no spec: models, the first one's sizes, and what it takes."""
+    sizes = [*models[0].shapes.values()]
+    return {
+        "models": len(models),
+        "tensors": len(sizes),
+        "parameters": sum(map(math.prod, sizes)),
+        **whole.facts(),
+    }
 
 
 def _planned(session: Session, output: Output | None, searching: bool | None = None) -> dict[str, Any]:
