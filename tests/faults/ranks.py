@@ -16,6 +16,7 @@ from tests import processes
 
 SIZE = 2
 WRITING = "rebasin_cli.checkpoints.writer._write_tensor"
+READING = "rebasin_cli.symmetry.fingerprints._sums"
 MEASURING = "rebasin_cli.networks.evaluation._part"
 DIGITS = ("--data", "digits", "--limit", "40", "--batch-size", "7", "--skip-checks")
 PAIR = ("a.safetensors", "b.safetensors")
@@ -38,6 +39,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
         MEASURING,
         ("compare", *PAIR, *DIGITS, "--method", "none", "--points", "1", "--report", "out", "--no-prove"),
     ),
+    "verify": (READING, ("verify", "b.safetensors", "p.safetensors", "-o", "out.perm.safetensors")),
     "eval": (MEASURING, ("eval", "a.safetensors", *DIGITS)),
 }
 
