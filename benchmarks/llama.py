@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-
 from _rows import heading, row
 
 from rebasin_cli.checkpoints.tensors import LazyTensors
