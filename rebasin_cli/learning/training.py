@@ -25,7 +25,7 @@ from ..errors import NetworkError, UsageError
 from ..networks.attacks import Attack, Attacker, attacked, each_loss, statistics_kept
 from ..networks.evaluation import evaluate
 from ..networks.forward import call
-from ..runtime import files
+from ..runtime import files, optimizers
 from ..runtime.seeds import generator, seeded
 from .loop import Learner, Passes, learn
 from .recipe import Recipe, has_convolutions, learning_rate_at, memory_format
@@ -211,9 +211,9 @@ def _optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     options: dict[str, Any] = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay}
     if recipe.optimizer != "sgd":
         kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
-        return kind(network.parameters(), **options)
+        return optimizers.make(kind, network.parameters(), **options)
     options |= {"momentum": recipe.momentum, "nesterov": recipe.nesterov}
-    return torch.optim.SGD(network.parameters(), **options)
+    return optimizers.make(torch.optim.SGD, network.parameters(), **options)
 
 
 def _save(

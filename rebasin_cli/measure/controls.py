@@ -23,6 +23,7 @@ from ..repair import plan_refit
 from ..repair.calibration import Scaled
 from ..repair.costs import distillation_passes
 from ..repair.options import REFIT_SAMPLES
+from ..runtime import optimizers
 from ..runtime.seeds import seeded
 from ..types import Batches, Tensors
 
@@ -129,9 +130,8 @@ class _Tuning(Learner):
         self.network, self.output, self.device = network, output, device
         self.left = wanted
         parameters = [p.requires_grad_(p.is_floating_point()) for p in network.parameters()]
-        self.optimizer = torch.optim.Adam(
-            parameters, lr=RATE, fused=torch.device(device).type == "cpu" or None
-        )
+        fused = torch.device(device).type == "cpu" or None
+        self.optimizer = optimizers.make(torch.optim.Adam, parameters, lr=RATE, fused=fused)
 
     def over(self) -> bool:
         return self.left <= 0

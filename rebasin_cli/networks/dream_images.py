@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from ..datasets import UNIT, Normalization, Samples
 from ..errors import NetworkError, UsageError
+from ..runtime import optimizers
 from ..runtime.seeds import generator
 from . import running_norms
 from .forward import call, evaluating
@@ -85,7 +86,7 @@ def dream(
             start = torch.randn(min(size, samples - begun), *shape, generator=rng).to(place)
             wanted = (torch.arange(begun, begun + len(start)) % classes).to(place)
             point, loss = start.requires_grad_(), math.nan
-            adam = torch.optim.Adam([point], lr=PACE)
+            adam = optimizers.make(torch.optim.Adam, [point], lr=PACE)
             for _ in range(steps):
                 image = _shifted(shown(point), rng)
                 losses, slopes = zip(*(_uphill(*one, image, wanted, output) for one in watched), strict=True)

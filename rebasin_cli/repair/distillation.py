@@ -26,6 +26,7 @@ from ..learning.loop import Learner, Made, learn
 from ..learning.recipe import cosine
 from ..networks.forward import evaluating
 from ..networks.state import duplicate
+from ..runtime import optimizers
 from ..runtime.seeds import seeded
 from ..runtime.threads import on_one_thread
 from ..types import Batches
@@ -99,7 +100,7 @@ class _Distillation(Learner):
         self.began, self.seconds = began, seconds
         parameters = [p for p in network.parameters() if p.is_floating_point()]
         fused = all(p.device.type == "cpu" for p in parameters) or None  # one pass over them, not ten
-        self.optimizer = torch.optim.Adam(_rated(parameters), fused=fused)
+        self.optimizer = optimizers.make(torch.optim.Adam, _rated(parameters), fused=fused)
 
     def run(self) -> int:
         """The steps that were taken."""

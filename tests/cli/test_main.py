@@ -159,9 +159,9 @@ print("HEAVY infer", sorted({{"torch._dynamo", "sympy"}} & set(sys.modules)))
 def test_commands_import_no_more_than_they_need(pair):
     """In a process, one for all: what a later command may import, an earlier one may not.
 
-    PyTorch's compiler takes two seconds, scipy half a one. What traces a network, infers its spec, repairs
-    and measures does without the compiler, too, which would draw initial values on the meta device; a proof
-    asks the network alone, and needs nothing of what reads specs off graphs.
+    PyTorch's compiler takes two seconds, scipy half a one. What traces a network, infers its spec, repairs,
+    trains and measures does without the compiler, too, which would draw initial values on the meta device; a
+    proof asks the network alone, and needs nothing of what reads specs off graphs.
     """
     ours = [f"rebasin_cli.{room}" for room in ("inference", "proof", "repair", "measure", "graph")]
     plain, few = ["scipy", "matplotlib"], ["--data", "digits", "--limit", "200"]
@@ -179,6 +179,22 @@ def test_commands_import_no_more_than_they_need(pair):
         (written("align", "--method", "ste-mm", *few, "--epochs", "1"), plain),
         (written("merge", "--method", "am", *few, "--repair", "repair"), []),  # traced, repaired, measured
         (["barrier", a, b, "--method", "am", *few, "--points", "3", "--skip-checks"], []),
+        (
+            [
+                "train",
+                "mlp",
+                "--data",
+                "digits",
+                "--epochs",
+                "1",
+                "-q",
+                "--force",
+                "-o",
+                "written.safetensors",
+            ],
+            [],
+        ),
+        (written("merge", "--method", "none", "--repair", "distill", "--repair-samples", "60", *few[:2]), []),
     ]
     ran = _process(IMPORTED.format(commands=commands), OMP_NUM_THREADS="1")
     told = [line for line in ran.stdout.splitlines() if line.startswith(("HEAVY", "PROVEN"))]

@@ -96,7 +96,9 @@ class Slowly(Normalization):
         return inputs
 
 
-@pytest.mark.parametrize(("budget", "later"), [("40s", 5e-3), ("200s", 1e-3), ("200s", 2e-2)])
+@pytest.mark.parametrize(
+    ("budget", "later"), [("40s", 5e-3), pytest.param("200s", 1e-3, marks=pytest.mark.sweep), ("200s", 2e-2)]
+)
 def test_a_time_is_kept_on_the_wall_however_slow_the_machine_becomes(problem, monkeypatch, budget, later):
     """After the time is over no more is done than to measure what was at work."""
     slow = Slowly((0.0,), (1.0,), later=later)

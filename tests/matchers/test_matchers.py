@@ -163,8 +163,22 @@ def search(method: str, net: str) -> tuple[matchers.MatchResult, list[State]]:
     return module.match(problem, module.Options(**options)), states
 
 
-@every_matcher
-@every_net
+# Of the methods on a network with blocks and norms, one of each kind; mlps for all of them.
+OF_BLOCKS = "wm", "am", "merge-many"
+
+
+@pytest.mark.parametrize(
+    ("method", "net"),
+    [
+        pytest.param(
+            method,
+            net,
+            marks=[pytest.mark.sweep] * (net != "mlp" and (net != "resnet20" or method not in OF_BLOCKS)),
+        )
+        for net in NETS
+        for method in registry.names()
+    ],
+)
 def test_permuted_networks_compute_the_same(method, net):
     _, fitted, models = setting(net)
     models = several(method, models)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...learning.loop import Learner, Made, learn
+from ...runtime import optimizers
 from . import stacks
 from .samples import Samples
 from .stacks import Stack
@@ -76,7 +77,8 @@ class _Training(Learner):
         self.layers = [(w.requires_grad_(), b.requires_grad_()) for w, b in _copy(stack)]
         leaves = [tensor for layer in self.layers for tensor in layer]
         adam = optimizer == "adam"
-        self.optimizer = torch.optim.Adam(leaves, rate) if adam else torch.optim.SGD(leaves, rate, momentum)
+        kind, options = (torch.optim.Adam, {}) if adam else (torch.optim.SGD, {"momentum": momentum})
+        self.optimizer = optimizers.make(kind, leaves, lr=rate, **options)
         self.rate, self.steps, self.a_pass, self.until, self.keep = rate, steps, a_pass, until, keep
         self.progress, self.arrived = progress, False
         self.kept = {0: _copy(stack)} if 0 in keep else {}

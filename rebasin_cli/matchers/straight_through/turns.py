@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ...runtime import optimizers
 from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
 from ...types import Permutations
@@ -67,7 +68,7 @@ class Turning:
             base = {n: t.clone() for n, t in self._views(row).items()}
             self.learned.append(Learned(base, self.fitted))
         numbers = [each for learned in self.learned for each in learned.numbers.values()]
-        self.optimizer = torch.optim.Adam(numbers, lr=self.rate) if numbers else None
+        self.optimizer = optimizers.make(torch.optim.Adam, numbers, lr=self.rate) if numbers else None
 
     def _views(self, row: torch.Tensor) -> dict[str, torch.Tensor]:
         """Every parameter once, by its first name."""

@@ -49,7 +49,12 @@ def orthogonal(fitted, seed):
     return acts.Elements(element.permutations, maps)
 
 
-@pytest.mark.parametrize("make", NETS)
+every_net = pytest.mark.parametrize(
+    "make", [pytest.param(make, marks=[pytest.mark.sweep] * (make is Rotary)) for make in NETS]
+)
+
+
+@every_net
 def test_no_element_reaches_more_than_the_bound(make):
     fitted, a, b = forms(make)
     most = upper_bound(a, b, fitted)
@@ -60,7 +65,7 @@ def test_no_element_reaches_more_than_the_bound(make):
     assert reached(a, b, fitted) <= most < Baked(a, b, fitted).limit()
 
 
-@pytest.mark.parametrize("make", NETS)
+@every_net
 def test_the_bound_is_reached_where_an_element_was_planted(make):
     fitted, a, _ = forms(make)
     b = dict(acts.acted(a, fitted, orthogonal(fitted, 3)))
