@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import rebasin_cli
 from rebasin_cli import nets
@@ -182,9 +183,7 @@ def test_few_samples_are_gone_through_more_often():
     for count in (50, 100):
         ends, network = two_and_between(mlp)
         steps = []
-        watch = torch.optim.optimizer.register_optimizer_step_post_hook(
-            lambda *given, s=steps: s.append(None)
-        )
+        watch = register_optimizer_step_post_hook(lambda *given, s=steps: s.append(None))
         try:
             distill(network, ends, samples(FLAT, (count,)))
         finally:
