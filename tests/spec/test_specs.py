@@ -147,13 +147,11 @@ def inputs_of(network: nn.Module) -> Tensor:
     return example_inputs(network, torch.Generator().manual_seed(1))
 
 
-each_case = pytest.mark.parametrize("key", CASES, ids=", ".join)
-
 LARGE = {("googlenet", "plain"), ("resnet_basic", "resnet34"), ("resnet_cifar", "resnet32")}
 LARGE |= {key for key in CASES if key[0].startswith(("vit", "gpt"))}
 LARGE -= {("vit", "rms swiglu"), ("gpt_rope", "layer gelu")}
 LARGE |= {("resnet_bottleneck", "resnet50"), ("resnet_bottleneck", "port"), ("googlenet", "with heads")}
-# The graphs of others over again: in other spelling, deeper, or with norms that another case has.
+# Others over again: in other spelling, deeper, or of parts that are each in another case.
 AGAIN = {("resnet_basic", "resnet18"), ("resnet_cifar", "port"), ("resnet_cifar_pad", "port")}
 AGAIN |= {
     ("googlenet", "plain"),  # "with heads" has all of it, and two heads more
@@ -161,7 +159,24 @@ AGAIN |= {
     ("vgg", "vgg16"),
     ("vgg", "vgg16_bn"),
     ("vgg", "torchvision's head, batch"),
+    ("resnet_basic", "resnet34"),
+    ("resnet_bottleneck", "resnet50"),
+    ("resnet_cifar", "resnet32"),
 }
+KINDS = {("vit", "layer gelu"), ("vit", "rms swiglu"), ("vit_rope", "rms gelu")}  # each part, in each network
+KINDS |= {
+    ("gpt", "layer swiglu"),
+    ("gpt", "rms gelu"),
+    ("gpt_rope", "layer gelu"),
+    ("vit_rope", "layer swiglu"),
+}
+KINDS |= {("gpt_rope", "rms swiglu")}
+AGAIN |= {key for key in CASES if key[0].startswith(("vit", "gpt"))} - KINDS
+each_case = pytest.mark.parametrize(
+    "key",
+    [pytest.param(key, marks=pytest.mark.sweep if key in AGAIN else ()) for key in CASES],
+    ids=", ".join,
+)
 
 
 def test_every_shipped_spec_has_a_case():
@@ -199,11 +214,7 @@ def test_the_spec_names_the_network_of_these_tensors(key):
     assert shapes_of(rebuilt) == shapes_of(network)
 
 
-@pytest.mark.parametrize(
-    "key",
-    [pytest.param(key, marks=pytest.mark.sweep if key in AGAIN else ()) for key in CASES],
-    ids=", ".join,
-)
+@each_case
 def test_every_permutation_of_the_spec_preserves_the_function(key):
     network, fitted = case(key)
     proof = prove(network, fitted, inputs_of(network), trials=1)
@@ -342,7 +353,15 @@ def test_googlenet_has_a_word_for_every_convolution():
     assert sorted(library.find(shapes_of(network)).words.values()) == sorted(convolutions)
 
 
-@pytest.mark.parametrize("key", [key for key in CASES if key[0] != "resnet_cifar_pad"], ids=", ".join)
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param(key, marks=pytest.mark.sweep if key in AGAIN else ())
+        for key in CASES
+        if key[0] != "resnet_cifar_pad"
+    ],
+    ids=", ".join,
+)
 def test_only_inputs_and_logits_stay(key):
     """Among the units that tensors write and read; positions in a kernel are no units.
 
