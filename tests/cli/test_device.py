@@ -20,6 +20,7 @@ THREE = (*MLPS, "c.safetensors")
 DIGITS = ("--data", "digits", "--limit", "300")
 PICTURES = ("--data", "npz:pictures.npz")
 EPOCHS = ("--epochs", "2")
+FEW = ("--points", "5", "--skip-checks")
 EVERY = ("--share", "1", "--init", "identity", "--batch-size", "30")  # permutations move in every step
 ALIGN = {
     "wm": ("align", *MLPS),
@@ -47,10 +48,10 @@ WRITE = {
     "train": ("train", "mlp", "--data", "digits", "--epochs", "1"),
 }
 LOOK = {
-    "barrier": ("barrier", *NETS, *PICTURES, "--method", "am", "--skip-checks"),
-    "barrier of ste": ("barrier", *MLPS, "--data", "digits", "--method", "ste", *EPOCHS, "--skip-checks"),
-    "compare": ("compare", *THREE, *DIGITS, "--skip-checks"),
-    "compare of sharpness": ("compare", *THREE, *DIGITS, "--sharpness", "--skip-checks"),
+    "barrier": ("barrier", *NETS, *PICTURES, "--method", "am", *FEW),
+    "barrier of ste": ("barrier", *MLPS, *DIGITS, "--method", "ste", *EPOCHS, *FEW),
+    "compare": ("compare", *THREE, *DIGITS, *FEW),
+    "compare of sharpness": ("compare", *THREE, *DIGITS, "--sharpness", *FEW),
     "eval": ("eval", "a.safetensors", "--data", "digits", "--skip-checks"),
     "signature": ("signature", *NETS, *PICTURES),
     "doctor": ("doctor", *NETS, *PICTURES),

@@ -42,6 +42,7 @@ def test_integers_and_truths_stay_what_they_are():
         assert (X > 0.5).dtype is torch.bool and torch.arange(3).dtype is torch.int64
         assert X.long().dtype is torch.int64 and (torch.arange(3) / 2).dtype is torch.float64
         assert TABLE.dtype is torch.float32 and (2 * TABLE).dtype is torch.float64
+        assert torch.stack([TABLE, TABLE]).dtype is torch.float64
 
 
 def test_what_is_written_into_is_the_tensor_itself():

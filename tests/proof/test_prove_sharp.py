@@ -358,8 +358,9 @@ def test_the_tolerance_never_covers_a_network_that_amplifies_rounding():
 @pytest.mark.filterwarnings("ignore:.*projections.*:UserWarning")
 @pytest.mark.parametrize("name", [*mutations.BUILT_IN, *mutations.OWN])
 def test_no_mutant_of_a_right_spec_is_accepted(name):
-    counts = mutations.measured(name, 8, seed=1)
-    assert counts["mutants"] == 8 or counts["again"] or not counts["words"]  # small specs have few
+    each = 3 if name in ("googlenet", "resnet50") else 8  # of a hundred layers
+    counts = mutations.measured(name, each, seed=1)
+    assert counts["mutants"] == each or counts["again"] or not counts["words"]  # small specs have few
     assert counts["wrong"] >= counts["mutants"] / 2
     assert not counts["right refused"] and not counts["accepted wrong"] and not counts["refused valid"]
 

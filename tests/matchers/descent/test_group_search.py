@@ -25,6 +25,7 @@ from tests.transformers import (
     outputs,
     relu,
     tanh,
+    transformer,
 )
 
 ONCE = wm.Options(effort="fast")
@@ -124,7 +125,7 @@ def test_many_models_that_are_one_are_brought_together(make):
 
 @pytest.mark.sweep
 def test_rounds_of_many_models_never_lose_and_go_on_where_they_stood():
-    net, found = inferred(Transformer)
+    net, found = inferred(transformer)
     models = [drawn(net, seed) for seed in range(3)]
     states = []
     how = {"method": "merge-many", "folds": found.folds}
