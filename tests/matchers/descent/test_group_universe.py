@@ -22,7 +22,6 @@ from tests.transformers import (
     outputs,
     relu,
     tanh,
-    transformer,
 )
 
 NETS = [Transformer, Gated, relu, tanh, Rotary]
@@ -143,7 +142,7 @@ def test_models_that_are_one_but_for_noise_are_brought_together(make, count):
         (tanh, 4, 1),
         (tanh, 4, 2),
         (tanh, 4, 3),
-        (transformer, 4, 2),
+        (Transformer, 4, 2),
     ],
 )
 def test_the_objective_is_no_lower_than_that_of_merge_many(make, count, first):
