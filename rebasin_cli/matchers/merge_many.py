@@ -17,7 +17,7 @@ from ..errors import UsageError
 from . import MatchResult, Problem
 from .descent.many import Many
 from .descent.options import Effort, Tolerance
-from .descent.rounds import Rounds, Start, kicks, turns
+from .descent.rounds import FEW, Rounds, Start, kicks, turns
 
 NEEDS: frozenset[str] = frozenset()
 MANY = True
@@ -25,15 +25,15 @@ GROUPS = True
 BYTES_A_PARAMETER = 20  # the mean of the others in float32, and the sums of the objective in float64
 DECLARES = frozenset({"identity", "planted", "monotone"})
 
-KICKS = {"fast": 0, "normal": 4, "high": 12}  # turns, of as many kicks as there are models
+KICKS = {"fast": 0, "normal": 4, "high": 12}  # turns
 
 
 @dataclass(frozen=True)
 class Options(Tolerance, Effort):
     """`tolerance` and `memory` are those of the weight matching inside; rounds end when no model moves.
 
-    `effort`: fast begins with joining alone and kicks nothing; high lets models join downwards, too, and
-    kicks three times as often.
+    `effort`: fast begins with joining alone and kicks nothing; high has every model joined first by the
+    others, upwards and downwards, and kicks three times as many turns, in each of them every model.
     """
 
 
@@ -46,7 +46,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     if len(problem.models) < 2:
         raise UsageError("merge-many needs at least two models")
     begun = starts(problem, options)
-    search = Rounds(problem, [*begun, *kicks(begun[0].many, begun[0].order, KICKS[options.effort])])
+    few = options.effort != "high"
+    search = Rounds(problem, [*begun, *kicks(begun[0].many, begun[0].order, KICKS[options.effort], few)])
     if problem.start is not None:
         search.resume(problem.start)
     return search.result(search.run(options.max_sweeps))
@@ -60,5 +61,6 @@ def starts(problem: Problem, options: Options) -> list[Start]:
     )
     if options.effort == "fast":
         return [Start(many, order, order)]
-    joins = turns(len(order))[: None if options.effort == "high" else len(order)]
-    return [Start(many, order), *(Start(many, order, joining) for joining in joins)]
+    joins = [Start(many, order, joining) for joining in turns(len(order), options.effort != "high")]
+    still = Start(many, order)  # of many models the last: where it falls behind, it takes most
+    return [*joins, still] if len(order) > FEW else [still, *joins]

@@ -9,7 +9,7 @@ from which rounds of MergeMany go on until nothing improves: Frank-Wolfe alone i
 since its last steps take longer than they are worth (`ascent=False` has the method as published).
 
 The objective has many optima close to each other, and where this search ends is not always the best of them.
-So each model in turn is the first that the others join, too, with rounds from there. All of this takes the
+So models in turn are the first that the others join, too, with rounds from there. All of this takes the
 models in the order of their norms, which elements do not change, and knows nothing of who is named first.
 Then comes where MergeMany begins, in the order of names, and last its kicks, from the best of all ends. What
 ends highest is taken, and of equals the first. Another result for other orders of names comes only from what
@@ -80,12 +80,12 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     order = by_norm(problem)
     there = replace(problem, models=tuple(problem.models[k] for k in order))
     many = Many(there, "universe", options.tolerance, options.memory)
-    begun, start = [Start(many, order, stay=True)], problem.start
+    begun, start, few = [Start(many, order, stay=True)], problem.start, options.effort != "high"
     if options.effort != "fast":
-        begun += [Start(many, order, joining) for joining in turns(len(order))[: len(order)]]
+        begun += [Start(many, order, joining) for joining in turns(len(order), few)[: len(order)]]
         same = {field.name: getattr(options, field.name) for field in fields(merge_many.Options)}
         begun += starts(problem, merge_many.Options(**same))
-    begun += kicks(many, order, KICKS[options.effort])
+    begun += kicks(many, order, KICKS[options.effort], few)
     search, mixed = Rounds(problem, begun), True
     if start is not None and "start" in start.notes:
         search.resume(start)

@@ -54,6 +54,32 @@ def test_a_turn_kicks_one_model_after_the_other_and_every_third_turn_all():
     assert moved == [[0], [1], [2], *([[0, 1, 2]] * 3), [0], [1], [2]]
 
 
+def test_of_many_models_a_few_are_joined_first_and_kicked_in_a_turn():
+    problem = Problem(SPEC, models(20))
+    begun, *_ = every = merge_many.starts(problem, merge_many.Options())
+    assert [start.joining[:1] for start in every] == [*((2 * k,) for k in range(10)), ()]
+    assert [start.kick for start in rounds.kicks(begun.many, begun.order, 2, few=True)] == [
+        (k // 10, k) for k in range(20)
+    ]
+    assert len(rounds.kicks(begun.many, begun.order, 2)) == 40
+    assert len(merge_many.starts(problem, merge_many.Options(effort="high"))) == 41
+
+
+def test_a_start_that_falls_behind_is_given_up_and_one_that_comes_near_is_not():
+    problem = Problem(SPEC, models(6))
+    begun = merge_many.starts(problem, merge_many.Options())
+    search = rounds.Rounds(problem, begun)
+    search.number, search.sweep, search.ended = 1, 2, (10.0, [])
+    search.last = 8.0
+    assert search._behind(8.3) and search.last == 8.3  # 1.2 more in four rounds
+    search.last = 8.0
+    assert not search._behind(8.5)
+    search.last, search.sweep = 8.4, 1  # the round before was another start's
+    assert not search._behind(8.4)
+    search.sweep, search.problem = 2, Problem(SPEC, models(5))
+    assert not search._behind(8.4)
+
+
 def test_a_model_is_matched_again_only_after_another_one_moved():
     problem = Problem(SPEC, models(4))
     many = merge_many.starts(problem, merge_many.Options())[0].many
