@@ -1,8 +1,10 @@
 """What `merge-many` and `universe` reach from their starts: the sum over pairs of inner products, by effort.
 
     python benchmarks/starts_of_many.py [FOLDER] [--before CHECKOUT] [--efforts fast normal high] [--seeds 1]
+                                        [--counts 5 10 20]
 
-Three untrained models each, and, with a folder, MLPs of the shipped digits, which are trained there once.
+Three untrained models each, and, with a folder, MLPs of the shipped digits, which are trained there once; or
+`--counts` of untrained MLPs, 64 wide for 64 inputs, by `merge-many` alone.
 CHECKOUT is one with a program for permutations and one for groups (0.2.0, before they were one): both are run
 on the same models, and their ends are summed as ours. With several seeds means are shown. Seconds are the
 processor's, of one thread.
@@ -34,9 +36,9 @@ from rebasin_cli.spec import library
 Model = dict[str, torch.Tensor]
 
 
-def untrained(net: str, shape: tuple[int, ...], **how: Any) -> list[Model]:
+def untrained(net: str, shape: tuple[int, ...], count: int = 3, **how: Any) -> list[Model]:
     found = []
-    for seed in range(3):
+    for seed in range(count):
         torch.manual_seed(seed)
         state = nets.build(net, input_shape=shape, classes=10, **how).state_dict()
         found.append({name: tensor.float() for name, tensor in state.items()})
@@ -108,6 +110,7 @@ def main() -> None:
     parser.add_argument("--before", type=Path, metavar="CHECKOUT")
     parser.add_argument("--efforts", nargs="+", default=["fast", "normal", "high"])
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--counts", nargs="+", type=int, default=[])
     given = parser.parse_args()
     torch.set_num_threads(1)
     cases = {
@@ -120,6 +123,11 @@ def main() -> None:
         for width in (32, 64, 128):
             for count in (3, 5):
                 cases[f"{count} digits mlps, {width} wide"] = partial(digits, given.folder, width, count)
+    if given.counts:
+        cases = {
+            f"{n} untrained mlp 64, small": partial(untrained, "mlp", (1, 8, 8), n, width=64)
+            for n in given.counts
+        }
     print(environment())
     old = ("before: permutations (s)", "before: groups (s)") if given.before else ()
     line("date", "models", "method", *old, *(f"{effort} (s)" for effort in given.efforts))
@@ -128,7 +136,7 @@ def main() -> None:
         models = make()
         fitted = library.find({name: tuple(tensor.shape) for name, tensor in models[0].items()})
         known = before(given.before, models, given.seeds) if given.before else {}
-        for method in (merge_many, universe):
+        for method in (merge_many, universe)[: 1 if given.counts else None]:
             title = method.__name__.rpartition(".")[2].replace("_", "-")
             cells = [told(runs) for way, runs in known.items() if way.startswith(title)]
             for effort in given.efforts:
