@@ -3,6 +3,8 @@
     python benchmarks/regret.py record [--least 0] [--most 400]   adds cases to regret.jsonl, or goes on
     python benchmarks/regret.py rules                             tables of rules, from the recorded cases
     python benchmarks/regret.py gains                             what a second gains; one end alone
+    python benchmarks/regret.py budgets                           fewer searches, by what each gains
+    python benchmarks/regret.py floor                             what chance does to the best candidate
 
 A case is a pair or three of networks that `rebasin train` does not make: a recipe of its own each (plain SGD,
 no decay, dropout, norms, few samples, augmentation, label noise, convolutions, a transformer, regression,
@@ -13,7 +15,8 @@ methods were not given ("train", a tenth, as `auto` holds out), at these with no
 loss, its loss at its best temperature, its distance to the ends' mean output (from probabilities in nats, of
 regression squared), its accuracy, and the standard errors of all differences of the first and the third.
 Candidates of cases from 100 on have processor seconds (search, repair), and among them is the first end
-alone, distilled towards all.
+alone, distilled towards all. Those that say how many samples were "tested" also have what learns and swaps
+as candidates, from the best before, and all test samples there are as their truth.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -39,14 +43,24 @@ from rebasin_cli.averages.means import average
 from rebasin_cli.datasets import Data, Samples, open_data
 from rebasin_cli.datasets.held_out import held_out
 from rebasin_cli.errors import RebasinError
+from rebasin_cli.matchers import Problem, State
+from rebasin_cli.matchers.polish.length import Length
+from rebasin_cli.matchers.polish.search import polish
+from rebasin_cli.matchers.portfolio import contest
+from rebasin_cli.matchers.portfolio import gains as gains_of
 from rebasin_cli.nets import vit
 from rebasin_cli.repair import Repairs
 from rebasin_cli.repair.calibration import temperature
 from rebasin_cli.repair.distillation import distill
+from rebasin_cli.spec.spec import FittedSpec
+from rebasin_cli.symmetry.elements import Elements
+from rebasin_cli.symmetry.permutation import permuted
 
 TABLE = Path(__file__).with_name("regret.jsonl")
-HELD, TESTED, TENTH = 2_000, 3_000, 0.1
-METHODS = ("none", "wm", "am", "dual")
+HELD, TESTED, TENTH = 2_000, 10_000, 300
+METHODS = ("none", "wm", "am", "dual", "merge-many", "ste", "ste-mm", "polish")
+MANY, GOES_ON = ("merge-many", "ste-mm"), ("ste", "ste-mm", "polish")  # the second from the best before
+SWAPS = "60G"  # multiplications
 FIRST = "first"  # in place of a method: the first end alone, distilled towards all
 LOOKS = ("train", "noise 0.5", "noise 1", "mixed 0.3", "mixed 0.5", "tenth")
 
@@ -290,6 +304,23 @@ def figures(outputs: Sequence[Tensor], ends: Sequence[Tensor], targets: Tensor) 
     return row
 
 
+def search(
+    method: str, models: Sequence[Any], spec: FittedSpec, network: nn.Module, data: Data, best: Any
+) -> tuple[Sequence[Any], Any]:
+    """Aligned models, and their elements; of a method that goes on with these, from the `best` ones."""
+    loss = F.mse_loss if data.source.targets.is_floating_point() else None
+    if method != "polish":
+        given = {"network": network, "data": data.with_batch_size(250), "loss": loss, "prove": False}
+        start = State(best) if method in GOES_ON else None
+        found = rebasin_cli.align(*models, spec, method=method, start=start, **given)
+        return found.models, found.elements
+    problem = Problem(spec, tuple(models), network=network, data=data, loss=loss)
+    length = Length.parse(SWAPS, steps=False)
+    orders = polish(problem, [it.permutations for it in best], length).permutations
+    moved = (permuted(model, spec, order) for model, order in zip(models[1:], orders, strict=True))
+    return (models[0], *moved), tuple(map(Elements, orders))
+
+
 def case(number: int, sets: Sets) -> dict[str, Any]:
     it = recipe(number)
     train, test, outputs = sets.of(it, number)
@@ -302,7 +333,7 @@ def case(number: int, sets: Sets) -> dict[str, Any]:
     spec = rebasin_cli.infer_spec(network, train.source.inputs[:2], prove=False).fitted
     rest, held = held_out(train, number)
     drawn = held.subset(HELD, 0).source
-    cut = int(TENTH * test.samples)
+    cut = min(TENTH, test.samples // 10)
     tenth, truth = (test.source.at(part) for part in (torch.arange(cut), torch.arange(cut, test.samples)))
     seen = looks((drawn.inputs, drawn.targets), (tenth.inputs, tenth.targets))
     seen["test"] = (truth.inputs, truth.targets)
@@ -318,29 +349,27 @@ def case(number: int, sets: Sets) -> dict[str, Any]:
     open_ = ("reset", "refit") if normed else ("none", "repair", "refit")
     candidates, given, seconds = [], [], []
     measured = rest.subset(2_500, 0).with_batch_size(250).mixed(0)
+    best: tuple[float, Any] = (math.inf, None)  # before a repair fits its weights: loss, elements
     for method in METHODS:
-        found, began = models, time.process_time()
-        if method != "none":
-            found = (
-                rebasin_cli.align(
-                    *models, spec, method=method, network=network, data=rest.with_batch_size(250), prove=False
-                ).models
-                if len(models) == 2 or method != "am"
-                else None
-            )
-        if found is None:
+        if len(models) > 2 if method in ("am", "ste") else len(models) == 2 and method in MANY:
             continue
+        moved, elements, began = models, None, time.process_time()
+        if method != "none":
+            moved, elements = search(method, models, spec, network, rest, best[1])
         searched = time.process_time() - began
         for how in open_[:1] if method == "none" else (*open_, "distill"):
-            networks.load(network, average(found))
+            networks.load(network, average(moved))
             began = time.process_time()
             if how != "none":
                 some = rest.subset(1_000, 0).with_batch_size(250).mixed(0) if how == "refit" else measured
                 some = rest.with_batch_size(250).mixed(0) if how == "distill" else some
-                Repairs(how, found, some).apply(network, [1 / len(found)] * len(found))
+                Repairs(how, moved, some).apply(network, [1 / len(moved)] * len(moved))
             seconds.append((searched, time.process_time() - began))
             candidates.append((method, how))
             given.append(all_looks())
+            loss = lost(given[-1]["train"], drawn.targets).mean().item()
+            if elements is not None and how == open_[0] and loss < best[0]:
+                best = loss, elements
     networks.load(network, models[0])
     began = time.process_time()
     distill(network, models, rest.with_batch_size(250).mixed(0))
@@ -356,6 +385,7 @@ def case(number: int, sets: Sets) -> dict[str, Any]:
         "case": number,
         **vars(it),
         "held": len(drawn),
+        "tested": len(truth),
         "candidates": candidates,
         "seconds": spent,
         "looks": told,
@@ -648,6 +678,141 @@ def gained(net: str, step: str, pair: Any, rows: Sequence[Row]) -> None:
     )
 
 
+Parts = tuple[dict[tuple[str, str], int], list[float], float]
+
+
+def parts(row: Row) -> Parts:
+    """Where each candidate is, what it costs, and what the ends' mean answer loses, if that is known."""
+    whole = row["looks"]["train"]["ensemble"] if row["data"] != "function" else -math.inf
+    return {(method, how): k for k, (method, how) in enumerate(row["candidates"])}, cost(row), whole
+
+
+def quick(at: dict[tuple[str, str], int], method: str) -> list[int]:
+    return [k for (name, how), k in at.items() if name == method and how != "distill"]
+
+
+def shares(rows: Sequence[Row]) -> dict[str, tuple[float, float, int]]:
+    """Of what is left after wm and its quick repairs: what a search takes, alone and beside a distillation.
+
+    The median, since of few cases one in which a distillation does harm would say it all.
+    """
+    found: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        at, costs, whole = parts(row)
+        first = min(costs[k] for k in quick(at, "wm"))
+        left, trained = first - whole, min(first, costs[at["wm", "distill"]])
+        for method in METHODS[2:]:
+            if not (there := quick(at, method)) or not 0 < left < math.inf:
+                continue
+            best = min(costs[k] for k in there)
+            both = min(best, costs[at[method, "distill"]]) if (method, "distill") in at else trained
+            found.setdefault(method, []).append(
+                (max(0.0, first - best) / left, max(0.0, trained - both) / left)
+            )
+    middle = {name: [median(each) for each in zip(*its, strict=True)] for name, its in found.items()}
+    return {name: (alone, beside, len(found[name])) for name, (alone, beside) in middle.items()}
+
+
+def replayed(row: Row, budget: float, known: dict[str, Any] | None) -> tuple[float, float]:
+    """What `auto` loses on test data and the seconds that it takes: all in turn, or by what is `known`.
+
+    Searches in their order, each with its quick repairs, while the time of a distillation of the best is
+    kept back; none where next to nothing is left.
+    """
+    at, costs, whole = parts(row)
+    done, spent = quick(at, "wm"), row["seconds"]
+    seconds = spent[done[0]][0] + sum(spent[k][1] for k in done)
+    loss = values(row, "train", "loss")
+
+    def best() -> int:
+        return min(done, key=lambda k: costs[k])
+
+    def idle() -> bool:
+        few = known is not None and loss[best()] - whole < contest.LITTLE
+        return few or costs[best()] - whole < contest.LITTLE
+
+    last = spent[at["wm", "distill"]][1]
+    kept = last if seconds + last <= budget and not idle() else 0.0
+    for method in ("merge-many", "dual", "am", "ste", "ste-mm", "polish"):
+        there, left = quick(at, method), costs[best()] - whole
+        more = sum(spent[k][1] for k in there) + (spent[there[0]][0] if there else 0.0)
+        if not there or left < contest.LITTLE or seconds + more + kept > budget:
+            continue
+        if known is not None and known.get(method, (1, 1))[kept > 0] * left < gains_of.NOISE:
+            continue
+        done, seconds = [*done, *there], seconds + more
+        kept = 0.0 if idle() else kept
+    end = at.get((row["candidates"][best()][0], "distill"))
+    if kept and end is not None:
+        done, seconds = [*done, end], seconds + spent[end][1]
+    return values(row, "test", "loss")[best()], seconds
+
+
+def budgets() -> None:
+    """Shares of what is left; and all searches in turn beside those that they let be worth their time."""
+    rows = [row for row in read() if "seconds" in row]
+    line("search", "cases", "of what is left", "beside a distillation")
+    print("|---" * 4 + "|")
+    for name, (alone, beside, cases) in shares(rows).items():
+        line(name, cases, f"{alone:.2f}", f"{beside:.2f}")
+    others = {
+        kind: shares([it for it in rows if kind_of(it) != kind]) for kind in {kind_of(row) for row in rows}
+    }
+    print()
+    line(
+        "cases", "budget, s", "searches", "regret", "within 0.003", "over 0.01", "seconds", "worse", "better"
+    )
+    print("|---" * 9 + "|")
+    learning = [row for row in rows if "tested" in row]
+    for name, some in (("all", rows), ("with what learns and swaps", learning)):
+        for budget in (1.0, 2.0, 4.0, 8.0, math.inf):
+            every = [replayed(row, budget, None) for row in some]
+            fewer = [replayed(row, budget, others[kind_of(row)]) for row in some]
+            for told, found in (("in turn", every), ("worth their time", fewer)):
+                lost = [
+                    loss - min(values(row, "test", "loss")[k] for k in able(row))
+                    for row, (loss, _) in zip(some, found, strict=True)
+                ]
+                apart = [one - other for (one, _), (other, _) in zip(found, every, strict=True)]
+                line(
+                    f"{name}, {len(some)}",
+                    f"{budget:g}",
+                    told,
+                    f"{sum(lost) / len(some):.4f}",
+                    f"{sum(it <= 0.003 for it in lost) / len(some):.0%}",
+                    sum(it > 0.01 for it in lost),
+                    f"{sum(seconds for _, seconds in found) / len(some):.2f}",
+                    sum(it > 0.003 for it in apart),
+                    sum(it < -0.003 for it in apart),
+                )
+
+
+def floor() -> None:
+    """How often the best candidate itself would be judged worse than another, on other test samples.
+
+    Means on test data are taken for the truth, and drawn anew with the errors of all differences: real
+    differences are smaller than measured ones, so this is the least that chance does.
+    """
+    torch.manual_seed(0)
+    over: dict[float, list[float]] = {0.003: [], 0.01: []}
+    for row in (rows := read()):
+        there, seen = able(row), values(row, "test", "loss")
+        apart = torch.tensor(
+            [[error(row, "test", "loss", a, b) ** 2 if a != b else 0.0 for b in there] for a in there]
+        ).double()
+        apart *= row.get("tested", 2_700) / 2_700
+        shared = (apart[:, :1] + apart[:1, :] - apart) / 2  # of differences to the first
+        sizes, along = torch.linalg.eigh(shared)
+        spread = along * sizes.clamp_min(0).sqrt()
+        mean = torch.tensor([seen[k] for k in there]).double()
+        drawn = mean + torch.randn(2_000, len(there), dtype=torch.float64) @ spread.T
+        judged = drawn[:, mean.argmin()] - drawn.min(1).values
+        for most, found in over.items():
+            found.append((judged > most).double().mean().item())
+    told = ", ".join(f"{sum(its) / len(rows):.1%} over {most:g}" for most, its in over.items())
+    print(f"the best of {len(rows)} cases, judged on 2,700 other samples: {told}")
+
+
 def one_end(rows: Sequence[Row]) -> None:
     """One end distilled towards all in place of the merge: where it costs less, or surely does."""
     taken: dict[str, list[float]] = {"where it costs less": [], "by 1 error": [], "by 2 errors": []}
@@ -674,7 +839,7 @@ def one_end(rows: Sequence[Row]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("record", "rules", "gains"))
+    parser.add_argument("what", choices=("record", "rules", "gains", "budgets", "floor"))
     parser.add_argument("--least", type=int, default=0, help="number of the first case")
     parser.add_argument("--most", type=int, default=300)
     parser.add_argument("--nets", nargs="+", default=["mlp", "cnn", "vit"], help="record only these")
@@ -682,7 +847,7 @@ def main() -> None:
     if asked.what == "record":
         record(asked.least, asked.most, asked.nets)
     else:
-        {"rules": rules, "gains": gains}[asked.what]()
+        {"rules": rules, "gains": gains, "budgets": budgets, "floor": floor}[asked.what]()
 
 
 if __name__ == "__main__":

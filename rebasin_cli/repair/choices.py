@@ -218,15 +218,17 @@ class Comparison:
             apart = getattr(self.scores, "ranks", ALONE).broadcast(apart, source=0)
         return Measured(plain, apart, self.by, LESS if self.unseen else PULL)
 
-    def left(self, found: Measured) -> float:
+    def left(self, found: Measured, *, loss: bool = False) -> float:
         """About what a merge may gain at most: what the endpoints' mean loses less. Infinite if not known.
 
-        Of recorded merges those with less than 0.005 nats left were 0.005 worse than the best candidate on
-        test data at most. On samples that no endpoint was trained on others may be better than that mean.
+        With `loss` of that alone, without the distance. Of recorded merges those with less than 0.005 nats
+        left were 0.005 worse than the best candidate on test data at most. On samples that no endpoint was
+        trained on others may be better than that mean.
         """
         whole = found.apart is not None and len(found.apart) == found.plain.samples
         known = self.agreement if whole and not self.unseen else None
-        return math.inf if known is None or not math.isfinite(known.loss) else found.cost - known.loss
+        lost = found.lost if loss else found.cost
+        return math.inf if known is None or not math.isfinite(known.loss) else lost - known.loss
 
 
 def better(before: Measured, after: Measured) -> bool:

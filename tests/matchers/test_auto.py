@@ -18,7 +18,7 @@ from rebasin_cli.matchers.polish import search
 from rebasin_cli.matchers.polish.length import Length
 from rebasin_cli.matchers.polish.midpoint import Midpoint
 from rebasin_cli.matchers.polish.search import polish
-from rebasin_cli.matchers.portfolio import contest, worth
+from rebasin_cli.matchers.portfolio import contest, gains, worth
 from rebasin_cli.matchers.portfolio.candidates import Candidate, candidates
 from rebasin_cli.matchers.portfolio.clock import Clock
 from rebasin_cli.matchers.portfolio.contest import Trial, Trials
@@ -52,6 +52,7 @@ def problem():
 def _all_is_tried(monkeypatch):
     """However little is left to gain."""
     monkeypatch.setattr(contest, "LITTLE", -math.inf)
+    monkeypatch.setattr(gains, "NOISE", -math.inf)
 
 
 def still(problem):
@@ -226,6 +227,77 @@ def test_what_is_left_to_gain_is_asked_of_the_best_so_far(problem, monkeypatch, 
     found._mend(trial, last=True)  # the refit first, which is worth most
     assert list(trial.merges) == (["none", "refit"] if repaired else ["none", "refit", "repair"])
     assert trial.lacking == ({"repair": contest.ENOUGH} if repaired else {})
+
+
+SKIPPED = "not tried: on recorded pairs it takes {} of what is left, here less than 0.002 nats"
+
+
+@pytest.mark.parametrize(
+    ("left", "refitted", "distilled", "tried"),
+    [
+        (0.02, True, 0.0, []),
+        (0.035, True, 0.0, ["dual"]),
+        (0.035, True, 9.0, []),
+        (0.06, True, 9.0, ["dual"]),
+        (0.06, True, 0.0, ["dual", "am"]),
+        (math.inf, True, 0.0, ["dual", "am", "ste", "polish"]),
+        (0.02, False, 0.0, ["dual", "am", "ste", "polish"]),
+    ],
+)
+def test_a_search_that_gains_next_to_nothing_of_what_is_left_is_not_tried(
+    problem, monkeypatch, left, refitted, distilled, tried
+):
+    monkeypatch.setattr(gains, "NOISE", 0.002)
+    found = trials_of(problem, ("wm", "refit" if refitted else "none", figures(0.1 + left, apart=0.0)))
+    known = None if math.isinf(left) else Agreed(0.1)
+    monkeypatch.setattr(found.mending.comparison, "agreement", known)
+    found.reserved = distilled
+    why = {name: found._idle(name) for name in ("dual", "am", "ste", "polish")}
+    assert [name for name, text in why.items() if not text] == tried
+    share = gains.SHARES["ste"][0]
+    assert "ste" in tried or why["ste"] == SKIPPED.format(f"{share:.0%}")
+    three = dataclasses.replace(found.problem, models=(*problem.models, problem.models[0]))
+    monkeypatch.setattr(found, "problem", three)
+    assert not any(map(found._idle, why))
+
+
+def test_what_is_left_out_by_its_gain_is_told_and_takes_no_time(problem, monkeypatch):
+    monkeypatch.setattr(gains, "NOISE", 0.002)
+    found = trials_of(problem, ("wm", "refit", figures(0.12, apart=0.0)))
+    found.done[0].merges["none"] = figures(0.3, apart=0.0), 0.0
+    monkeypatch.setattr(found.mending.comparison, "agreement", Agreed(0.1))
+    left = found.clock.left
+    monkeypatch.setattr(Trials, "_searched", None)
+    assert found.try_(Candidate("dual", "")).why == SKIPPED.format("7%") and found.clock.left <= left
+
+
+@pytest.mark.parametrize(("loss", "told"), [(0.104, contest.ENOUGH), (0.106, "")])
+def test_nothing_is_distilled_that_loses_no_more_than_the_endpoints_mean(problem, monkeypatch, loss, told):
+    """However far from it its answers are: what it gained there is gone on other samples."""
+    monkeypatch.setattr(contest, "LITTLE", 0.005)
+    repairs = ("none", "refit", "distill")
+    found = trials_of(problem, ("wm", "refit", figures(loss, apart=1.0)), repairs=repairs)
+    monkeypatch.setattr(found.mending.comparison, "agreement", Agreed(0.1))
+    assert found._needless(found.done[0], "distill", False) == told
+    assert found._idle("dual") == ""
+
+
+@pytest.mark.parametrize(("left", "longer"), [(0.01, False), (0.02, True)])
+def test_more_samples_are_distilled_where_that_is_worth_their_time(problem, monkeypatch, left, longer):
+    monkeypatch.setattr(gains, "NOISE", 0.002)
+    inputs, targets = map(torch.cat, zip(*problem.data, strict=True))
+    data = Data("x", "train", Samples(inputs, targets), Normalization(), classes=4)
+    monkeypatch.setattr(worth, "DISTILL_SAMPLES", 50)
+    own = dataclasses.replace(problem, data=data)
+    found = trials_of(
+        own, ("wm", "refit", figures(0.1 + left, apart=0.0)), repairs=("none", "refit", "distill")
+    )
+    monkeypatch.setattr(found.mending.comparison, "agreement", Agreed(0.1))
+    found.mending.took["refit"] = 0.0
+    shares = []
+    monkeypatch.setattr(found, "_mend", lambda *given, **more: shares.append(found.mending._share(math.inf)))
+    found.finish()
+    assert shares[-1] == (540 / 50 if longer else 1.0)
 
 
 def test_every_candidate_is_told_with_its_figures_and_the_chosen_one_is_among_them(problem):

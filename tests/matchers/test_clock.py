@@ -17,7 +17,7 @@ from rebasin_cli.matchers import Problem, am, auto, ste
 from rebasin_cli.matchers.polish.length import Length, multiplications
 from rebasin_cli.matchers.polish.midpoint import Midpoint
 from rebasin_cli.matchers.polish.search import polish
-from rebasin_cli.matchers.portfolio import contest
+from rebasin_cli.matchers.portfolio import contest, gains
 from rebasin_cli.matchers.portfolio.candidates import candidates
 from rebasin_cli.matchers.portfolio.clock import SPEED, Clock
 from rebasin_cli.matchers.portfolio.contest import Trials
@@ -35,6 +35,7 @@ REPAIRS = ("none", "repair", "refit", "distill")
 def _all_is_tried(monkeypatch):
     """However little is left to gain."""
     monkeypatch.setattr(contest, "LITTLE", -math.inf)
+    monkeypatch.setattr(gains, "NOISE", -math.inf)
 
 
 @pytest.fixture(scope="module")

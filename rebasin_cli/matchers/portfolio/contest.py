@@ -26,9 +26,10 @@ from ...symmetry.elements import Elements
 from .. import MatchResult, Problem, State, Wider, registry
 from ..polish.midpoint import Midpoint
 from ..polish.search import polish
-from . import in_turn
+from . import gains, in_turn
 from .candidates import Candidate
 from .clock import SPEED, Clock, OverTime
+from .gains import LONGER
 from .sizes import FEWEST, Reading, learns, sized, watched
 from .trial import Trial
 from .worth import BASES, DEFAULTS, LAST, SHORTENED, Mending
@@ -143,9 +144,9 @@ class Trials:
         candidate = replace(candidate, wider=candidate.wider or goes_on)
         trial = Trial(candidate.name, wider=candidate.wider)
         room = self._room() * candidate.share
-        settled = not first and self._settled()
-        if settled or (room <= 0 and not first):
-            trial.why = ENOUGH if settled else "not tried: nothing is left of the budget"
+        needless = "" if first else self._idle(candidate.method)
+        if needless or (room <= 0 and not first):
+            trial.why = needless or "not tried: nothing is left of the budget"
             self.done.append(trial)
             return trial
         try:
@@ -166,7 +167,7 @@ class Trials:
         self.done.append(trial)
         if first and LAST in self.mending.open:
             self._reserve()
-        if self._settled():
+        if self._idle(LAST):
             self.reserved = 0.0
         return trial
 
@@ -194,6 +195,7 @@ class Trials:
         for trial in self._by_loss(trial for trial in self.done if trial.lacking):
             self._mend(trial, last=True)
         if LAST in self.mending.open:
+            self.mending.longer = not self._idle(LONGER)
             self._mend(self._promising, last=True, dear=True)
             self.reserved = 0.0
 
@@ -274,13 +276,28 @@ class Trials:
             return ENOUGH
         if certain:
             return ""
+        if how == LAST and (why := self._idle(how)):
+            return why
         more = self._beaten(how)
         return f"not tried: {more} was better wherever both were" if more else ""
 
+    def _idle(self, step: str) -> str:
+        """Why a search, or a distillation, is not worth its time, "" where it is."""
+        if self._settled() or (step == LAST and self._left(loss=True) < LITTLE):
+            return ENOUGH
+        # Gains were measured on pairs, after a refit
+        if len(self.problem.models) > 2 or not any("refit" in trial.merges for trial in self.done):
+            return ""
+        return gains.needless(step, self._left(), distilled=self.reserved > 0)
+
     def _settled(self, *more: Trial) -> bool:
         """Whether next to nothing is left to gain on what is taken, of these `more`, too."""
+        return self._left(*more) < LITTLE
+
+    def _left(self, *more: Trial, loss: bool = False) -> float:
+        """Nats that are left to gain on what is taken, of these `more`, too; or of its `loss` alone."""
         best, how = self._best_of([*self.done, *more])
-        return self.mending.comparison.left(best.merges[how][0]) < LITTLE
+        return self.mending.comparison.left(best.merges[how][0], loss=loss)
 
     def _beaten(self, how: str) -> str:
         """What changes more of the weights, is tried as often, and won wherever both were; "" for none."""

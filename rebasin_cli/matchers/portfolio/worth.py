@@ -72,6 +72,7 @@ class Mending:
         self.graphs: dict[Any, Any] = {}
         self.took: dict[str, float] = {}  # seconds of a repair, the last time
         self.distilled: Outcome | None = None  # by the last repair, if it was one that took long
+        self.longer = True  # whether more samples than usual are worth their time, for a distillation
         scores = partial(evaluate, loss=problem.loss, metric=problem.metric, device=problem.device)
         count = len(problem.models)
         self.comparison = Comparison(
@@ -167,7 +168,7 @@ class Mending:
     def _share(self, room: float) -> float:
         """Of a distillation's training there is room for so much; above 1 of one on more samples."""
         first, whole = self._distilling(0.0), self._distilling(1.0)
-        there = self.train.samples if isinstance(self.train, Data) else 0
+        there = self.train.samples if isinstance(self.train, Data) and self.longer else 0
         most = min(MOST_DISTILLED, there) / DISTILL_SAMPLES
         return min(max(1.0, most), (room - first) / (whole - first))
 
