@@ -632,6 +632,11 @@ STEPS = {  # what comes after what
     "am, refit after a distillation": (("wm", "distill"), ("am", "refit")),
     "am, distill beside wm's": (("wm", "distill"), ("am", "distill")),
     "dual, distill beside wm's": (("wm", "distill"), ("dual", "distill")),
+    **{
+        f"{name}, {how} beside wm's": (("wm", how), (name, how))
+        for name in ("ste", "polish")
+        for how in ("refit", "distill")
+    },
 }
 
 
