@@ -11,12 +11,13 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..datasets.batches import checked, size_of, to_device
+from ..datasets.batches import checked, part_of, size_of, to_device
 from ..errors import NetworkError
 from ..runtime.ranks import ALONE, Ranks
 from ..runtime.text import clean, some
@@ -25,7 +26,8 @@ from .classes import IGNORED, fit_classes, logits_of, wide
 from .folding import folded
 from .forward import evaluating, fed
 from .layout import in_parts
-from .losses import Loss, Metric, check_distinct, metrics_of
+from .losses import OWN, Loss, Metric, check_distinct, metrics_of, own_loss
+from .pairing import check_parts
 
 log = logging.getLogger("rebasin")
 BINS = 15
@@ -249,6 +251,9 @@ def _part(
             classes = not lost.own or any(not m.own for m in metrics)
             logits = _classes(outputs, targets, number, lacking) if classes else outputs
             values = lost.values(outputs if lost.own else logits, targets, number, size)
+            if lost.carried and number == 0 and type(network) not in _judged:
+                _judged.add(type(network))
+                check_parts(OWN.name, values, size, partial(_own_loss, network, inputs, output))
             part.sums["loss"].add(number, _nan_as_inf(lost, values), size)
             for m in metrics:
                 if (good := m.values(outputs if m.own else logits, targets, number, size)) is not None:
@@ -279,6 +284,14 @@ def _widened(counted: Tensor, classes: int) -> Tensor:
 def _nan_as_inf(loss: Loss, values: Tensor) -> Tensor:
     """Of outputs that are no numbers, the loss is infinite; rebasin's own says so itself."""
     return values.nan_to_num(math.inf, posinf=math.inf) if loss.own else values
+
+
+_judged: set[type] = set()  # networks whose own loss was compared with that of parts of a batch
+
+
+def _own_loss(network: nn.Module, inputs: Any, output: str | int | None, start: int, stop: int) -> Tensor:
+    """The loss that a network gives of some samples of a batch, in a row."""
+    return own_loss(in_parts(network, part_of(inputs, start, stop), output), 0)
 
 
 _told: set[tuple[int, ...]] = set()  # shapes of outputs whose classes were found in the last axis

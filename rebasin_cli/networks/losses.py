@@ -12,7 +12,7 @@ import inspect
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from ..runtime.text import many
 from ..types import ACCURACY, CROSS_ENTROPY, TAKEN, Quantity
 from .classes import IGNORED, accuracies, any_counts, cross_entropies, logits_of, summed, turned
 from .forward import versions
-from .pairing import check_number
+from .pairing import check_number, muted_if_refused
 from .returned import leaves_of
 
 OBJECT = ("update", "compute", "reset")
@@ -105,10 +105,7 @@ class Loss:
             each = [_number(self._asked(*part, number), self.quantity, 1, number) for part in parts]
             value = torch.stack([one.reshape(()) for one in each])
         else:
-            value = _number(self._asked(outputs, targets, number), self.quantity, count, number)
-            if self.function is not None and number == 0:
-                with _reading(self.quantity.name, number, outputs, targets):
-                    check_number(self.quantity.name, self.function, outputs, targets, value)
+            value = _judged(self, outputs, targets, number, count)
         if value.isnan().any() and finite(outputs):
             place = int(value.isnan().nonzero()[0]) if value.ndim else None
             whose = f"sample {place} of batch {number}" if place is not None else f"batch {number}"
@@ -186,11 +183,12 @@ class Metric:
             return None
         if self.function is None:
             return accuracies(outputs, targets)
-        with _reading(name, number, outputs, targets):
-            value = _number(self.function(outputs, targets), self.quantity, count, number)
-            if number == 0:
-                check_number(name, self.function, outputs, targets, value)
-        return value
+        return _judged(self, outputs, targets, number, count)
+
+    def _asked(self, outputs: Any, targets: Any, number: int) -> Any:
+        assert self.function is not None  # `values` asks no other
+        with _reading(self.quantity.name, number, outputs, targets):
+            return self.function(outputs, targets)
 
     def begin(self) -> None:
         if self.whole is not None:
@@ -316,6 +314,16 @@ def _one(value: Any) -> bool:
     if isinstance(value, Tensor):
         return value.numel() == 1
     return isinstance(value, (int, float)) or (hasattr(value, "__float__") and not hasattr(value, "__len__"))
+
+
+def _judged(of: Loss | Metric, outputs: Any, targets: Any, number: int, count: int) -> Tensor:
+    """What a loss or a metric gives, as `_number`; a user's function is judged by its first batch."""
+    with nullcontext() if number else muted_if_refused():
+        value = _number(of._asked(outputs, targets, number), of.quantity, count, number)
+        if number == 0 and of.function is not None:
+            with _reading(of.quantity.name, number, outputs, targets):
+                check_number(of.quantity.name, of.function, outputs, targets, value, count)
+    return value
 
 
 def _number(value: Any, quantity: Quantity, count: int, number: int) -> Tensor:

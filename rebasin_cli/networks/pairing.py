@@ -1,31 +1,49 @@
 """Whether one number of a batch is a mean, and says which target belongs to which output.
 
 Outputs (N, 1) beside targets (N,) are broadcast to (N, N), and the mean of that compares every output with
-every target: a figure, and of nothing that anybody asked for. A sum is another figure for other batches.
+every target: a figure, and of nothing that anybody asked for. A sum is another figure for other batches, and
+so is the mean of what has weights or masks of its own. Functions are judged by what they do, not by names.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..datasets.batches import describe
+from ..datasets.batches import describe, part_of
 from ..errors import NetworkError
 
-__all__ = ["check_number"]
+__all__ = ["check_number", "check_parts", "muted_if_refused"]
+
+log = logging.getLogger("rebasin")
+NEAR = 1e-4  # of the largest figure: what counts as the same
+NAMED: set[str] = set()  # of whom it was told that other batches give another figure
 
 
 def check_number(
-    name: str, function: Callable[[Any, Any], Any], outputs: Any, targets: Any, found: Tensor
+    name: str, function: Callable[[Any, Any], Any], outputs: Any, targets: Any, found: Tensor, count: int
 ) -> None:
-    """Raise NetworkError where what a function `found` of a batch is one number of all pairs, or a sum."""
-    if not found.ndim and isinstance(outputs, Tensor) and isinstance(targets, Tensor):
+    """Raise NetworkError where what a function `found` of so many samples is a number of all pairs, or a sum.
+
+    Where it is no mean of its samples either, that is said once.
+    """
+    if found.ndim:
+        return
+    if isinstance(outputs, Tensor) and isinstance(targets, Tensor):
         _check_pairs(name, function, outputs, targets, found)
-        _check_mean(name, function, outputs, targets, found)
+    check_parts(
+        name,
+        found,
+        count,
+        lambda start, stop: function(part_of(outputs, start, stop), part_of(targets, start, stop)),
+    )
 
 
 def _check_pairs(
@@ -53,22 +71,59 @@ def _check_pairs(
         )
 
 
-def _check_mean(
-    name: str, function: Callable[[Any, Any], Any], outputs: Tensor, targets: Tensor, found: Tensor
-) -> None:
-    """As `check_number`, of a sum: all samples twice give twice as much. Who cannot be asked may go on."""
-    if not (outputs.ndim and targets.ndim and float(found)):
+def check_parts(name: str, found: Tensor, count: int, of: Callable[[int, int], Any]) -> None:
+    """Raise NetworkError where a figure adds up over samples; say it where it is not their mean.
+
+    `of` gives the figure of some samples in a row, as `found` is that of all `count`. With sums over thirds
+    A, B, C, whatever else is added to them, f(A) + f(B) − f(AB) is what f is of no sample at all, and so is
+    f(AB) + f(C) − f(ABC); a mean has that only where all thirds are alike. Who cannot be asked may go on.
+    """
+    third = count // 3
+    if not third:
         return
+    parts = (0, third), (third, 2 * third), (2 * third, count), (0, 2 * third), (third, count)
     try:
-        twice = float(function(outputs.repeat_interleave(2, 0), targets.repeat_interleave(2, 0)))
+        values = [of(*part) for part in parts]
+        a, b, c, ab, bc = map(float, values)
     except Exception:  # whatever the user's code raises on such
         return
-    if math.isfinite(twice) and _same(twice, 2 * found):
+    eps = max(
+        (torch.finfo(v.dtype).eps for v in values if isinstance(v, Tensor) and v.is_floating_point()),
+        default=0,
+    )
+    whole, near = float(found), max(NEAR, 16 * eps)
+    largest = max(map(abs, (a, b, c, ab, bc, whole)))
+    if not 0 < largest < math.inf:
+        return
+    nothing = a + b - ab, ab + c - whole, b + c - bc
+    if max(nothing) - min(nothing) < near * largest and abs(whole - nothing[0]) > 10 * near * largest:
         raise NetworkError(
             f"{name} adds up over the samples of a batch, so that it would grow with --batch-size: "
-            f"{float(found):.4g} of {len(outputs)}, {twice:.4g} of these twice",
+            f"{whole:.4g} of {count}, {ab:.4g} of the first {2 * third}",
             hint='Give one number a sample (reduction="none") or their mean (reduction="mean")',
         )
+    apart = (third * (a + b) + (count - 2 * third) * c) / count
+    if abs(apart - whole) > near * largest and name not in NAMED:
+        NAMED.add(name)
+        log.info(
+            "%s of a batch is no mean over its samples: %.4g of %d together, %.4g as the mean of thirds; "
+            "what is reported is the mean over batches, another one with another --batch-size. One number a "
+            "sample, (N,), would not depend on it, nor would a metric that is an object",
+            *(name, whole, count, apart),
+        )
+
+
+@contextmanager
+def muted_if_refused() -> Iterator[None]:
+    """What was warned of meanwhile is told at the end, and not where a NetworkError says it better."""
+    with warnings.catch_warnings(record=True) as heard:
+        try:
+            yield
+        except NetworkError:
+            heard.clear()
+            raise
+    for each in heard:
+        warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
 def _same(value: Any, found: Tensor) -> bool:

@@ -4,6 +4,7 @@ import copy
 import functools
 import math
 import re
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Barrier
@@ -16,9 +17,10 @@ from torch import nn
 from rebasin_cli.datasets.batches import First, Keyed
 from rebasin_cli.datasets.loaders import LoaderData
 from rebasin_cli.errors import DataError, NetworkError, RebasinError, UsageError
+from rebasin_cli.networks import evaluation, pairing
 from rebasin_cli.networks.evaluation import Scores, calibrated, evaluate
 from rebasin_cli.networks.forward import evaluating
-from rebasin_cli.networks.losses import Loss, metrics_of
+from rebasin_cli.networks.losses import OWN, Loss, metrics_of
 from rebasin_cli.runtime.ranks import Ranks
 from rebasin_cli.types import Quantity
 
@@ -656,23 +658,102 @@ def test_a_figure_of_all_outputs_with_all_targets_is_refused(function):
     assert found == pytest.approx(float(function(column, row[:, None])))
 
 
-def test_a_sum_over_a_batch_is_refused_and_a_mean_of_any_kind_is_not():
+def _crosses(o, t):
+    return nn.functional.cross_entropy(o, t, reduction="none")
+
+
+SUMS = {
+    "loss": nn.CrossEntropyLoss(reduction="sum"),
+    "disguised": lambda o, t: 1 + _crosses(o, t).sum(),
+    "divided": lambda o, t: _crosses(o, t).sum() / 60 - 7,
+    "counted": lambda o, t: float((o.argmax(1) == t).sum()),
+    "half": lambda o, t: _crosses(o.half(), t).sum(),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_a_sum_over_a_batch_is_refused_however_it_is_disguised(name):
     outputs, classes = torch.randn(30, 3), torch.arange(30) % 3
-    cross = nn.CrossEntropyLoss(reduction="sum")
-    for given in ({"loss": cross}, {"metric": lambda o, t: float((o.argmax(1) == t).sum())}):
+    for option in ("loss", "metric"):
         with pytest.raises(NetworkError, match="adds up over the samples of a batch") as wrong:
-            evaluate(Fixed(), [(outputs, classes)], **given)
+            evaluate(Fixed(), [(outputs, classes)], **{"loss": _crosses, option: SUMS[name]})
         assert 'reduction="mean"' in wrong.value.hint
-    weighted = nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 3.0]))
-    fixed = functools.partial(
-        lambda weight, o, t: (weight @ nn.functional.cross_entropy(o, t, reduction="none")) / 30
-    )
-    for function in (
-        weighted,
-        functools.partial(fixed, torch.rand(30)),
-    ):  # one that takes 30 samples, no more
-        found = evaluate(Fixed(), [(outputs, classes)], loss=function).loss
-        assert found == pytest.approx(float(function(outputs, classes)))
+
+
+def test_a_sum_over_outputs_and_targets_of_any_structure_is_refused():
+    class Two(nn.Module):
+        def forward(self, x):
+            return {"a": x, "b": (x[:, :1],)}
+
+    batch = torch.randn(30, 3), [{"box": torch.randn(4)} for _ in range(30)]
+
+    def added(o, t):
+        return (o["b"][0][:, 0] - torch.stack([one["box"][0] for one in t])).abs().sum()
+
+    with pytest.raises(NetworkError, match="adds up over the samples of a batch"):
+        evaluate(Two(), [batch], loss=added)
+    assert evaluate(Two(), [batch], loss=lambda o, t: added(o, t) / len(t)).loss > 0
+
+
+WEIGHTED = nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 30.0]))
+MEANS = {
+    "plain": (nn.functional.cross_entropy, False),
+    "alike": (lambda o, t: (0 * o).sum() + 2, False),
+    "half": (lambda o, t: nn.functional.cross_entropy(o.bfloat16(), t), False),
+    "of so many": (lambda o, t: torch.arange(30.0) @ _crosses(o, t) / 30, False),  # takes no other
+    "weighted": (WEIGHTED, True),
+    "masked": (lambda o, t: _crosses(o, t)[t > 0].mean(), True),
+    "rooted": (lambda o, t: nn.functional.cross_entropy(o, t).sqrt(), True),
+    "contrastive": (lambda o, t: nn.functional.cross_entropy(o @ o.T, torch.arange(len(o))), True),
+}
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_a_mean_of_any_kind_is_measured_and_is_told_where_other_batches_change_it(name, caplog, monkeypatch):
+    monkeypatch.setattr(pairing, "NAMED", set())
+    outputs = torch.randn(30, 3, generator=torch.Generator().manual_seed(1))
+    classes = torch.arange(30) ** 2 % 7 % 3
+    function, depends = MEANS[name]
+    with caplog.at_level("INFO", "rebasin"):
+        found = evaluate(Fixed(), [(outputs, classes)] * 2, loss=_named(function))
+    assert found.loss == pytest.approx(float(function(outputs, classes)), rel=1e-4)
+    assert [("judged of a batch is no mean" in line) for line in caplog.messages] == [True] * depends
+
+
+def _named(function):
+    def judged(o, t):
+        return function(o, t)
+
+    return judged
+
+
+def test_the_loss_of_a_network_itself_is_told_where_other_batches_change_it(caplog, monkeypatch):
+    class Masked(nn.Module):
+        def forward(self, x, labels):
+            return {"loss": nn.functional.cross_entropy(x, labels)}
+
+    monkeypatch.setattr(pairing, "NAMED", set())
+    labels = torch.arange(30) % 3
+    for masked, told in ((labels, 0), (labels.where(torch.arange(30) > 8, -100), 1)):
+        monkeypatch.setattr(evaluation, "_judged", set())
+        batch = {"x": torch.randn(30, 3), "labels": masked}, None
+        with caplog.at_level("INFO", "rebasin"):
+            evaluate(Masked(), [batch], loss=Loss(OWN, carried=True))
+        assert sum("own loss of a batch is no mean" in line for line in caplog.messages) == told
+
+
+def test_pytorchs_warning_is_told_unless_an_error_says_it_better():
+    def broadcast(o, t):
+        return nn.functional.mse_loss(o, t)
+
+    column, row = torch.randn(30, 1), torch.randn(30)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        with pytest.raises(NetworkError, match="broadcast to"):
+            evaluate(Fixed(), [(column, row)], loss=broadcast)
+        assert not heard
+        evaluate(Fixed(), [(column, row[:1].expand(30))], loss=broadcast)  # whose targets are all one
+    assert any("Using a target size" in str(each.message) for each in heard)
 
 
 @pytest.mark.parametrize(
