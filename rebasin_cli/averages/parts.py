@@ -21,7 +21,9 @@ from ..checkpoints.tensors import Plan, plan_of
 from ..errors import SpecError, UsageError, near, unknown
 from ..types import Tensors
 from .together import Products, products_of
+from .untrained import check_untrained
 
+INTEGERS = "integers"  # why a tensor is copied
 HEADS = ("keep-a", "keep-b", "average", "concat", "drop")
 EXTRA = ("error", "keep-a", "keep", "drop")
 MOST = 4  # names in a line of advice
@@ -166,7 +168,7 @@ def parts_of(
             elif name not in source_plan:
                 problems.append(f"{name}  holds integers, and is not in the file that these are copied from")
             else:
-                copied[name] = "integers"
+                copied[name] = INTEGERS
     if problems:
         raise SpecError(
             "the models cannot be averaged: they do not have the same tensors",
@@ -175,6 +177,7 @@ def parts_of(
         )
     if not averaged and not joined:
         raise SpecError("the models have no floating-point tensor in common: there is nothing to average")
+    _check_untrained(models, averaged, copied)
     return Parts(tuple(averaged), copied, tuple(joined), extras, tuple(dropped), products)
 
 
@@ -184,8 +187,15 @@ def by_spec(models: Sequence[Tensors], ignored: Collection[str]) -> Parts:
     products = products_of(models, keep=ignored) if len(models) > 1 else Products()
     members = products.members.keys() - ignored
     whole = [name for name, (dtype, _) in plan.items() if not dtype.is_floating_point and name not in members]
-    copied = {**products.fixed, **dict.fromkeys(whole, "integers"), **dict.fromkeys(ignored, "ignored")}
-    return Parts(tuple(name for name in plan if name not in copied), copied, products=products)
+    copied = {**products.fixed, **dict.fromkeys(whole, INTEGERS), **dict.fromkeys(ignored, "ignored")}
+    averaged = tuple(name for name in plan if name not in copied)
+    _check_untrained(models, averaged, copied)
+    return Parts(averaged, copied, products=products)
+
+
+def _check_untrained(models: Sequence[Tensors], averaged: Sequence[str], copied: Mapping[str, str]) -> None:
+    if len(models) > 1:
+        check_untrained(models, averaged, [name for name, why in copied.items() if why == INTEGERS])
 
 
 def _next(advice: Collection[str], whole: Sequence[str]) -> str:

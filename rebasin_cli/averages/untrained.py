@@ -1,0 +1,97 @@
+"""Tensors that no training moves, and that say what a network does with the others.
+
+Integers and booleans select: which weights are there, in which order units come, which positions are
+neighbours. Tables are computed once from settings: frequencies of rotary positions, a schedule of noise,
+filters of a spectrogram. An average has those of the first model; where another model has others, its weights
+were trained for another function, and no average of both is a model of either.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from ..checkpoints.tensors import blocks, plan_of
+from ..errors import SpecError
+from ..types import Tensors
+
+__all__ = ["check_untrained"]
+
+_TABLES = re.compile(
+    r"(^|[._])((original_)?inv_freq|(cos|sin)_cached|cos_sin_cache|freqs_cis|alibi_slopes|relative_coords_table|"
+    r"(pixel|image)_(mean|std)|mel_(basis|filters|filterbank)|mel_scale\.fb|featurizer\.(fb|window)|hann_window|"
+    r"stft_window|spectrogram\.window)$"
+)
+# Of a schedule of noise, where the product of its steps stands beside
+_SCHEDULES = re.compile(
+    r"^(betas|alphas_cumprod(_prev)?|(sqrt|log)_\w*alphas(_cumprod)?|posterior_\w+|sigmas|log_sigmas)$"
+)
+_OF_A_SCHEDULE = "alphas_cumprod"
+# Integers that count, or say how far a training came, select nothing
+_COUNTS = re.compile(
+    r"num_|count|step|track|ptr|pointer|seen|epoch|iter|update|sample|usage|size|total|hist|age|rng|seed|state",
+    re.IGNORECASE,
+)
+ROUNDED, LEAST = 2.0**-7, 1e-7  # by which a table may differ that went through bfloat16, or float16
+SHOWN = 6  # names in an error
+
+
+def check_untrained(models: Sequence[Tensors], averaged: Iterable[str], copied: Iterable[str]) -> None:
+    """Raise SpecError where tables among the `averaged`, or integers among the `copied`, differ.
+
+    Tables may differ by rounding, integers that are one number or a count as they like.
+    """
+    plan, names = plan_of(models[0]), list(averaged)
+    schedules = {name.removesuffix(_OF_A_SCHEDULE) for name in names if name.endswith(_OF_A_SCHEDULE)}
+    tables = [
+        name
+        for name in names
+        if _TABLES.search(name)
+        or (name[: name.rfind(".") + 1] in schedules and _SCHEDULES.fullmatch(name.rpartition(".")[2]))
+    ]
+    _check(models, tables, "tables, which no training moves")
+    selecting = [
+        name
+        for name in copied
+        if name in plan and math.prod(plan[name][1]) > 1 and not _COUNTS.search(name.rpartition(".")[2])
+    ]
+    _check(models, selecting, "integers that say how weights are used")
+
+
+def _check(models: Sequence[Tensors], names: Sequence[str], what: str) -> None:
+    if not (wrong := [name for name in names if not _near(models, name)]):
+        return
+    plan = plan_of(models[0])
+    problems = []
+    for name in wrong[:SHOWN]:
+        dtype, shape = plan[name]
+        k = next(k for k, model in enumerate(models) if not _near([models[0], model], name))
+        kind = f"{str(dtype).removeprefix('torch.')} {'×'.join(map(str, shape)) or 'scalar'}"
+        problems.append(f"{name}  {kind}: other values in model {k + 1} than in model 1")
+    more = [f"… and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else []
+    raise SpecError(
+        f"the models differ in {what}: their weights were trained for different functions",
+        problems=[*problems, *more],
+        hint="Merge models of one function. Where the first model's are right for all, let them be copied: "
+        f"--ignore {wrong[0]!r}; with a spec, name them under its ignore:",
+    )
+
+
+def _near(models: Sequence[Tensors], name: str) -> bool:
+    """Whether all that have this tensor have the same numbers, but for rounding."""
+    first, *others = [model for model in models if name in model]
+    pairs = (zip(blocks(first, name), blocks(other, name), strict=True) for other in others)
+    return all(_close(x, y) for pair in pairs for x, y in pair)
+
+
+def _close(x: Tensor, y: Tensor) -> bool:
+    if x.shape != y.shape:
+        return False
+    if not (x.is_floating_point() or x.is_complex()):
+        return torch.equal(x, y)
+    parts = [(torch.view_as_real(t) if t.is_complex() else t).double() for t in (x, y)]
+    return torch.allclose(*parts, rtol=ROUNDED, atol=LEAST, equal_nan=True)

@@ -1,0 +1,73 @@
+"""Tables and integers that no training moves: who differs in them is a model of another function."""
+
+import pytest
+import torch
+
+from rebasin_cli.averages.parts import by_spec, parts_of
+from rebasin_cli.errors import SpecError
+
+
+def rotary(base, dtype=torch.float32):
+    return {
+        "layers.0.rotary_emb.inv_freq": (1 / base ** (torch.arange(0, 8, 2) / 8)).to(dtype).float(),
+        "q.weight": torch.randn(8, 8),
+    }
+
+
+def noise(betas):
+    product = (1 - betas).cumprod(0)
+    return {
+        "betas": betas,
+        "alphas_cumprod": product,
+        "sqrt_one_minus_alphas_cumprod": (1 - product).sqrt(),
+        "posterior_variance": betas * (1 - product.roll(1)) / (1 - product),
+        "net.weight": torch.randn(3, 3),
+    }
+
+
+def sparse(seed, name="fc.indices", dtype=torch.int64):
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(seed))[:6]
+    return {name: order.to(dtype), "fc.values": torch.randn(6)}
+
+
+LINEAR, COSINE = torch.linspace(1e-4, 0.02, 50), torch.linspace(0, 1.5, 50).cos().flip(0).clamp(1e-4, 0.99)
+APART = {
+    "rotary bases": (rotary(1e4), rotary(5e5)),
+    "schedules of noise": (noise(LINEAR), noise(COSINE)),
+    "turned tables": tuple(
+        {"freqs_cis": torch.polar(torch.ones(4, 2), k * torch.arange(8.0).view(4, 2)), "w": torch.ones(2)}
+        for k in (1, 2)
+    ),
+    "pixels": tuple({"pixel_mean": torch.tensor([k, 0.5, 0.4]), "w": torch.ones(2)} for k in (0.1, 0.5)),
+    "indices": (sparse(0), sparse(1)),
+    "masks": tuple({"keep": torch.arange(6) > k, "w": torch.randn(6)} for k in (2, 3)),
+    "one of three": (sparse(0), sparse(0), sparse(2)),
+}
+TOGETHER = {
+    "rounded tables": (rotary(1e4), rotary(1e4, torch.bfloat16), rotary(1e4, torch.float16)),
+    "one schedule": (noise(LINEAR), noise(LINEAR.half().float())),
+    "betas that are trained": ({"betas": torch.rand(3)}, {"betas": torch.rand(3)}),
+    "equal indices": (sparse(0), sparse(0)),
+    "counts": (sparse(0, "tokens_per_expert.count"), sparse(1, "tokens_per_expert.count")),
+    "one number": tuple({"which": torch.tensor([k]), "w": torch.ones(2)} for k in (1, 2)),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_models_of_different_functions_are_refused_and_all_tensors_are_named(name):
+    models = APART[name]
+    for sort in (parts_of, lambda its: by_spec(its, ())):
+        with pytest.raises(SpecError, match="trained for different functions") as wrong:
+            sort(models)
+        assert f"in model {len(models)} than in model 1" in wrong.value.problems[0]
+    given = [problem.split()[0] for problem in wrong.value.problems]
+    parts = parts_of(models, ignore=given)
+    assert {n for n, why in parts.copied.items() if why == "ignored"} == {
+        *given
+    } and "--ignore" in wrong.value.hint
+    assert parts_of([models[0], {n: t.clone() for n, t in models[0].items()}]).averaged
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_rounding_counts_and_what_is_trained_may_differ(name):
+    assert parts_of(TOGETHER[name]).averaged and by_spec(TOGETHER[name], ()).averaged
