@@ -91,7 +91,10 @@ def best(factors: Factors, rank: Rank) -> Best:
     if not bool(core.isfinite().all()):
         raise OverflowError("a product of factors is beyond the range of float64")
     u, singular, v = torch.linalg.svd(core, full_matrices=False)
-    kept = rank.of(singular, max(len(up), down.shape[1]))
+    longest = max(len(up), down.shape[1])
+    if float(singular[0]) <= _norm(upper) * _norm(lower) * longest * torch.finfo(torch.float64).eps:
+        singular = torch.zeros_like(singular)  # the parts cancel out, and what is left is round-off
+    kept = rank.of(singular, longest)
     root = singular[:kept].sqrt()
     made = left @ (u[:, :kept] * root), (v[:kept] * root[:, None]) @ right.mT
     return Best(made, _norm(singular), _norm(singular[kept:]))

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from ..checkpoints.tensors import LazyTensors, plan_of
 from ..checkpoints.validation import finite, validate
-from ..errors import UsageError
+from ..errors import SpecError, UsageError
 from ..types import Tensors
+from .kinship import alike
 from .means import interpolate, line, mean_of
 from .parts import Parts
 from .weights import checked
@@ -115,7 +116,8 @@ def finite_only(
     """The same tensors, looked through as `combined` says. The models are read again only for an error."""
     begun: set[str] = set()
 
-    def look(name: str, made: Tensor) -> Tensor:
+    def look(name: str, take: Callable[[Tensors], Tensor]) -> Tensor:
+        made = take(tensors)
         if step is not None and name not in begun:
             begun.add(name)
             step("averaging", len(begun), len(tensors), name)
@@ -123,13 +125,17 @@ def finite_only(
             for model, called in zip(models, names, strict=True):
                 if name in model:
                     validate(_only(model, name), name=called)
+            if not all(finite(model[name]) for model in models if name in model):  # masks, then
+                if not alike(models, name):
+                    raise SpecError(f"{name} is a mask, of 0 and −∞, and not the same in all models")
+                return take(models[0]).to(made.dtype)
             raise UsageError(
                 f"{name}: the average is beyond the range of {made.dtype}",
                 hint="Use --out-dtype bfloat16 or float32.",
             )
         return made
 
-    return LazyTensors.of(plan_of(tensors), lambda name, take: look(name, take(tensors)))
+    return LazyTensors.of(plan_of(tensors), look)
 
 
 def _only(model: Tensors, name: str) -> LazyTensors:

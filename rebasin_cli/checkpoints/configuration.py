@@ -22,7 +22,7 @@ SAYS_NOTHING = re.compile(
     r"dropout|pdrop|drop_path|drop_rate|^output_(hidden|attentions|scores|router|past)|layerdrop|"
     r"implementation|label|loss|(?<!original_)max_position|num_classes|quantization|token_id|vocab_size|"
     r"(^|_)(augment|checkpointing|class|efficient|flash|init|initializer|jitter|mask|name|path|processor|std|"
-    r"tie|upcast|url|xformers)(_|$)|^(chunk_size_feed_forward|cache_type|tokenizer_type)$"
+    r"tie|upcast|url|xformers)(_|$)|(^|_)(fused?|fast_path|triton)(_|$)|^use_\w*kernels?$|^(chunk_size_feed_forward|cache_type|tokenizer_type)$"
 )
 DECIDES = re.compile(
     r"(^|_)(aa|act|activations?|alibi|alpha|architecture|att|attention|attn|atrous|bidirectional|bound|causal|"
@@ -34,6 +34,11 @@ DECIDES = re.compile(
     r"sinusoidal|slope|soft\w*|strategy|strides?|summary|theta|threshold|topk|top_k|windows?)(_|$)|"
     r"_temperature$|^temperature_|(?<!^model)_types?$"
 )
+# What changes nothing where both say that it is switched off
+SWITCHES = {
+    "use_sliding_window": re.compile("sliding_window|max_window_layers"),
+    "alibi": re.compile("alibi_"),
+}
 OF_A_NETWORK = re.compile(r"config$|^(de|en)coder$")  # parts of a configuration that are one themselves
 
 
@@ -75,8 +80,9 @@ def _decides(key: str) -> bool:
 
 
 def _pairs(first: Config, other: Config, within: str = "") -> Iterator[tuple[str, Any, Any]]:
+    off = [word for key, word in SWITCHES.items() if first.get(key) is False and other.get(key) is False]
     for key, value in first.items():
-        if key not in other or SAYS_NOTHING.search(key):
+        if key not in other or SAYS_NOTHING.search(key) or any(word.match(key) for word in off):
             continue
         its = other[key]
         if isinstance(value, dict) and isinstance(its, dict) and within.count(".") < DEEPEST:

@@ -44,6 +44,7 @@ def in_folder(folder: Path) -> tuple[str, Path]:
     # `align` writes its permutation beside the weights
     weights = [name for name in names if name.endswith(".safetensors") and not name.endswith(PERMUTATION)]
     if found := _one(folder, [name for name in names if name.endswith(INDEX)], weights, "safetensors"):
+        _check_rest(folder, weights, names)
         return found
     if found := _distributed(folder, names, folders):
         return found
@@ -165,6 +166,40 @@ def _are_pieces(folder: Path, names: Sequence[str]) -> bool:
     except (RebasinError, OSError):  # told where they are opened
         return False
     return True
+
+
+def _check_rest(folder: Path, weights: Sequence[str], names: Sequence[str]) -> None:
+    """Raise CheckpointError for files of torch.save that hold the rest of what safetensors hold a part of.
+
+    Most such folders have the same model in both formats, the one perhaps below a name that the other lacks.
+    """
+    others = [name for name in names if name.endswith(TORCH_SUFFIXES) and not pieces.is_state(name)]
+    others = [name for name in others if _set_of(name) or Path(name).stem in _MODELS]
+    if not others or len(others) + len(weights) > FEW:
+        return
+    try:
+        here = {tensor for name in weights for tensor in names_in(folder / name)}
+        beside = [set(names_in(folder / name)) for name in others]
+    except (RebasinError, OSError):  # of what is read that is told where it is opened
+        return
+    known = here | _within(here)
+    if here and any(there and not there & known and not _within(there) & here for there in beside):
+        raise CheckpointError(
+            f"{folder} holds parts of a model in two formats, with no tensor in common",
+            problems=[*weights, *others],
+            hint="Save the whole in one format where it was made, or name what is meant, such as "
+            f"{folder / weights[0]}.",
+        )
+
+
+_MODELS = ("model", "pytorch_model")  # what the one file of a model is called
+
+
+def _within(names: Iterable[str]) -> set[str]:
+    """These names below each of the first parts of theirs: of "bert.pooler.weight" two."""
+    return {
+        ".".join(parts[k:]) for name in names for parts in [name.split(".")] for k in range(1, len(parts))
+    }
 
 
 def names_in(path: Path) -> list[str]:

@@ -51,10 +51,10 @@ def digest(tensors: Tensors) -> str:
 def validate(tensors: Tensors, *, name: str = "", digested: bool = False) -> str | None:
     """Check that these tensors can be averaged: finite floating point, with integers only as buffers.
 
-    Refused, all of them in one error: NaN and infinity; complex; torch's quantised dtypes; int8 and
-    uint8 of two or more dimensions, and integers of one or more dimensions whose name ends in "weight"
-    or in ".bias" (quantised or packed weights). Allowed: every floating-point dtype, bool, and other
-    integers (`num_batches_tracked`, `position_ids`). Values are read once, tensor by tensor, in chunks.
+    Refused, all of them in one error: NaN and infinity, but in masks of 0 and −∞; complex; torch's quantised
+    dtypes; int8 and uint8 of two or more dimensions, and integers of one or more dimensions whose name ends
+    in "weight" or in ".bias" (quantised or packed weights). Allowed: every floating-point dtype, bool, and
+    other integers (`num_batches_tracked`, `position_ids`). Values are read once, tensor by tensor, in chunks.
 
     `name` is what messages call the tensors: by default a Checkpoint's own path. Gives their `digest`, if it
     is to be `digested` on the way. Raises CheckpointError.
@@ -205,14 +205,21 @@ def refused(name: str, told: str) -> CheckpointError:
     )
 
 
+def _masks(values: Tensor) -> bool:
+    wide = values.float() if values.dtype.itemsize == 1 else values
+    return bool(((wide == 0) | (wide == -math.inf)).all())
+
+
 class Wrong:
-    """What of a tensor is no number, seen chunk by chunk; "" where nothing is."""
+    """What of a tensor is no number, seen chunk by chunk; "" where nothing is, and of masks of 0 and −∞."""
 
     def __init__(self, shape: tuple[int, ...]):
         self._shape, self._nan, self._infinite, self._seen = shape, 0, 0, 0
         self._first: int | None = None
+        self._mask = True  # as far as was seen
 
     def look(self, chunk: Tensor) -> None:
+        self._mask = self._mask and _masks(chunk[:1]) and _masks(chunk)
         if not finite(chunk):
             values = chunk.float() if chunk.dtype.itemsize == 1 else chunk  # isfinite does not know float8
             wrong = ~torch.isfinite(values)
@@ -224,7 +231,7 @@ class Wrong:
         self._seen += chunk.numel()
 
     def __str__(self) -> str:
-        if self._first is None:
+        if self._first is None or self._mask:
             return ""
         found = ((self._nan, "NaN"), (self._infinite, "infinite"))
         counts = [f"{count:,} {word}" for count, word in found if count]

@@ -33,12 +33,15 @@ class _Interruptible(TyperGroup):
     """
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **more: Any) -> Any:
-        with _clean_errors():
-            return super().make_context(info_name, args, parent, **more)
+        given = [*args]
+        with _clean_errors(given):
+            context = super().make_context(info_name, args, parent, **more)
+        context.meta[_GIVEN] = given
+        return context
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with stoppable(), _clean_errors(), outermost():
+            with stoppable(), _clean_errors(ctx.meta[_GIVEN]), outermost():
                 return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
             raise ending(interrupt) from interrupt
@@ -55,12 +58,18 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
             )
 
 
+_GIVEN = "rebasin.given"  # the arguments as they were typed
+
+
 @contextmanager
-def _clean_errors() -> Iterator[None]:
+def _clean_errors(given: Sequence[str]) -> Iterator[None]:
+    """What is wrong with arguments in one clean line, and which of them is a file that reads as an option."""
     try:
         yield
     except ClickException as error:
-        error.message = line(error.message)
+        files = [text for text in given if text.startswith("-") and os.path.lexists(text)]
+        told = f" ({files[0]} is a file here: write ./{files[0]})" if files else ""
+        error.message = line(f"{error.message}{told}")
         _annotate(error.format_message())
         raise
 

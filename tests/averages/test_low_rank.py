@@ -87,3 +87,12 @@ def test_infinite_products_are_refused():
 def test_what_rounding_leaves_of_a_long_matrix_is_no_singular_value():
     small = torch.tensor([1.0, 2e-15, 1e-16], dtype=torch.float64)
     assert [Rank().of(small, longest) for longest in (1, 8, 20)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("weights", [(1.0, -1.0), (0.7, -0.7), (1e-9, -1e-9), (0.1, 0.2, -0.3)])
+def test_parts_that_cancel_out_leave_nothing(weights):
+    generator = torch.Generator().manual_seed(3)
+    part = torch.randn(40, 4, generator=generator).double(), torch.randn(4, 9, generator=generator).double()
+    found = best(joined([part] * len(weights), weights), Rank())
+    assert found.size == found.cut == 0.0 and found.rank == 1
+    assert not any(bool(factor.any()) for factor in found.factors)

@@ -6,7 +6,7 @@ import torch
 from rebasin_cli.averages.kinship import alike
 from rebasin_cli.averages.parts import parts_of
 from rebasin_cli.averages.tensors import combined
-from rebasin_cli.errors import SpecError, UsageError
+from rebasin_cli.errors import CheckpointError, SpecError, UsageError
 
 
 def model(seed, classes=3, **more):
@@ -210,3 +210,16 @@ def test_every_number_of_a_model_has_its_word_so_that_a_name_can_take_its_place(
     with pytest.raises(SpecError) as wrong:
         merged([*lacking, *[{"a": torch.ones(2), "b": torch.ones(3)}] * 3])
     assert wrong.value.problems == ("b  is absent in model 1, model 2, float32 3 elsewhere",)
+
+
+def test_a_mask_of_minus_infinity_is_the_same_in_the_average_or_there_is_none():
+    mask = torch.full((6, 6), float("-inf")).triu(1)
+    a, b = ({"attn_mask": mask.clone(), "w": torch.randn(3)} for _ in range(2))
+    for weights in (None, [0.3, 0.7], [1.5, -0.5]):
+        found, _ = merged([a, b], weights)
+        assert torch.equal(found["attn_mask"], mask)
+    assert merged([a, b], dtype=torch.bfloat16)[0]["attn_mask"].dtype == torch.bfloat16
+    with pytest.raises(SpecError, match="attn_mask is a mask"):
+        merged([a, b | {"attn_mask": mask.T.contiguous()}])
+    with pytest.raises(CheckpointError, match="1 infinite"):
+        merged([a, b | {"w": torch.tensor([1.0, float("-inf"), 0])}])

@@ -955,6 +955,18 @@ def test_the_examples_in_docstrings_are_true():
         assert doctest.testmod(module).failed == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2], ids=str)
+def test_a_mask_of_minus_infinity_is_no_diverged_training(dtype):
+    mask = torch.full((70, 70), float("-inf")).triu(1).to(dtype)
+    validate({"attn_mask": mask, "flat": mask.reshape(-1)})
+    for value in (float("inf"), float("nan"), 2.0):
+        for at in ((0, 0), (3, 1), (69, 69)):
+            wrong = mask.float()
+            wrong[at] = value
+            with pytest.raises(CheckpointError, match="cannot be used"):
+                validate({"attn_mask": wrong.to(dtype)})
+
+
 def _sharded(folder, tensors):
     folder.mkdir()
     write_safetensors(folder / "model.safetensors", tensors, shard_size=40)
@@ -973,6 +985,40 @@ def test_a_whole_model_beside_shards_of_its_name_is_one_of_two_and_each_can_be_n
     assert f"{both / 'model.safetensors'} or {index}" in wrong.value.hint
     assert torch.equal(open_checkpoint(index)["a"], new["a"])
     assert torch.equal(open_checkpoint(both / "model.safetensors")["a"], old["a"])
+
+
+PARTS = {f"layers.{k}.weight": torch.full((3,), float(k)) for k in range(4)}
+HALF, REST = dict([*PARTS.items()][:2]), dict([*PARTS.items()][2:])
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00002-of-00002.bin", "model.pt"])
+def test_half_a_model_in_another_format_is_never_left_out_in_silence(tmp_path, name):
+    write_safetensors(tmp_path / "model.safetensors", HALF)
+    torch.save(REST, tmp_path / name)
+    with pytest.raises(CheckpointError, match="two formats, with no tensor in common") as wrong:
+        open_checkpoint(tmp_path)
+    assert wrong.value.problems == ("model.safetensors", name)
+    assert len(open_checkpoint(tmp_path / "model.safetensors").shapes) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "beside"),
+    [
+        ("pytorch_model.bin", PARTS),  # the same, and what safetensors leave out: tied tensors
+        ("pytorch_model.bin", {f"bert.{name}": tensor for name, tensor in HALF.items()}),
+        ("model.bin", {name.removeprefix("layers."): tensor for name, tensor in HALF.items()}),
+        ("learned_embeds.bin", {"<cat>": torch.ones(3)}),
+        ("optimizer.bin", {"state": torch.ones(3)}),
+        ("pytorch_model.bin", b"no pickle"),
+    ],
+)
+def test_a_second_copy_or_what_is_no_model_beside_safetensors_hides_nothing(tmp_path, name, beside):
+    write_safetensors(tmp_path / "model.safetensors", HALF)
+    if isinstance(beside, bytes):
+        (tmp_path / name).write_bytes(beside)
+    else:
+        torch.save(beside, tmp_path / name)
+    assert open_checkpoint(tmp_path).shapes.keys() == HALF.keys()
 
 
 def test_a_link_that_leads_nowhere_is_called_one(tmp_path):

@@ -580,3 +580,20 @@ def test_one_file_among_models_twice_by_any_name_is_told(run_of_three, done, tmp
         assert told in done(*line).err
     assert "times" not in done(*line, "--weights", ".5,.25,.25").err  # who names weights means them
     agree("out.safetensors", mean([strange(k) for k in (0, 1, 0)], [0.5, 0.25, 0.25]))
+
+
+def test_a_file_whose_name_reads_as_an_option_is_told_as_one(run_of_three, rebasin):
+    Path("-i.safetensors").write_bytes(Path(run_of_three[0]).read_bytes())
+    outcome = rebasin("average", "-i.safetensors", run_of_three[1])
+    told = " ".join(outcome.err.replace("│", " ").split())
+    assert outcome.code == 2 and "-i.safetensors is a file here: write ./-i.safetensors" in told
+    assert "is a file" not in rebasin("average", "--nonsense", run_of_three[1]).err
+
+
+def test_a_tensor_that_one_model_lacks_is_no_other_dtype(done):
+    write_safetensors("a.safetensors", {"w": torch.ones(3)})
+    write_safetensors("b.safetensors", {"w": torch.zeros(3), "n.num_batches_tracked": torch.tensor(1)})
+    out = "average", "a.safetensors", "b.safetensors", "--extra", "keep"
+    assert "dtypes" not in done(*out).err
+    write_safetensors("b.safetensors", {"w": torch.zeros(3).half()}, force=True)
+    assert "different dtypes" in done(*out, "--force").err

@@ -137,6 +137,8 @@ WORDS = [
     (("--nonsense",), 2, "No such option"),
     (("--\x1b[2J",), 2, "No such option"),
     ((*ALIGN, "--\udcff"), 2, "No such option"),
+    ((*ALIGN, "-" + "x" * 1_000_000), 2, "No such option"),
+    ((*ALIGN, "-\0"), 2, "No such option"),
     ((*ALIGN, "extra"), 2, ""),
     (("align",), 2, "Missing argument"),
     (("align", ""), 2, "is empty"),

@@ -267,6 +267,8 @@ def _summed(
     whole, error = math.hypot(*sizes.values()), math.hypot(*errors.values())
     if not math.isfinite(whole + error):
         raise UsageError("the weighted sum is beyond the range of float64")
+    if not whole:
+        session.say("warning: what the adapters change cancels out: the one that is written adds nothing")
     relative = {name: _over(its, sizes[name]) for name, its in errors.items()}
     worst = sorted(relative, key=lambda name: -relative[name])[:WORST]
     tensors = LazyTensors.of(plan_of(made), lambda name, take: take(made))

@@ -197,7 +197,7 @@ def _tell(
         say(f"these differ among the models: {some(others, SHOWN)}")
     if mean.heads and not parts.heads:
         say(f"--heads {mean.heads} changes nothing: no head differs")
-    if len({tuple(sorted(map(str, {*model.dtypes.values()}))) for model in models}) > 1:
+    if any(len({m.dtypes[name] for m in models if name in m.dtypes}) > 1 for name in parts.averaged):
         say(f"the models have different dtypes: those of {models[0].path} are written")
 
 

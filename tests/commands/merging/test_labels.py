@@ -167,6 +167,9 @@ def test_a_broken_model_of_pieces_numbers_no_words(tmp_path, end):
         ({"rope_scaling": {"factor": 2.0}}, {"rope_scaling": {"factor": 8.0}}),
         ({"rope_scaling": None}, {"rope_scaling": {"factor": 8.0}}),
         ({"sliding_window": None}, {"sliding_window": 4096}),
+        tuple({"use_sliding_window": True, "sliding_window": size} for size in (None, 4096)),
+        ({"use_sliding_window": True}, {"use_sliding_window": False}),
+        ({"conv_kernel": 4}, {"conv_kernel": 2}),
         ({"do_layer_norm_before": True}, {"do_layer_norm_before": False}),
         ({"text_config": {"hidden_act": "gelu"}}, {"text_config": {"hidden_act": "quick_gelu"}}),
         ({"norm_num_groups": 8}, {"norm_num_groups": 4}),
@@ -197,13 +200,18 @@ def test_another_function_of_equal_shapes_is_refused(tmp_path, first, second):
 
 def test_what_may_be_another_function_is_told_and_what_is_none_is_not(tmp_path):
     same = {"attention_dropout": 0.1, "torch_dtype": "float32", "_name_or_path": "x", "use_cache": True}
+    same |= {"use_mamba_kernels": True, "fused_add_norm": True, "use_sliding_window": False, "alibi": False}
+    same |= {"sliding_window": 8, "max_window_layers": 2, "alibi_bias_max": 8, "use_fast_path": True}
+    other = {"use_mamba_kernels": False, "fused_add_norm": False, "use_sliding_window": False, "alibi": False}
+    other |= {"sliding_window": None, "max_window_layers": 1, "alibi_bias_max": 4, "use_fast_path": False}
     same |= {"chunk_size_feed_forward": 0, "use_flash_attention": True, "max_position_embeddings": 8}
-    other = {"chunk_size_feed_forward": 8, "use_flash_attention": False, "max_position_embeddings": 9}
+    other |= {"chunk_size_feed_forward": 8, "use_flash_attention": False, "max_position_embeddings": 9}
     other |= {"attention_dropout": 0.0, "torch_dtype": "float16", "_name_or_path": "y", "use_cache": False}
     a, b = two(tmp_path, (same | {"use_bias": True}, other | {"use_bias": False}), body=4)
     done = average(tmp_path, a, b)
     assert done.code == 0 and f"config.json: use_bias is True in {a}, False in {b}: taken as one" in done.err
     assert not any(word in done.err for word in ("dropout", "dtype", "chunk", "flash", "max_position"))
+    assert not any(word in done.err for word in ("kernels", "fused", "window", "alibi", "fast"))
 
 
 def test_other_numbers_of_heads(tmp_path):
