@@ -558,13 +558,13 @@ def test_a_barrier_that_cannot_be_measured_is_refused(options, error):
 
 def test_models_are_averaged_as_they_are():
     """Without a spec, in memory: `rebasin_cli.average`."""
-    a = {"w": torch.randn(3, 4), "ids": torch.arange(3), "frozen": torch.ones(2)}
-    b = {"w": torch.randn(3, 4), "ids": torch.arange(3) + 1, "frozen": torch.zeros(2)}
+    a = {"w": torch.randn(3, 4), "steps_seen": torch.arange(3), "frozen": torch.ones(2)}
+    b = {"w": torch.randn(3, 4), "steps_seen": torch.arange(3) + 1, "frozen": torch.zeros(2)}
     before = {name: tensor.clone() for name, tensor in a.items()}
     found = rebasin_cli.average([a, b], [0.25, 0.75], ignore=["froz*"])
     torch.testing.assert_close(found["w"], 0.25 * a["w"] + 0.75 * b["w"])
-    assert torch.equal(found["ids"], a["ids"]) and torch.equal(found["frozen"], a["frozen"])
-    found["ids"] += 1
+    assert torch.equal(found["steps_seen"], a["steps_seen"]) and torch.equal(found["frozen"], a["frozen"])
+    found["steps_seen"] += 1
     assert all(torch.equal(a[name], before[name]) for name in a), "the result is nobody's input"
     decayed = rebasin_cli.average([a, b], "minus-sqrt")["w"]
     share = 0.5**0.5

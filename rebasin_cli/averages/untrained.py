@@ -93,5 +93,5 @@ def _close(x: Tensor, y: Tensor) -> bool:
         return False
     if not (x.is_floating_point() or x.is_complex()):
         return torch.equal(x, y)
-    parts = [(torch.view_as_real(t) if t.is_complex() else t).double() for t in (x, y)]
-    return torch.allclose(*parts, rtol=ROUNDED, atol=LEAST, equal_nan=True)
+    one, other = ((torch.view_as_real(t) if t.is_complex() else t).double() for t in (x, y))
+    return torch.allclose(one, other, rtol=ROUNDED, atol=LEAST, equal_nan=True)

@@ -173,6 +173,7 @@ def _check_rest(folder: Path, weights: Sequence[str], names: Sequence[str]) -> N
 
     Most such folders have the same model in both formats, the one perhaps below a name that the other lacks.
     """
+    weights = [name for name in weights if not pieces.is_state(name)]
     others = [name for name in names if name.endswith(TORCH_SUFFIXES) and not pieces.is_state(name)]
     others = [name for name in others if _set_of(name) or Path(name).stem in _MODELS]
     if not others or len(others) + len(weights) > FEW:

@@ -145,7 +145,8 @@ def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
     check_state(state, "training", inputs, again=again)
     if output.resume and not state.exists():
         raise UsageError(
-            f"--resume: there is no {state}", hint="Only an interrupted training leaves one; start anew"
+            f"--resume: there is no {state}",
+            hint="Only a training that was interrupted after an epoch leaves one; start anew",
         )
     keep, prepared = None, None
     kept: list[Path] = []

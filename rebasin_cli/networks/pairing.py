@@ -53,14 +53,22 @@ def _check_pairs(
 
     What takes no notice of targets at all, whichever they are, is let through.
     """
-    try:
-        together = torch.broadcast_shapes(outputs.shape, targets.shape)
-    except RuntimeError:
-        return
-    if math.prod(together) <= max(outputs.numel(), targets.numel()):
+    if not targets.ndim or not outputs.ndim or len(outputs) != len(targets):
         return
     turned, first = targets.roll(1, 0), targets[:1].expand_as(targets)
     if torch.equal(turned, targets) or not _same(function(outputs, turned), found):
+        return
+    try:
+        together = torch.broadcast_shapes(outputs.shape, targets.shape)
+    except RuntimeError:
+        together = ()
+    if math.prod(together) <= max(outputs.numel(), targets.numel()):
+        if _crossed(function, outputs, targets, float(found)):
+            raise NetworkError(
+                f"{name} is the same whichever target belongs to which output: it compares all with all, "
+                f"though outputs are {describe(outputs)} and targets {describe(targets)}: it broadcasts them",
+                hint="Compare tensors of one shape in the function, such as outputs[:, 0] and targets",
+            )
         return
     if not _same(function(outputs, first), found):
         raise NetworkError(
@@ -69,6 +77,24 @@ def _check_pairs(
             hint="Bring them into one shape: outputs.squeeze(1) in the function, or targets[:, None] in the "
             "loader",
         )
+
+
+def _crossed(function: Callable[[Any, Any], Any], outputs: Tensor, targets: Tensor, found: float) -> bool:
+    """Whether a figure is the mean over all pairs of outputs and targets, by what it does.
+
+    It is then the mean of what it is with every single target in place of all. So it is of a network, too,
+    that answers all samples alike; but there what changes in half of the outputs and in the other half's
+    targets adds up, as in any mean over samples.
+    """
+    half = len(targets) // 2
+    moved, changed = outputs.clone(), targets.clone()
+    moved[:half], changed[half:] = outputs[-1:], targets[:1]
+    both, one = float(function(moved, changed)), float(function(moved, targets))
+    other = float(function(outputs, changed))
+    if abs(both - one - other + found) <= NEAR * max(map(abs, (both, one, other, found))):
+        return False
+    each = [float(function(outputs, targets[k : k + 1].expand_as(targets))) for k in range(len(targets))]
+    return math.isclose(math.fsum(each) / len(each), found, rel_tol=NEAR)
 
 
 def check_parts(name: str, found: Tensor, count: int, of: Callable[[int, int], Any]) -> None:

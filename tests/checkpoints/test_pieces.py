@@ -279,7 +279,7 @@ def test_what_is_whole_is_read_though_it_is_called_like_a_piece(tmp_path):
             "model.safetensors": NET,
         },
         "tuned": {"global_step5/x.pt": NET, "zero_to_fp32.py": "", "latest": "", "pytorch_model.bin": NET},
-        "both": {"model.safetensors": NET, "pytorch_model.bin": {"other": W}, "optimizer.safetensors": NET},
+        "both": {"model.safetensors": NET, "pytorch_model.bin": NET | {"x": W}, "optimizer.bin": {"y": W}},
     }
     for what, files in cases.items():
         assert set(open_checkpoint(write(tmp_path / what, files))) == set(NET), what

@@ -135,7 +135,7 @@ def test_auto_says_that_it_begins_anew_when_it_is_interrupted_and_when_it_is_to_
     says = ("--resume: there is no", "what auto tries is not kept, and it begins anew: leave --resume out")
     refused(2, *line, "--resume", says=says)
     wm = ("merge", *trained, "--method", "wm", "-o", "out.safetensors", "--resume")
-    refused(2, *wm, says="Only an interrupted search leaves one; start anew")
+    refused(2, *wm, says="interrupted once it had begun leaves one; start anew")
 
 
 def test_the_plan_of_auto_says_what_is_tried_and_for_how_long(trained, pair, done):

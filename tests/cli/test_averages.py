@@ -19,7 +19,7 @@ from rebasin_cli.spec import library
 from rebasin_cli.spec.fits import fit
 from rebasin_cli.symmetry import permutation
 
-from .conftest import contents, fresh, tensors
+from .conftest import contents, fresh, rebasin, tensors
 
 
 def strange(seed, dtype=torch.float32, **more):
@@ -582,7 +582,7 @@ def test_one_file_among_models_twice_by_any_name_is_told(run_of_three, done, tmp
     agree("out.safetensors", mean([strange(k) for k in (0, 1, 0)], [0.5, 0.25, 0.25]))
 
 
-def test_a_file_whose_name_reads_as_an_option_is_told_as_one(run_of_three, rebasin):
+def test_a_file_whose_name_reads_as_an_option_is_told_as_one(run_of_three):
     Path("-i.safetensors").write_bytes(Path(run_of_three[0]).read_bytes())
     outcome = rebasin("average", "-i.safetensors", run_of_three[1])
     told = " ".join(outcome.err.replace("│", " ").split())

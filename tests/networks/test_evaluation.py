@@ -680,6 +680,41 @@ def test_a_sum_over_a_batch_is_refused_however_it_is_disguised(name):
         assert 'reduction="mean"' in wrong.value.hint
 
 
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda o, t: _apart(o[:, :1], t),
+        lambda o, t: nn.functional.l1_loss(o.sum(1, keepdim=True), t),
+        lambda o, t: float((o[:, :1] < t).double().mean()),
+    ],
+)
+def test_what_is_broadcast_within_a_function_is_refused_by_what_it_does(function):
+    wide, row = torch.randn(30, 4), torch.randn(30)
+    for option in ("loss", "metric"):
+        with pytest.raises(NetworkError, match="compares all with all, though"):
+            evaluate(Fixed(), [(wide, row)], **{"loss": lambda o, t: (o[:, 0] - t).abs(), option: function})
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda o, t: float((o.argmax(1) == t).double().mean()),
+        lambda o, t: float((o.argmax(1) == t).double().mean().sqrt()),
+        lambda o, t: nn.functional.cross_entropy(o, t),
+        lambda o, t: nn.functional.cross_entropy(o, t, weight=torch.tensor([1.0, 2.0, 9.0])),
+        lambda o, t: o.mean(),
+    ],
+)
+@pytest.mark.parametrize("alike", ["all", "the answer", "half"])
+def test_a_network_that_answers_all_samples_alike_is_measured(function, alike):
+    outputs = 0.01 * torch.randn(30, 3) * (alike != "all") + torch.tensor([0.0, 1.0, 0.0])
+    if alike == "half":
+        outputs[15:] = torch.tensor([1.0, 0.0, 0.0])
+    targets = torch.arange(30) % 3
+    assert evaluate(Fixed(), [(outputs, targets)], loss=lambda o, t: o[:, 0], metric=_named(function)).metrics
+
+
 def test_a_sum_over_outputs_and_targets_of_any_structure_is_refused():
     class Two(nn.Module):
         def forward(self, x):

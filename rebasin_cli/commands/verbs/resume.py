@@ -273,7 +273,11 @@ def _is_search(path: Path) -> bool:
 def _read(path: Path, identity: Mapping[str, str], words: Mapping[str, int], within: Within) -> State:
     if not path.is_file():
         anew = _begins_anew(identity)
-        hint = f"{ANEW}: leave --resume out" if anew else "Only an interrupted search leaves one; start anew"
+        hint = (
+            f"{ANEW}: leave --resume out"
+            if anew
+            else "Only a search that was interrupted once it had begun leaves one; start anew"
+        )
         raise UsageError(f"--resume: there is no {path}", hint=hint)
     try:
         kept = open_checkpoint(path)
