@@ -51,7 +51,7 @@ class Far(torch.Tensor):
         if near.dtype is torch.float64 and not FLOAT64:
             raise TypeError("this device has no float64")
         layout = {"strides": near.stride(), "storage_offset": near.storage_offset(), "dtype": near.dtype}
-        with torch.inference_mode(False):  # where it would be a tensor that no operation can be taken apart of
+        with torch.inference_mode(False):  # else no operation is taken apart
             self = cls._make_wrapper_subclass(cls, near.size(), **layout, device=f"{NAME}:0")
         self.near = near
         return self
