@@ -141,13 +141,9 @@ def check_parts(name: str, found: Tensor, count: int, of: Callable[[int, int], A
 
 @contextmanager
 def muted_if_refused() -> Iterator[None]:
-    """What was warned of meanwhile is told at the end, and not where a NetworkError says it better."""
+    """What was warned of meanwhile is told at the end, and not where an error says it better."""
     with warnings.catch_warnings(record=True) as heard:
-        try:
-            yield
-        except NetworkError:
-            heard.clear()
-            raise
+        yield
     for each in heard:
         warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
