@@ -234,7 +234,9 @@ def equal_values(one: Tensor, other: Tensor) -> bool:
 
 def _same_bits(x: np.ndarray, y: np.ndarray) -> bool:
     """Whether bytes are the same: eight at a time, where they are so many, in a fifth of the time."""
-    return np.array_equal(*(each.view(np.int64) if len(each) % 8 == 0 else each for each in (x, y)))
+    if len(x) % 8 == 0 and len(y) % 8 == 0:
+        x, y = x.view(np.int64), y.view(np.int64)
+    return np.array_equal(x, y)
 
 
 def planned(tensors: Tensors, name: str) -> tuple[torch.dtype, tuple[int, ...]]:

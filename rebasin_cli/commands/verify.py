@@ -134,9 +134,11 @@ def run(asked: Verify, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Ver
     }
     if asked.out is not None or any(wrong_dtype(n, *its[n]) for its in kept for n in its):
         _ = session.looked  # for the digests that a file records, or to tell what is wrong
-    looked: list[bool] = []
-    exact = relabelling(*models, fitted, ranks, look=lambda block: looked.append(_is_finite(block)))
-    if not all(ranks.all(all(looked))):
+    are_finite: list[bool] = []
+    exact = relabelling(
+        models[0], models[1], fitted, ranks, look=lambda block: are_finite.append(_is_finite(block))
+    )
+    if not all(ranks.all(all(are_finite))):
         _ = session.looked
     if exact is not None:
         moved_by, known = permuted(models[1], fitted, exact), read(fitted)
