@@ -234,9 +234,7 @@ def equal_values(one: Tensor, other: Tensor) -> bool:
 
 def _same_bits(x: np.ndarray, y: np.ndarray) -> bool:
     """Whether bytes are the same: eight at a time, where they are so many, in a fifth of the time."""
-    if len(x) % 8 == 0 and len(y) % 8 == 0:
-        x, y = x.view(np.int64), y.view(np.int64)
-    return np.array_equal(x, y)
+    return np.array_equal(x, y) if len(x) % 8 else np.array_equal(x.view(np.int64), y.view(np.int64))
 
 
 def planned(tensors: Tensors, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
