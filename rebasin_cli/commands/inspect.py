@@ -21,7 +21,6 @@ from ..session.outcomes import Answer
 from ..session.subjects import Loading
 from ..spec import library
 from ..symmetry import stored
-from .verbs import needs, plans
 
 PANEL = "Look"
 FIGURES = True
@@ -70,6 +69,8 @@ def run(asked: Inspect, listener: Listener = SILENT) -> InspectResult | Plan:
     path = asked.file
     model = open_checkpoint(path, key=asked.key, unsafe_load=asked.unsafe_load)
     if asked.dry_run:
+        from .verbs import needs, plans  # which import all that searches and measures
+
         size = path.stat().st_size if path.is_file() else 0
         return Plan(plans.of_models([model], needs.of_digests(model, size)))
     notes, sha256 = list(model.notes), None
