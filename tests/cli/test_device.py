@@ -117,6 +117,8 @@ def models(folder):
     return folder
 
 
+ELEMENTS = {"wm with groups"}  # elements are composed, and forms made, on the CPU
+
 # On the CPU statistics are summed in another way, since images lie channels last there, and Adam takes its
 # steps in one pass over the weights; 200 of them let rounding grow.
 ROUNDED = {"reset": 1e-6, "distill": 1e-5}
@@ -165,7 +167,9 @@ def test_results_are_the_cpus_and_computed_there(ran, which):
         here, there = (told[f"{name} {place}"][1] for place in PLACES)
         # a CPU is tried on a few samples first, so it may multiply more often
         assert there.get("products there", 0) > 0 and here.get("products here", 0) > 0, name
-        assert "products there" not in here and "products here" not in there, name
+        assert "products there" not in here, name
+        left = here["products here"] - there["products there"] if name in ELEMENTS else 0
+        assert there.get("products here", 0) == left, name
 
 
 @WHICH
