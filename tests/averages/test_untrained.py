@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from rebasin_cli.averages.parts import by_spec, parts_of
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.errors import SpecError
 
 
@@ -71,3 +73,16 @@ def test_models_of_different_functions_are_refused_and_all_tensors_are_named(nam
 @pytest.mark.parametrize("name", TOGETHER)
 def test_rounding_counts_and_what_is_trained_may_differ(name):
     assert parts_of(TOGETHER[name]).averaged and by_spec(TOGETHER[name], ()).averaged
+
+
+@pytest.mark.parametrize("shape", [(20_000, 64), (1, 20_000, 64)])
+def test_large_tables_of_other_dtypes_and_places_are_compared_by_their_numbers(tmp_path, shape):
+    table = torch.arange(20_000.0)[:, None] * torch.rand(64)
+    one = {"cos_cached": table.cos().view(shape), "w": torch.ones(2)}
+    save_file(one, tmp_path / "one.safetensors")
+    save_file({**one, "cos_cached": one["cos_cached"].bfloat16()}, tmp_path / "other.safetensors")
+    first, other = (open_checkpoint(tmp_path / f"{name}.safetensors") for name in ("one", "other"))
+    for models in ([first, other], [other, first], [first, one], [one, other]):
+        assert sorted(parts_of(models).averaged) == ["cos_cached", "w"]
+    with pytest.raises(SpecError, match="cos_cached"):
+        parts_of([first, {**one, "cos_cached": one["cos_cached"].flip(-2)}])

@@ -730,6 +730,43 @@ def test_a_sum_over_outputs_and_targets_of_any_structure_is_refused():
     assert evaluate(Two(), [batch], loss=lambda o, t: added(o, t) / len(t)).loss > 0
 
 
+def _recall(o, t):
+    return ((o.argmax(1) == 1) & (t == 1)).sum() / (t == 1).sum().clamp(min=1)
+
+
+def _precision(o, t):
+    chosen = o.argmax(1) == 1
+    return (chosen & (t == 1)).sum() / chosen.sum().clamp(min=1)
+
+
+def _ranked(o, t):
+    if len(t.unique()) < 2:
+        raise ValueError("ROC AUC score is not defined in that case")
+    return (o[t == 1, 1][:, None] >= o[t == 0, 1]).double().mean()
+
+
+@pytest.mark.parametrize("place", [0, 40, 80])
+def test_a_metric_of_one_class_is_no_sum_where_one_third_has_it(place):
+    targets = torch.zeros(100, dtype=torch.int64)
+    targets[place] = 1
+    outputs = nn.functional.one_hot(targets, 2).float()
+    assert evaluate(Fixed(), [(outputs, targets)], metric=_recall).metrics["recall"] == 1
+
+
+@pytest.mark.parametrize("metric", [_precision, _ranked])
+@pytest.mark.parametrize("samples", [16, 32])
+def test_a_count_that_is_the_same_after_one_turn_by_chance_is_measured(metric, samples):
+    for seed in range(60):
+        torch.manual_seed(seed)
+        batch = torch.randn(samples, 2), torch.randint(0, 2, (samples,))
+        assert evaluate(Fixed(), [batch], metric=metric).metrics
+
+
+def test_a_metric_that_refuses_targets_of_one_class_is_measured():
+    batch = torch.ones(40, 2), torch.arange(40) // 20
+    assert evaluate(Fixed(), [batch], metric=_ranked).metrics["ranked"] == 1
+
+
 WEIGHTED = nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 30.0]))
 MEANS = {
     "plain": (nn.functional.cross_entropy, False),
