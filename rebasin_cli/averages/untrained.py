@@ -22,7 +22,8 @@ from ..types import Tensors
 __all__ = ["check_untrained"]
 
 _TABLES = re.compile(
-    r"(^|[._])((original_)?inv_freq|(cos|sin)_cached|cos_sin_cache|freqs_cis|alibi_slopes|relative_coords_table|"
+    r"(^|[._])((original_)?inv_freq|(cos|sin)_cached|cos_sin_cache|freqs_(cis|cos|sin)|alibi_slopes|"
+    r"(rope|rotary\w*)\.(freqs|cos|sin)|alphas?_bars?|relative_coords_table|"
     r"(pixel|image)_(mean|std)|mel_(basis|filters|filterbank)|mel_scale\.fb|featurizer\.(fb|window)|hann_window|"
     r"stft_window|spectrogram\.window)$"
 )
@@ -31,20 +32,26 @@ _SCHEDULES = re.compile(
     r"^(betas|alphas_cumprod(_prev)?|(sqrt|log)_\w*alphas(_cumprod)?|posterior_\w+|sigmas|log_sigmas)$"
 )
 _OF_A_SCHEDULE = "alphas_cumprod"
-# Integers that count, or say how far a training came, select nothing
+# Words of a name: integers that count, or say how far a training came, select nothing
 _COUNTS = re.compile(
-    r"num_|count|step|track|ptr|pointer|seen|epoch|iter|update|sample|usage|size|total|hist|age|rng|seed|state",
+    r"(?:^|_)(num|n|counts?|counters?|steps?|tracked|pointer|seen|epochs?|iters?|iterations?|updates?|samples?|usage|"
+    r"sizes?|total|hist|histogram|age|ages|rng|seeds?|state|nonzero|confmat|tp|fp|tn|fn|correct|hits|visits|freq|"
+    r"tokens|dead|load)(?:_|$)",
     re.IGNORECASE,
 )
+_PLACES = re.compile(r"(?:^|_)(idx|index|indices|ids?|perm|permutation|order|mask)$", re.IGNORECASE)
 ROUNDED, LEAST = 2.0**-7, 1e-7  # by which a table may differ that went through bfloat16, or float16
 TOGETHER = 1 << 20  # numbers compared at once
 SHOWN = 6  # names in an error
 
 
-def check_untrained(models: Sequence[Tensors], averaged: Iterable[str], copied: Iterable[str]) -> None:
+def check_untrained(
+    models: Sequence[Tensors], averaged: Iterable[str], copied: Iterable[str], *, hint: str = ""
+) -> None:
     """Raise SpecError where tables among the `averaged`, or integers among the `copied`, differ.
 
-    Tables may differ by rounding, integers that are one number or a count as they like.
+    Tables may differ by rounding, integers that are one number or a count as they like. The `hint` takes the
+    place of what averages can be told.
     """
     plan, names = plan_of(models[0]), list(averaged)
     schedules = {name.removesuffix(_OF_A_SCHEDULE) for name in names if name.endswith(_OF_A_SCHEDULE)}
@@ -54,16 +61,19 @@ def check_untrained(models: Sequence[Tensors], averaged: Iterable[str], copied: 
         if _TABLES.search(name)
         or (name[: name.rfind(".") + 1] in schedules and _SCHEDULES.fullmatch(name.rpartition(".")[2]))
     ]
-    _check(models, tables, "tables, which no training moves")
-    selecting = [
-        name
-        for name in copied
-        if name in plan and math.prod(plan[name][1]) > 1 and not _COUNTS.search(name.rpartition(".")[2])
-    ]
-    _check(models, selecting, "integers that say how weights are used")
+    _check(models, tables, "tables, which no training moves", hint)
+    selecting = [name for name in copied if name in plan and _selects(name.rpartition(".")[2], *plan[name])]
+    _check(models, selecting, "integers that say how weights are used", hint)
 
 
-def _check(models: Sequence[Tensors], names: Sequence[str], what: str) -> None:
+def _selects(last: str, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
+    """Whether integers whose name ends so may say what a network does."""
+    if math.prod(shape) < 2 and dtype != torch.bool:
+        return False
+    return bool(_PLACES.search(last)) or not _COUNTS.search(last)
+
+
+def _check(models: Sequence[Tensors], names: Sequence[str], what: str, hint: str) -> None:
     if not (wrong := [name for name in names if not _near(models, name)]):
         return
     plan = plan_of(models[0])
@@ -77,7 +87,8 @@ def _check(models: Sequence[Tensors], names: Sequence[str], what: str) -> None:
     raise SpecError(
         f"the models differ in {what}: their weights were trained for different functions",
         problems=[*problems, *more],
-        hint="Merge models of one function. Where the first model's are right for all, let them be copied: "
+        hint=hint
+        or "Merge models of one function. Where the first model's are right for all, let them be copied: "
         f"--ignore {wrong[0]!r}; with a spec, name them under its ignore:",
     )
 

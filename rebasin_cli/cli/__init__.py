@@ -10,6 +10,7 @@ import functools
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from typing import Annotated, Any
 
 import typer
@@ -56,6 +57,15 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
                 f"{what}: {' '.join(['rebasin', *arguments[: number - 1]])} …",
                 hint="Is a variable unset that it was made from? Leave the option out if it is not meant.",
             )
+
+
+def _refuse_files_as_options(arguments: Sequence[str]) -> None:
+    """Of `*.pt` a file called -ours.pt would be `-o urs.pt`; behind -- it is a file."""
+    if arguments and arguments[0] == "merge-driver":  # which git calls with names that it has
+        return
+    for text in takewhile(lambda text: text != "--", arguments):
+        if len(text) > 2 and text[0] == "-" != text[1] and os.path.lexists(text):
+            raise UsageError(f"{text} is a file here, and reads as options", hint=f"Write ./{text}")
 
 
 _GIVEN = "rebasin.given"  # the arguments as they were typed
@@ -140,6 +150,7 @@ def _excuse(arguments: Sequence[str], message: str, code: int) -> None:
 def _executed(arguments: Sequence[str], *, standalone: bool, shown: Sequence[str]) -> Any:
     try:
         _refuse_empty(arguments)
+        _refuse_files_as_options(arguments)
         reports.refuse_gone([*arguments])
         _refuse_odd_numbers(arguments)
     except UsageError as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ..averages.threeway import WEIGHTS, ThreeWay, merged_text, mixed, three_way
+from ..averages.untrained import check_untrained
 from ..checkpoints.checkpoint import open_checkpoint
 from ..checkpoints.writer import write_safetensors
 from ..errors import CheckpointError, MergeConflict, OutputExists, RebasinError, UsageError
@@ -115,6 +116,11 @@ def run(asked: MergeDriver, listener: Listener = SILENT) -> MergeDriverResult:
         if found.conflicts:
             raise _conflict(name, found, bool(len(ancestor)))
         averaged = {tensor for tensor, side in found.taken.items() if side in WEIGHTS}
+        if averaged:
+            taken = [tensor for tensor in found.taken if tensor in one and tensor in other]
+            whole = [tensor for tensor in taken if not one.dtypes[tensor].is_floating_point]
+            tables = [tensor for tensor in taken if tensor not in {*whole}]
+            check_untrained([one, other], tables, whole, hint="Take one side: git checkout --ours|--theirs")
         called = [str(one.path), str(other.path)]
         tensors = mixed(ancestor, one, other, found, called, listener.step)
         text = merged_text(getattr(ancestor, "metadata", {}), one.metadata, other.metadata)

@@ -125,13 +125,7 @@ def run(asked: Verify, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Ver
         return session.by_first(why, lambda alone: _by_groups(alone, listener, asked))
     check_same(session, {"the spec": lambda: fitted.spec.digest}, models)
     kept = [plan_of(model) for model in models]
-    compared = {
-        name
-        for name in fitted.shapes
-        if not all(
-            shape == () and not dtype.is_floating_point for dtype, shape in (its[name] for its in kept)
-        )
-    }
+    compared = {name for name in fitted.shapes if not all(_counts(*its[name]) for its in kept)}
     if asked.out is not None or any(wrong_dtype(n, *its[n]) for its in kept for n in its):
         _ = session.looked  # for the digests that a file records, or to tell what is wrong
     are_finite: list[bool] = []
@@ -329,7 +323,12 @@ def _in_order(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _counters(*tensors: torch.Tensor) -> bool:
-    return all(tensor.ndim == 0 and not tensor.is_floating_point() for tensor in tensors)
+    return all(_counts(tensor.dtype, tensor.shape) for tensor in tensors)
+
+
+def _counts(dtype: torch.dtype, shape: Sequence[int]) -> bool:
+    """Whether a tensor is a whole number that is not compared; a switch is none."""
+    return not shape and not dtype.is_floating_point and dtype != torch.bool
 
 
 def _differences(a: Tensors, b: Tensors, fitted: FittedSpec, compared: Collection[str]) -> tuple[bool, float]:

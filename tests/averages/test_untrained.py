@@ -43,6 +43,12 @@ APART = {
     "pixels": tuple({"pixel_mean": torch.tensor([k, 0.5, 0.4]), "w": torch.ones(2)} for k in (0.1, 0.5)),
     "indices": (sparse(0), sparse(1)),
     "masks": tuple({"keep": torch.arange(6) > k, "w": torch.randn(6)} for k in (2, 3)),
+    "cosines of rotary bases": tuple(
+        {"freqs_cos": (k * torch.arange(8.0)).cos(), "w": torch.ones(2)} for k in (1, 2)
+    ),
+    "indices that a word of counting is in": (sparse(0, "downsample_perm"), sparse(1, "downsample_perm")),
+    "indices of samples": (sparse(0, "sample_idx"), sparse(1, "sample_idx")),
+    "a switch": tuple({"use_bias": torch.tensor(k), "w": torch.ones(2)} for k in (True, False)),
     "one of three": (sparse(0), sparse(0), sparse(2)),
 }
 TOGETHER = {
@@ -51,6 +57,7 @@ TOGETHER = {
     "betas that are trained": ({"betas": torch.rand(3)}, {"betas": torch.rand(3)}),
     "equal indices": (sparse(0), sparse(0)),
     "counts": (sparse(0, "tokens_per_expert.count"), sparse(1, "tokens_per_expert.count")),
+    "counts of a metric": (sparse(0, "confmat"), sparse(1, "confmat")),
     "one number": tuple({"which": torch.tensor([k]), "w": torch.ones(2)} for k in (1, 2)),
 }
 

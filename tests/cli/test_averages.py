@@ -583,10 +583,13 @@ def test_one_file_among_models_twice_by_any_name_is_told(run_of_three, done, tmp
 
 
 def test_a_file_whose_name_reads_as_an_option_is_told_as_one(run_of_three):
-    Path("-i.safetensors").write_bytes(Path(run_of_three[0]).read_bytes())
-    outcome = rebasin("average", "-i.safetensors", run_of_three[1])
-    told = " ".join(outcome.err.replace("│", " ").split())
-    assert outcome.code == 2 and "-i.safetensors is a file here: write ./-i.safetensors" in told
+    for name in ("-i.safetensors", "-ours.safetensors"):  # no option, and -o urs.safetensors
+        Path(name).write_bytes(Path(run_of_three[0]).read_bytes())
+        outcome = rebasin("average", name, *run_of_three)
+        assert outcome.code == 2 and f"{name} is a file here, and reads as options" in outcome.err
+        assert f"./{name}" in outcome.err and not Path("urs.safetensors").exists()
+        line = ("average", "-o", f"out{name}", "--repair", "none", "--", name, run_of_three[1])
+        assert rebasin(*line).code == 0
     assert "is a file" not in rebasin("average", "--nonsense", run_of_three[1]).err
 
 

@@ -66,6 +66,21 @@ def test_a_conflict_leaves_ours_and_tells_what_can_be_done(three, refused):
     refused(1, "merge-driver", *three, "7", "models/a.safetensors", "--both", "conflict", says=says)
 
 
+@pytest.mark.parametrize("name", ["rotary_emb.inv_freq", "fc.indices"])
+def test_weights_are_not_mixed_where_one_side_has_another_function(three, refused, done, name):
+    table = W + 1 if name.endswith("freq") else torch.arange(4)
+    for path, other in zip(three, (table, table, table.flip(0)), strict=True):
+        store(path, tensors(path) | {name: other})
+    before = three[1].read_bytes()
+    refused(
+        4, "merge-driver", *three, "7", "models/a.safetensors", says=(name, "git checkout --ours|--theirs")
+    )
+    assert three[1].read_bytes() == before
+    store(three[1], tensors(three[0]))  # which only theirs has changed
+    done("merge-driver", *three, "7", "models/a.safetensors")
+    assert torch.equal(tensors(three[1])[name], table.flip(0))
+
+
 def test_without_an_ancestor(three, refused, done):
     three[0].write_bytes(b"")
     refused(

@@ -77,6 +77,16 @@ def test_the_same_bits_that_are_no_numbers_are_refused(pair, refused, name, valu
     refused(3, "verify", "a.safetensors", "b.safetensors", "--spec", "spec.yaml", says=(name, "3"))
 
 
+def test_a_switch_is_no_counter(pair, done, run):
+    made = tensors(pair[0])
+    for path, on in (("a.safetensors", True), ("b.safetensors", False)):
+        save_file(made | {"switch": torch.tensor(on), "seen": torch.tensor(int(on))}, path)
+    lines = [f'  {its}: "{axes}"' for its, axes in AXES.items()]
+    Path("spec.yaml").write_text("\n".join(["tensors:", *lines, '  switch: ""', '  seen: ""', ""]))
+    told = run("verify", "a.safetensors", "b.safetensors", "--spec", "spec.yaml", "--json").json()
+    assert (told["answer"], told["tensors"]) == ("no", ["switch"])
+
+
 def test_values_are_read_twice_at_most_where_one_is_the_other(pair, relabelled, done, monkeypatch):
     """For fingerprints, and to compare."""
     read = []
