@@ -251,8 +251,8 @@ def _part(
             classes = not lost.own or any(not m.own for m in metrics)
             logits = _classes(outputs, targets, number, lacking) if classes else outputs
             values = lost.values(outputs if lost.own else logits, targets, number, size)
-            if lost.carried and number == 0 and type(network) not in _judged:
-                _judged.add(type(network))
+            if lost.carried and number == 0 and type(network) not in _asked_in_parts:
+                _asked_in_parts.add(type(network))
                 check_parts(OWN.name, values, size, partial(_own_loss, network, inputs, output))
             part.sums["loss"].add(number, _nan_as_inf(lost, values), size)
             for m in metrics:
@@ -286,7 +286,7 @@ def _nan_as_inf(loss: Loss, values: Tensor) -> Tensor:
     return values.nan_to_num(math.inf, posinf=math.inf) if loss.own else values
 
 
-_judged: set[type] = set()  # networks whose own loss was compared with that of parts of a batch
+_asked_in_parts: set[type] = set()  # networks whose own loss was compared with that of parts of a batch
 
 
 def _own_loss(network: nn.Module, inputs: Any, output: str | int | None, start: int, stop: int) -> Tensor:

@@ -807,7 +807,7 @@ def test_the_loss_of_a_network_itself_is_told_where_other_batches_change_it(capl
     monkeypatch.setattr(pairing, "NAMED", set())
     labels = torch.arange(30) % 3
     for masked, told in ((labels, 0), (labels.where(torch.arange(30) > 8, -100), 1)):
-        monkeypatch.setattr(evaluation, "_judged", set())
+        monkeypatch.setattr(evaluation, "_asked_in_parts", set())
         batch = {"x": torch.randn(30, 3), "labels": masked}, None
         with caplog.at_level("INFO", "rebasin"):
             evaluate(Masked(), [batch], loss=Loss(OWN, carried=True))
