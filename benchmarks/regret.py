@@ -4,7 +4,7 @@
     python benchmarks/regret.py rules                             tables of rules, from the recorded cases
     python benchmarks/regret.py gains                             what a second gains; one end alone
     python benchmarks/regret.py budgets                           fewer searches, by what each gains
-    python benchmarks/regret.py floor                             what chance does to the best candidate
+    python benchmarks/regret.py floor                             what chance does to any choice
 
 A case is a pair or three of networks that `rebasin train` does not make: a recipe of its own each (plain SGD,
 no decay, dropout, norms, few samples, augmentation, label noise, convolutions, a transformer, regression,
@@ -792,30 +792,53 @@ def budgets() -> None:
                 )
 
 
+UNSEEN = (75, 150, 300, 600, 1_200, 2_000, 3_000)
+TENTH = 300  # samples, of nearly all cases
+
+
 def floor() -> None:
     """How often the best candidate itself would be judged worse than another, on other test samples.
 
     Means on test data are taken for the truth, and drawn anew with the errors of all differences: real
-    differences are smaller than measured ones, so this is the least that chance does.
+    differences are smaller than measured ones, so this is the least that chance does. And what chance leaves
+    of a choice by the least loss, on so many samples that no end has seen.
     """
     torch.manual_seed(0)
     over: dict[float, list[float]] = {0.003: [], 0.01: []}
     for row in (rows := read()):
-        there, seen = able(row), values(row, "test", "loss")
-        apart = torch.tensor(
-            [[error(row, "test", "loss", a, b) ** 2 if a != b else 0.0 for b in there] for a in there]
-        ).double()
-        apart *= row.get("tested", 2_700) / 2_700
-        shared = (apart[:, :1] + apart[:1, :] - apart) / 2  # of differences to the first
-        sizes, along = torch.linalg.eigh(shared)
-        spread = along * sizes.clamp_min(0).sqrt()
-        mean = torch.tensor([seen[k] for k in there]).double()
-        drawn = mean + torch.randn(2_000, len(there), dtype=torch.float64) @ spread.T
+        mean, drawn = again(row, "test", row.get("tested", 2_700) / 2_700)
         judged = drawn[:, mean.argmin()] - drawn.min(1).values
         for most, found in over.items():
             found.append((judged > most).double().mean().item())
     told = ", ".join(f"{sum(its) / len(rows):.1%} over {most:g}" for most, its in over.items())
-    print(f"the best of {len(rows)} cases, judged on 2,700 other samples: {told}")
+    print(f"the best of {len(rows)} cases, judged on 2,700 other samples: {told}\n")
+    line("unseen samples", "mean regret", "within 0.003", "over 0.01")
+    print("|---" * 4 + "|")
+    for samples in UNSEEN:
+        lost = []
+        for row in rows:
+            mean, drawn = again(row, "tenth", TENTH / samples)
+            lost.append(mean[drawn.argmin(1)] - mean.min())
+        every = torch.cat(lost)
+        near, far = (every <= 0.003).double().mean().item(), (every > 0.01).double().mean().item()
+        line(f"{samples:,}", f"{every.mean().item():.4f}", f"{near:.1%}", f"{far:.1%}")
+
+
+def again(row: Row, look: str, share: float) -> tuple[Tensor, Tensor]:
+    """What each candidate loses on test data, and draws of it (2,000, candidates) with a look's errors.
+
+    `share`: of the variances of its differences.
+    """
+    there = able(row)
+    apart = torch.tensor(
+        [[error(row, look, "loss", a, b) ** 2 if a != b else 0.0 for b in there] for a in there]
+    ).double()
+    apart *= share
+    shared = (apart[:, :1] + apart[:1, :] - apart) / 2  # of differences to the first
+    sizes, along = torch.linalg.eigh(shared)
+    spread = along * sizes.clamp_min(0).sqrt()
+    mean = torch.tensor([values(row, "test", "loss")[k] for k in there]).double()
+    return mean, mean + torch.randn(2_000, len(there), dtype=torch.float64) @ spread.T
 
 
 def one_end(rows: Sequence[Row]) -> None:

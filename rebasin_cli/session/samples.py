@@ -30,11 +30,12 @@ from ..runtime.seeds import derive
 from ..types import Quantity
 from .subjects import Data
 
-HOW = "Give a fraction of the test split (0.1), a split (test), or a data set whose test split they are"
+HOW = "Give a fraction of the test split (0.1, auto), a split (test), or a data set whose test split they are"
 Splits = dict[str, DataSet | LoaderData]
 
 TRAIN_SAMPLES, RESET_SAMPLES, RESET_BATCH = 5_000, 2_560, 256
 HELD_SAMPLES = 2_560  # to choose a repair and to fit a temperature on
+AUTO, LARGE, FEW = 0.2, 2_000, 100  # of the test split by itself: a share, samples at most and at least
 MATCH_SAMPLES = 10_000  # for methods that do not say how many they look at
 _CAPITALS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -308,7 +309,11 @@ def _own(text: str, flag: str) -> Any:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What was asked for: a `fraction` of the test split; else a split of a data set, by its reference."""
+    """What was asked for: a `fraction` of the test split; else a split of a data set, by its reference.
+
+    Of "auto" the fraction is AUTO, and no more than LARGE samples: with so many unseen ones 19 choices of 20
+    are within .003 nats of the best (`benchmarks/regret.py floor`), with 300 of them 17 are.
+    """
 
     text: str
     fraction: float | None = None
@@ -318,6 +323,8 @@ class HeldOut:
     @staticmethod
     def parse(text: str) -> HeldOut:
         """Raise UsageError for what is none of the three."""
+        if text == "auto":
+            return HeldOut(text, AUTO)
         try:
             fraction = real(text)
         except ValueError:
@@ -361,16 +368,20 @@ class HeldOut:
         if self.fraction is None:
             return test, None
         size, drawn = round(self.fraction * test.samples), derive(seed, "held out of the test split")
-        if not 0 < size < test.samples:
+        least, needed = 1, "both parts need some"
+        if self.text == "auto":
+            size, least, needed = min(size, LARGE), FEW, f"fewer than {FEW} tell little"
+        if not least <= size < test.samples:
             raise DataError(
-                f"--held-out {self.text} of {test.samples} test samples are {size}: both parts need some",
-                hint=HOW,
+                f"--held-out {self.text} of {test.samples} test samples are {size}: {needed}", hint=HOW
             )
         return test.subset(test.samples - size, drawn, skip=size), test.subset(size, drawn)
 
     def account(self, samples: int | None = None) -> Mapping[str, Any]:
         """For reports and provenance."""
         told: dict[str, Any] = {"fraction": self.fraction} if self.fraction else {"split": self.split}
+        if self.text == "auto":
+            told = {"fraction": self.text}
         if self.reference:
             told["data"] = self.reference.partition(":")[0]
         return told | ({} if samples is None else {"samples": samples})

@@ -202,8 +202,9 @@ class Choosing:
     held_out: str | None = option(
         None,
         "Choose by these samples, which no endpoint was trained on: a fraction of the test split, such "
-        "as 0.1 (no figure is measured on it), a split, or another data set; else by training samples.",
-        metavar="FRACTION|SPLIT|REF",
+        "as 0.1 (no figure is measured on it; auto: a fifth, 2,000 at most), a split, or another data set; "
+        "else by training samples.",
+        metavar="FRACTION|auto|SPLIT|REF",
         role=MAY_RUN,
     )
 

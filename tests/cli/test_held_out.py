@@ -1,6 +1,7 @@
 """`--held-out`: choices by samples that no endpoint was trained on, and figures without them."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from rebasin_cli import open_checkpoint
 from rebasin_cli.datasets import open_data
+from rebasin_cli.errors import DataError
 from rebasin_cli.session.samples import HeldOut
 
 
@@ -58,6 +60,31 @@ def test_they_may_be_another_data_set(trained, done, tmp_path):
     ).json()
     assert report["data"]["held_out"] == {"split": "test", "data": "npz", "samples": 50}
     assert report["data"]["samples"]["test"] == 100
+
+
+def test_a_fifth_of_the_test_split_is_taken_where_nobody_says_how_many(trained, done, refused, tmp_path):
+    digits = open_data("digits", "test").source
+    parts = {"x_test": digits.inputs.repeat(2, 1, 1, 1), "y_test": digits.targets.repeat(2)}
+    parts |= {"x_train": digits.inputs, "y_train": digits.targets}
+    np.savez(tmp_path / "own.npz", **{name: part.numpy() for name, part in parts.items()})
+    given = ("--data", "npz:own.npz", "--held-out", "auto", "--json")
+    report = done("barrier", *trained, *given, "--limit", 100, "-m", "none").json()
+    whole = len(parts["y_test"])
+    assert report["data"]["held_out"] == {"fraction": "auto", "samples": round(whole / 5)}
+    assert done("eval", trained[0], *given).json()["samples"] == whole - round(whole / 5)
+    refused(6, "eval", trained[0], "--held-out", "auto", says=("of 360 test samples are 72", "0.1"))
+
+
+@pytest.mark.parametrize("samples, held", [(500, 100), (9_990, 1_998), (40_000, 2_000), (495, None)])
+def test_by_itself_it_is_never_too_few_or_needlessly_many(samples, held):
+    test = open_data("digits", "test")
+    drawn = test.source.at(torch.arange(samples) % test.samples)
+    test, asked = replace(test, source=drawn), HeldOut.parse("auto")
+    if held is None:
+        with pytest.raises(DataError, match="of 495 test samples are 99: fewer than 100"):
+            asked.parted(test, seed=0)
+    else:
+        assert [part.samples for part in asked.parted(test, seed=0)] == [samples - held, held]
 
 
 def test_eval_leaves_the_same_samples_out(trained, done):
