@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -31,6 +31,7 @@ import torch
 from _regret_cases import FIRST, METHODS, read, record
 from _regret_rules import Row, able, error, kind_of, rules, values
 from _rows import line
+from torch import Tensor
 
 from rebasin_cli.matchers.portfolio import contest
 from rebasin_cli.matchers.portfolio import gains as gains_of
@@ -131,8 +132,8 @@ def shares(rows: Sequence[Row]) -> dict[str, tuple[float, float, int]]:
     return {name: (alone, beside, len(found[name])) for name, (alone, beside) in middle.items()}
 
 
-def replayed(row: Row, budget: float, known: dict[str, Any] | None) -> tuple[float, float]:
-    """What `auto` loses on test data and the seconds that it takes: all in turn, or by what is `known`.
+def replayed(row: Row, budget: float, known: Mapping[str, Any] | None) -> tuple[float, float, int]:
+    """What `auto` loses on test data, its seconds, and what it takes: all in turn, or by what is `known`.
 
     Searches in their order, each with its quick repairs, while the time of a distillation of the best is
     kept back; none where next to nothing is left.
@@ -163,7 +164,7 @@ def replayed(row: Row, budget: float, known: dict[str, Any] | None) -> tuple[flo
     end = at.get((row["candidates"][best()][0], "distill"))
     if kept and end is not None:
         done, seconds = [*done, end], seconds + spent[end][1]
-    return values(row, "test", "loss")[best()], seconds
+    return values(row, "test", "loss")[best()], seconds, best()
 
 
 def budgets() -> None:
@@ -189,9 +190,9 @@ def budgets() -> None:
             for told, found in (("in turn", every), ("worth their time", fewer)):
                 lost = [
                     loss - min(values(row, "test", "loss")[k] for k in able(row))
-                    for row, (loss, _) in zip(some, found, strict=True)
+                    for row, (loss, *_) in zip(some, found, strict=True)
                 ]
-                apart = [one - other for (one, _), (other, _) in zip(found, every, strict=True)]
+                apart = [one - other for (one, *_), (other, *_) in zip(found, every, strict=True)]
                 line(
                     f"{name}, {len(some)}",
                     f"{budget:g}",
@@ -199,10 +200,26 @@ def budgets() -> None:
                     f"{sum(lost) / len(some):.4f}",
                     f"{sum(it <= 0.003 for it in lost) / len(some):.0%}",
                     sum(it > 0.01 for it in lost),
-                    f"{sum(seconds for _, seconds in found) / len(some):.2f}",
+                    f"{sum(seconds for _, seconds, _ in found) / len(some):.2f}",
                     sum(it > 0.003 for it in apart),
                     sum(it < -0.003 for it in apart),
                 )
+    beside_weights(rows)
+
+
+def beside_weights(rows: Sequence[Row]) -> None:
+    """The seconds of `auto` in a minute beside those of `wm` with its repair, where that is what it takes."""
+    few, more = list[float](), list[float]()
+    for row in rows:
+        _, seconds, taken = replayed(row, 60.0, gains_of.SHARES)
+        method, how = row["candidates"][taken]
+        if method == "wm" and how != "distill":
+            _, costs, whole = parts(row)
+            near = costs[taken] - whole < contest.LITTLE
+            (few if near else more).append(seconds / max(sum(row["seconds"][taken]), 1e-3))
+    print(f"\n`wm` with its repair is what {len(few) + len(more)} of {len(rows)} take; in its seconds:")
+    for name, its in (("next to nothing was left", few), ("more was left, and nothing found", more)):
+        print(f"{name}: {len(its)} cases, median {median(its):.1f}, most {max(its):.1f}")
 
 
 UNSEEN = (75, 150, 300, 600, 1_200, 2_000, 3_000)
