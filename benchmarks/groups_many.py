@@ -26,6 +26,7 @@ from groups import Grouped
 from repair import score
 
 from rebasin_cli.matchers.portfolio.align import align
+from rebasin_cli.symmetry.folds import NONE
 
 SEARCHES = {  # row: method, options, whether with groups
     "merge-many, permutations": ("merge-many", {}, False),
@@ -46,13 +47,13 @@ def searched(many: Grouped, row: str) -> tuple[list[Any], float]:
     began = time.process_time()
     found = align(
         many.models,
-        many.found.fitted,
+        many.found.fitted if groups else many.found.fitted.ordered,
         method=method,
         options=options,
         network=many.network,
         data=many.train.with_batch_size(many.batch),
         prove=False,
-        folds=many.found.folds if groups else None,
+        folds=many.found.folds if groups else NONE,
     )
     return list(found.models), time.process_time() - began
 
@@ -72,7 +73,7 @@ def measure(many: Grouped, rows: list[str], done: dict[str, Any], save: Any) -> 
         mean = {name: sum(model[name] for model in models) / len(models) for name in models[0]}
         done[row] = [*score(*many.logits(mean, many.test)), seconds]
         began = time.process_time()
-        fitted = many.refit(models)
+        fitted = many.refit(models, many.samples)
         seconds += time.process_time() - began
         done[f"{row} + refit"] = [*score(*many.logits(fitted, many.test)), seconds]
         save()
