@@ -14,21 +14,9 @@ from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.method_options import how_it_went
 from ..session.outcomes import Answer, OutModel, Screen, Weights
+from ..session.search_options import Grouping, Interruptible, Method, Methods, Polishing, Proving
 from ..session.session import Session
-from ..session.subjects import (
-    Bounded,
-    DataSet,
-    Grouping,
-    Interruptible,
-    Loading,
-    Method,
-    Methods,
-    Network,
-    Polishing,
-    Proving,
-    Samples,
-    Scoring,
-)
+from ..session.subjects import Bounded, DataSet, Loading, Network, Samples, Scoring
 from .verbs import needs, plans, provenance, search, symmetries
 from .verbs import search as method
 from .verbs.folders import placed

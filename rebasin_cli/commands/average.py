@@ -12,7 +12,8 @@ from ..session.asked import of, subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, Screen, Weights
 from ..session.request import Search
-from ..session.subjects import Bounded, DataSet, Loading, Repair, Running, Samples, Scoring
+from ..session.search_options import Repair
+from ..session.subjects import Bounded, DataSet, Loading, Running, Samples, Scoring
 from .merge import Merge, MergeResult, merged
 from .merging.average import AsTheyAre, Mean
 

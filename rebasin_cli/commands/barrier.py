@@ -36,6 +36,7 @@ from ..session.asked import of_model, subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import REPORT, Answer, Formats, Gates, Screen, Summary, Weights
 from ..session.request import Subjects
+from ..session.search_options import Grouping, Method, Methods, Polishing, Proving, Repair, Repairing
 from ..session.session import Session
 from ..session.subjects import (
     SAMPLES,
@@ -45,15 +46,8 @@ from ..session.subjects import (
     Choosing,
     Data,
     DataSet,
-    Grouping,
     Loading,
-    Method,
-    Methods,
     Network,
-    Polishing,
-    Proving,
-    Repair,
-    Repairing,
     Samples,
     Scoring,
 )

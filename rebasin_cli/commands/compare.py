@@ -26,19 +26,9 @@ from ..session.method_options import check_method
 from ..session.outcomes import REPORT, Answer, ReportFiles, Screen, Weights
 from ..session.request import Search, Subjects
 from ..session.samples import Splits
+from ..session.search_options import Methods, Proving, Repair
 from ..session.session import Session
-from ..session.subjects import (
-    MOST,
-    Data,
-    DataSet,
-    Loading,
-    Methods,
-    Network,
-    Proving,
-    Repair,
-    Samples,
-    Scoring,
-)
+from ..session.subjects import MOST, Data, DataSet, Loading, Network, Samples, Scoring
 from .verbs import endpoints, plans, provenance, repairs, report_files, search
 from .verbs import search as progress
 from .verbs.proof import prove

@@ -24,19 +24,9 @@ from ..runtime.seeds import derive
 from ..session.asked import of, subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, Output, Screen, Weights
+from ..session.search_options import Interruptible, Method, Proving, Training
 from ..session.session import Session
-from ..session.subjects import (
-    SEARCH,
-    Data,
-    DataSet,
-    Interruptible,
-    Loading,
-    Method,
-    Network,
-    Proving,
-    Scoring,
-    Training,
-)
+from ..session.subjects import SEARCH, Data, DataSet, Loading, Network, Scoring
 from ..symmetry.elements import Elements
 from ..symmetry.form import standing
 from ..types import Tensors

@@ -18,25 +18,18 @@ from ..session.asked import of, subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights
 from ..session.request import Subjects
-from ..session.session import Session
-from ..session.subjects import (
-    Bounded,
-    Choice,
-    Choosing,
-    DataSet,
+from ..session.search_options import (
     Grouping,
     Interruptible,
-    Loading,
     Method,
     Methods,
-    Network,
     Polishing,
     Proving,
     Repair,
     Repairing,
-    Samples,
-    Scoring,
 )
+from ..session.session import Session
+from ..session.subjects import Bounded, Choice, Choosing, DataSet, Loading, Network, Samples, Scoring
 from .merging import adapters, aligned, curved, plain, soups
 from .merging.average import Average, Averaging, Mean
 from .verbs import search

@@ -28,19 +28,9 @@ from ..runtime.ranks import ALONE, Ranks
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import REPORT, Answer, ReportFiles, Screen, Weights
+from ..session.search_options import Interruptible, Method, Methods, Proving
 from ..session.session import Session
-from ..session.subjects import (
-    Data,
-    DataSet,
-    Interruptible,
-    Loading,
-    Method,
-    Methods,
-    Network,
-    Proving,
-    Samples,
-    Scoring,
-)
+from ..session.subjects import Data, DataSet, Loading, Network, Samples, Scoring
 from ..symmetry.elements import Elements
 from ..types import Tensors
 from ..version import version

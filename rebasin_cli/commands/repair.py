@@ -21,9 +21,10 @@ from ..runtime.ranks import ALONE, Ranks
 from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, OutModel, Screen, Weights
+from ..session.search_options import Repair as Mending
+from ..session.search_options import Repairing
 from ..session.session import Session
-from ..session.subjects import Bounded, Choice, Choosing, DataSet, Loading, Network, Repairing, Scoring
-from ..session.subjects import Repair as Mending
+from ..session.subjects import Bounded, Choice, Choosing, DataSet, Loading, Network, Scoring
 from ..spec.spec import FittedSpec
 from .verbs import needs, plans, provenance, repairs
 from .verbs.folders import placed

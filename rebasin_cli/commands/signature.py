@@ -27,8 +27,9 @@ from ..session.method_options import check_method
 from ..session.outcomes import Answer, ReportFiles, Screen, Weights
 from ..session.request import Search
 from ..session.samples import MATCH_SAMPLES
+from ..session.search_options import Method, Methods
 from ..session.session import Session
-from ..session.subjects import Bounded, Data, DataSet, Loading, Method, Methods, Network, Samples
+from ..session.subjects import Bounded, Data, DataSet, Loading, Network, Samples
 from .verbs import needs, plans, report_files, search
 from .verbs import search as method
 from .verbs.ranks import check_measured

@@ -21,8 +21,9 @@ from ..session.models import naming
 from ..session.network import find_network, need_inputs, none_named, origin
 from ..session.outcomes import Answer, Screen, Weights
 from ..session.request import Subjects
+from ..session.search_options import Grouping, Proving
 from ..session.specs import infer_spec
-from ..session.subjects import Grouping, Loading, Network, Proving
+from ..session.subjects import Loading, Network
 from ..spec import library
 from ..spec.fits import fit
 from ..spec.parser import parse

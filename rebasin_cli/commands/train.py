@@ -19,7 +19,8 @@ from ..session.asked import inputs_of
 from ..session.listener import SILENT, Listener
 from ..session.outcomes import Answer, Output, Screen, Weights
 from ..session.request import Subjects
-from ..session.subjects import Data, DataSet, Interruptible, Network, Running, Training
+from ..session.search_options import Interruptible, Training
+from ..session.subjects import Data, DataSet, Network, Running
 from .verbs import outputs
 from .verbs.outputs import check_outputs, check_state
 

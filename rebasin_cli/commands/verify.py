@@ -25,8 +25,9 @@ from ..session.asked import subjects_of
 from ..session.listener import SILENT, Listener
 from ..session.method_options import check_groups
 from ..session.outcomes import Answer, Screen, Weights
+from ..session.search_options import Grouping
 from ..session.session import Session
-from ..session.subjects import Bounded, Grouping, Loading, Network
+from ..session.subjects import Bounded, Loading, Network
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
 from ..symmetry import stored

@@ -21,7 +21,8 @@ from ..runtime.sizes import parse_size
 from ..spec import library
 from .method_options import start_file
 from .request import Search, Subjects
-from .subjects import REAL, TWIN, Bounded, Data, Loading, Network, Repair
+from .search_options import REAL, TWIN, Repair
+from .subjects import Bounded, Data, Loading, Network
 
 T = TypeVar("T")
 

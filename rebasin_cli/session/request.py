@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .subjects import Bounded, Data, Loading, Network, Repair
+from .search_options import Repair
+from .subjects import Bounded, Data, Loading, Network
 
 
 @dataclass(frozen=True)

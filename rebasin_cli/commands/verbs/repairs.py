@@ -25,8 +25,8 @@ from ...session.listener import SILENT
 from ...session.method_options import trains
 from ...session.network import find_network, need_inputs
 from ...session.samples import Splits
+from ...session.search_options import Repair
 from ...session.session import Session
-from ...session.subjects import Repair
 from ...spec.spec import FittedSpec
 from ...types import Tensors
 from . import provenance, search

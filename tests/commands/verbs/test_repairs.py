@@ -4,7 +4,7 @@ import pytest
 
 from rebasin_cli.commands.verbs import repairs
 from rebasin_cli.errors import UsageError
-from rebasin_cli.session.subjects import Repair
+from rebasin_cli.session.search_options import Repair
 from rebasin_cli.spec import library
 
 
