@@ -16,7 +16,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from rebasin_cli.checkpoints import destination, disk, validation, writer
+from rebasin_cli.checkpoints import destination, disk, tensor_writer, validation, writer
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.destination import check_output
 from rebasin_cli.checkpoints.disk import recover
@@ -561,13 +561,13 @@ def test_too_little_free_space_is_found_before_a_value_is_computed(tmp_path, mon
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_conversion_and_copies_need_memory_for_a_chunk_only(tmp_path, monkeypatch, turned):
-    sizes, convert = [], writer._converted
+    sizes, convert = [], tensor_writer._converted
 
     def recorded(chunk, dtype, name):
         sizes.append(chunk.nbytes)
         return convert(chunk, dtype, name)
 
-    monkeypatch.setattr(writer, "_converted", recorded)
+    monkeypatch.setattr(tensor_writer, "_converted", recorded)
     tensor = torch.zeros(CHUNK * 3 // 8).reshape(1 << 11, -1)  # one chunk and a half
     write_safetensors(
         tmp_path / "out.safetensors", {"w": tensor.T if turned else tensor}, out_dtype=torch.float16

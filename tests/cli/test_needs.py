@@ -11,7 +11,7 @@ import torch
 from rebasin_cli.checkpoints import validation
 from rebasin_cli.checkpoints.safetensors_format import SafetensorsFile
 from rebasin_cli.checkpoints.writer import write_safetensors
-from rebasin_cli.commands.verbs import needs
+from rebasin_cli.commands.verbs import needs, tensor_bytes
 from rebasin_cli.errors import ResourceError
 from rebasin_cli.registry import operations
 from rebasin_cli.runtime import memory
@@ -93,8 +93,8 @@ def test_what_the_machine_lacks_is_refused_before_a_tensor_is_read(tall, unread,
 
 def test_the_option_that_makes_it_fit_is_named_and_works(tall, run, monkeypatch):
     there = needs.BASE + (20 << 20)
-    for part in ("SCRATCH", "FLOWING"):
-        monkeypatch.setattr(needs, part, 0)
+    monkeypatch.setattr(needs, "SCRATCH", 0)
+    monkeypatch.setattr(tensor_bytes, "FLOWING", 0)
     monkeypatch.setattr(needs, "NEARLY", 1)
     monkeypatch.setattr(memory, "limit", lambda: (there, "this machine"))
     told = run(*COMMANDS["align"])
@@ -141,8 +141,8 @@ def test_an_estimate_that_is_too_high_has_not_the_last_word(tall, run, monkeypat
 
 
 def test_a_bound_changes_no_byte_and_what_is_kept_is_within_it(tall, run, monkeypatch):
-    for part in ("SCRATCH", "FLOWING"):
-        monkeypatch.setattr(needs, part, 0)
+    monkeypatch.setattr(needs, "SCRATCH", 0)
+    monkeypatch.setattr(tensor_bytes, "FLOWING", 0)
     read = []
     original = SafetensorsFile.tensor
     monkeypatch.setattr(

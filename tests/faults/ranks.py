@@ -15,7 +15,7 @@ from unittest import mock
 from tests import processes
 
 SIZE = 2
-WRITING = "rebasin_cli.checkpoints.writer._write_tensor"
+WRITING = "rebasin_cli.checkpoints.tensor_writer.write_tensor"
 READING = "rebasin_cli.symmetry.fingerprints._sums"
 MEASURING = "rebasin_cli.networks.evaluation._part"
 DIGITS = ("--data", "digits", "--limit", "40", "--batch-size", "7", "--skip-checks")

@@ -31,6 +31,7 @@ from ..verbs import endpoints, needs, provenance, repairs, search
 from ..verbs.folders import tell_differences
 from ..verbs.outputs import Output, write_as_planned
 from ..verbs.ranks import check_same
+from ..verbs.tensor_bytes import BLOCKS, bytes_of
 from . import configs, labels
 from .average import Average
 
@@ -132,8 +133,8 @@ def _needs(models: Sequence[Checkpoint], parts: Parts, tensors: LazyTensors, mea
     families = [sum(sizes[n] for n in family.members.values()) for family in parts.products.families]
     whole = max(sizes.values(), default=0) if mean.interpolation != "linear" or parts.heads else 0
     whole = max(whole, len(models) * max(families, default=0))
-    stored, written = sum(map(needs.bytes_of, models)), sum(sizes.values())
-    kept = min(needs.BLOCKS, 4 * (stored + written))  # small models fill no buffers
+    stored, written = sum(map(bytes_of, models)), sum(sizes.values())
+    kept = min(BLOCKS, 4 * (stored + written))  # small models fill no buffers
     held = {"Python and PyTorch": needs.BASE, "blocks": kept + (len(models) + 2) * block + 16 * BLOCK}
     held |= {"tensors at work": 24 * whole} if whole else {}
     return needs.Needs(held, 2 * stored, written)  # read for their digests, and for the mean

@@ -7,40 +7,41 @@ one process; of several ranks each holds its share of the models.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ... import matchers
 from ...checkpoints import destination
 from ...checkpoints.checkpoint import Checkpoint
-from ...checkpoints.tensors import CHUNK
 from ...errors import ResourceError
 from ...matchers.descent.blocks import TURNED, wide
-from ...matchers.descent.similarity import KEEP
-from ...matchers.wm import SOFT_MEMORY
 from ...measure import matrices
 from ...repair.options import SAMPLES
 from ...runtime import memory
 from ...session.session import Session
-from ...spec.notation import Axis, words_of
 from .outputs import Output
+from .tensor_bytes import (
+    BY_ROWS,
+    FLOWING,
+    asked_for,
+    between_solves,
+    bytes_of,
+    bytes_of_tensor,
+    largest_tensor,
+    moved_by_rows,
+    numbers_of,
+    of_method,
+    similarities,
+    while_written,
+    written_bytes,
+)
 
 BASE = 290 << 20  # bytes of a process that has done the least
 SCRATCH = TURNED + (168 << 20)  # slabs of products, small tensors with another axis first, freed memory
-BLOCKS = 48 << 20  # of what is averaged or permuted in blocks: buffers, and freed memory that is kept
 SORTED = 8  # times the largest tensor: of two, their numbers, those in order, and what sorting takes
 IN_TWO_TYPES = 48  # bytes a number: of two tensors, those in order, where each was, and both in float64
-BY_ROWS = ("safetensors", "sharded")  # files whose tensors are read by rows wherever rows stay
-FLOWING = 8 * CHUNK  # what is read, made, digested and written a piece at a time
-RAN = {
-    "barrier": 16,
-    "signature": 16,
-    "canon": 24,
-    "doctor": 28,
-    "merge": 16,
-    "repair": 24,
-}  # bytes a parameter
+RAN = {"barrier": 16, "signature": 16, "canon": 24, "doctor": 28, "merge": 16, "repair": 24}  # a parameter
 SEARCHES = ("align", "merge", "barrier", "signature", "compare", "curve", "plane")
 PROOF = 12  # bytes a parameter: the network in float32 and in float64
 VALUE = 48  # bytes a value that is compared: in float64, its deviations, and what draws move
@@ -154,7 +155,7 @@ def kept_similarities(session: Session) -> int | None:
     """
     if session.most is None or getattr(session.options, "memory", 0) is not None:
         return None
-    return _kept(session)
+    return between_solves(session)
 
 
 def needs(session: Session, output: Output | None = None, *, searching: bool | None = None) -> Needs:
@@ -164,7 +165,7 @@ def needs(session: Session, output: Output | None = None, *, searching: bool | N
     """
     models, fitted, command = session.named, session.fitted, session.command
     searching = command in SEARCHES if searching is None else searching
-    numbers, largest = _numbers(fitted.shapes.values())
+    numbers, largest = numbers_of(fitted.shapes.values())
     parts = {"Python and PyTorch": BASE}
     if runs_network(session) and command in RAN:
         parts["networks"] = RAN[command] * numbers
@@ -172,31 +173,31 @@ def needs(session: Session, output: Output | None = None, *, searching: bool | N
         inputs = max((math.prod(shape[1:]) for shape in fitted.shapes.values() if shape[1:]), default=0)
         parts["products"] = 3 * 8 * inputs**2  # of a layer's inputs in float64, and what solving takes
     stored = sum(map(bytes_of, models))
-    read, written = 2 * stored, 0 if output is None else _written(session, output)
+    read, written = 2 * stored, 0 if output is None else written_bytes(session, output)
     at_work = 4 * max(
         model.dtypes[n].itemsize * math.prod(s) for model in models for n, s in model.shapes.items()
     )
     if command == "apply" and not session.grouped:
-        at_work = _moved_by_rows(session, output)
+        at_work = moved_by_rows(session, output)
     elif command == "verify" and models[0].dtypes != models[1].dtypes:
         at_work = max(at_work, IN_TWO_TYPES * largest)
     elif command == "verify" and not (searching or fitted.groups or session.grouped or fitted.stacks):
-        beside = 0 if models[0].format in BY_ROWS else _largest_tensor(models[0])
-        at_work = _moved_by_rows(session, output) + beside
+        beside = 0 if models[0].format in BY_ROWS else largest_tensor(models[0])
+        at_work = moved_by_rows(session, output) + beside
     if not searching or session.method in ("none", "given"):
         at_work = 4 * 8 * largest if command == "canon" else at_work
         return Needs(parts | {"tensors at work": at_work}, read, written)
     exactly = command == "verify" and fitted.groups  # what turns is found in float64
     size = 8 if exactly else wide(models, list(fitted.tensors)).itemsize
     matcher, units = matchers.registry.get(session.method), max(fitted.words.values(), default=0)
-    own, held = _of_method(session, matcher, numbers), stored // session.ranks.size
+    own, held = of_method(session, matcher, numbers), stored // session.ranks.size
     scratch = min(SCRATCH, 4 * size * numbers)
     if session.method == "wm" and command != "verify":
-        similar = _kept(session) + _similarities(session, size)
-        then = _while_written(session, output)  # when matrices and scratch space are free again
+        similar = between_solves(session) + similarities(session, size)
+        then = while_written(session, output)  # when matrices and scratch space are free again
         at_work, passing = max(0, then - similar - scratch), min(at_work, held)
     else:
-        similar, passing = 2 * size * units**2 + _kept(session), 0
+        similar, passing = 2 * size * units**2 + between_solves(session), 0
         at_work += size * largest
     parts |= {FILES: held, "tensors at work": at_work, "similarities": similar} | own
     parts["scratch space"] = scratch + (matrices.memory(fitted.shapes.values()) if command == "doctor" else 0)
@@ -209,7 +210,9 @@ def needs(session: Session, output: Output | None = None, *, searching: bool | N
         written,
         spare=0 if turning or matcher.NEEDS else parts[FILES],
         again=sum(
-            _bytes(model, name) * _words(axes) for model in models for name, axes in fitted.tensors.items()
+            bytes_of_tensor(model, name) * asked_for(axes)
+            for model in models
+            for name, axes in fitted.tensors.items()
         ),
         proof=PROOF * numbers if proves(session) else 0,
         passing=passing,
@@ -219,7 +222,7 @@ def needs(session: Session, output: Output | None = None, *, searching: bool | N
 def check_compared(session: Session) -> Needs:
     """As `check`, and what it found, of models whose tensors are compared one by one, by no spec."""
     models = session.named
-    parts = {"Python and PyTorch": BASE, "tensors at work": SORTED * max(map(_largest_tensor, models))}
+    parts = {"Python and PyTorch": BASE, "tensors at work": SORTED * max(map(largest_tensor, models))}
     whole = Needs(parts, 4 * sum(map(bytes_of, models)), 0)  # looked at, compared, and sorted
     refuse(session, whole)
     return whole
@@ -228,16 +231,16 @@ def check_compared(session: Session) -> Needs:
 def of_run(session: Session) -> Needs:
     """What running the networks of a session takes, one after the other, each in float32: by no spec."""
     models = session.named
-    numbers, _ = _numbers(models[0].shapes.values())
+    numbers, _ = numbers_of(models[0].shapes.values())
     parts = {"Python and PyTorch": BASE, "networks": 8 * numbers}  # as it was made, and with its weights
     return Needs(
-        parts | {"tensors at work": max(map(_largest_tensor, models))}, 2 * sum(map(bytes_of, models)), 0
+        parts | {"tensors at work": max(map(largest_tensor, models))}, 2 * sum(map(bytes_of, models)), 0
     )
 
 
 def of_compared(models: Sequence[Checkpoint], values: int) -> Needs:
     """What comparing so many values of each model takes: of more of them a part is read."""
-    numbers = sum(_numbers(model.shapes.values())[0] for model in models)
+    numbers = sum(numbers_of(model.shapes.values())[0] for model in models)
     parts = {"Python and PyTorch": BASE, "values": VALUE * min(len(models) * values, numbers)}
     return Needs(parts, sum(map(bytes_of, models)), 0)
 
@@ -260,72 +263,6 @@ def check_run(session: Session) -> None:
     session.ranks.each(memory.check_memory, f"the network of {model.path} takes", BASE + least)
 
 
-def _similarities(session: Session, size: int) -> int:
-    """Bytes of matrices beside those that stay between solves: the one at work, and another ranks' sums.
-
-    Of a word on two axes of a tensor also its gradients, here and at the step's end, and their sums.
-    """
-    fitted = session.fitted
-    twice = {word for axes in fitted.tensors.values() for word in _twice(axes)}
-    most = max(fitted.words.values(), default=0)
-    beside = 4 * max((fitted.words[word] for word in twice), default=0) ** 2
-    return size * (max(most**2, beside) + (session.ranks.size > 1) * most**2)
-
-
-def _twice(axes: Sequence[Axis]) -> set[str]:
-    """The words that lie on several of these axes."""
-    words = [word for axis in axes for word in {*words_of(axis)}]
-    return {word for word in words if words.count(word) > 1}
-
-
-def _while_written(session: Session, output: Output | None) -> int:
-    """Bytes of what is made and written a tensor at a time, when the search has ended."""
-    if output is None:
-        return 0
-    largest, stored = max(map(_largest_tensor, session.named)), sum(map(bytes_of, session.named))
-    pieces = FLOWING if session.command == "align" else FLOWING + BLOCKS
-    return min(pieces, 4 * stored) + (1 + 2 * output.distributed) * largest
-
-
-def _largest_tensor(model: Checkpoint) -> int:
-    """Bytes, as it is stored."""
-    return max((_bytes(model, name) for name in model), default=0)
-
-
-def _moved_by_rows(session: Session, output: Output | None) -> int:
-    """Bytes of tensors while one is permuted: whole where its rows move, or where the file has no rows."""
-    model, fitted = session.named[-1], session.fitted
-
-    def whole(name: str) -> bool:
-        axes = fitted.tensors.get(name, ())
-        moves = bool(axes) and next(words_of(axes[0]), None) is not None
-        return moves or name in fitted.places or bool(fitted.within) or model.format not in BY_ROWS
-
-    distributed = output is not None and output.distributed
-    read = max((_bytes(model, name) for name in model if whole(name)), default=0)
-    return FLOWING + 2 * read + distributed * 2 * _largest_tensor(model)
-
-
-def _numbers(shapes: Iterable[tuple[int, ...]]) -> tuple[int, int]:
-    """How many there are, and in the largest tensor."""
-    sizes = [*map(math.prod, shapes)]
-    return sum(sizes), max(sizes, default=0)
-
-
-def _words(axes: Sequence[Axis]) -> int:
-    """How often a sweep asks for a tensor: once for every word on its axes."""
-    return len({word for axis in axes for word in words_of(axis)})
-
-
-def _bytes(model: Checkpoint, name: str) -> int:
-    return math.prod(model.shapes[name]) * model.dtypes[name].itemsize if name in model else 0
-
-
-def bytes_of(model: Checkpoint) -> int:
-    """Bytes of a model's tensors, as they are stored."""
-    return sum(_bytes(model, name) for name in model)
-
-
 def runs_network(session: Session) -> bool:
     """Whether a network is run on data, or in float64, beside the search and its proof."""
     if session.command in ("canon", "repair"):
@@ -344,39 +281,6 @@ def proves(session: Session) -> bool:
     if spec.proof and session.asked.network.net is None and not search.real:
         return False
     return session.asked.network.net is not None or spec.net is not None
-
-
-def _of_method(session: Session, matcher: Any, numbers: int) -> dict[str, int]:
-    """What the method says it holds beyond the models and similarities."""
-    options = session.options
-    own = matcher.memory(len(session.named), numbers, options) if hasattr(matcher, "memory") else {}
-    own |= {"sums": each * numbers} if (each := getattr(matcher, "BYTES_A_PARAMETER", 0)) else {}
-    if getattr(options, "effort", "") == "high":
-        soft = 4 * sum(size**2 for size in session.fitted.words.values())
-        own |= {"a soft start": soft} if soft <= max(getattr(options, "memory", 0) or 0, SOFT_MEMORY) else {}
-    return own
-
-
-def _kept(session: Session) -> int:
-    """Bytes of similarities that stay between solves."""
-    size = wide(session.named, list(session.fitted.tensors)).itemsize
-    sizes = session.fitted.words.values()
-    asked = getattr(session.options, "memory", None)
-    if asked is None:
-        asked = KEEP + size * max(sizes, default=0) ** 2
-        if session.most is not None:  # the rest is for tensors, which every product needs
-            asked = min(asked, session.most // 8)
-    return min(asked, sum(size * each**2 for each in sizes))
-
-
-def _written(session: Session, output: Output) -> int:
-    """Bytes of the weights as they are written, with an order of the units beside what was aligned."""
-    model, dtypes = session.named[-1 if session.command == "align" else 0], output.dtype
-    weights = sum(
-        math.prod(shape) * (dtypes if dtypes and dtype.is_floating_point else dtype).itemsize
-        for shape, dtype in ((shape, model.dtypes[name]) for name, shape in model.shapes.items())
-    )
-    return weights + 8 * sum(session.fitted.words.values()) * (session.command == "align")
 
 
 def _largest(found: Needs) -> str:
