@@ -217,12 +217,18 @@ def test_a_stopped_search_goes_on_there(ran):
     assert len(losses[0]) == 18 and losses[0] == losses[1]
 
 
+# What runs as another one does where there is no float64, on other networks.
+ALIKE = {"wm of wide ones", "compare of sharpness"} | {
+    f"{one} with BatchNorm" for one in ("am", "dual", "ste")
+}
+
+
 def without_float64(which):
     told = {name: [written(name, command, "simulated")] for name, command in (ALIGN | WRITE).items()}
-    return told | {name: [told_by(look, "simulated")] for name, look in LOOK.items()}
+    told |= {name: [told_by(look, "simulated")] for name, look in LOOK.items()}
+    return {name: command for name, command in told.items() if name not in ALIKE}
 
 
-@pytest.mark.sweep
 def test_without_float64_searches_run_on_the_cpu(ran):
     """As on Apple's GPUs."""
     _, told = ran(without_float64, "every", SIMULATED_FLOAT64="no")

@@ -141,8 +141,8 @@ FEW = "one file", "shards", "torch", "permuted", "searched", "refitted", "applie
 
 @pytest.mark.parametrize(
     ("size", "names"),
-    [(3, FEW), *(pytest.param(size, tuple(WRITES), marks=SWEEP) for size in (2, 3, 4))],
-    ids=["3 few", "2", "3", "4"],
+    [(3, FEW), *(pytest.param(size, tuple(WRITES), marks=SWEEP) for size in (2, 4))],
+    ids=["3 few", "2", "4"],
 )
 def test_any_number_of_processes_writes_the_same_bytes(given, alone, tmp_path, size, names):
     expected, left = alone(names)
@@ -163,8 +163,8 @@ QUICK = "missed", "signature", "eval", "verified"
 
 @pytest.mark.parametrize(
     ("size", "names"),
-    [(2, QUICK), *(pytest.param(size, MEASURES, marks=SWEEP) for size in (2, 3))],
-    ids=["2 quick", "2", "3"],
+    [(2, QUICK), pytest.param(3, MEASURES, marks=SWEEP)],
+    ids=["2 quick", "3"],
 )
 def test_processes_that_share_batches_have_the_figures_of_one(given, tmp_path, size, names):
     lines = {name: MEASURES[name] for name in names}

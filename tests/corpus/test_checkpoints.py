@@ -444,18 +444,18 @@ def test_an_input_that_changes_while_a_command_runs_is_told(tmp_path, monkeypatc
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(("size", "code"), [(0, 3), (1, 0)])
-def test_150_000_tensors_are_looked_at_in_bounded_time_and_empty_ones_refused(tmp_path, size, code):
-    many = {f"w{k}": torch.zeros(size) for k in range(150_000)}
+@pytest.mark.parametrize(("size", "number", "code"), [(0, 101_000, 3), (1, 51_000, 0)])
+def test_very_many_tensors_are_looked_at_in_bounded_time_and_empty_ones_refused(tmp_path, size, number, code):
+    many = {f"w{k}": torch.zeros(size) for k in range(number)}
     signal.alarm(0)
     path = f.safetensors(tmp_path / "many.safetensors", many)
     signal.alarm(300)
     began = time.process_time()
     outcome = rebasin("inspect", path)
     assert outcome.code == code, outcome.err
-    assert time.process_time() - began < 40  # what grows with the square takes minutes
+    assert time.process_time() - began < 20  # what grows with the square takes minutes
     told = (
-        "no built-in spec is tried on 150,000 tensors",
-        "150,000 tensors without values, and at most 100,000",
+        "no built-in spec is tried on 51,000 tensors",
+        "101,000 tensors without values, and at most 100,000",
     )
     assert told[0] in outcome.out if size else told[1] in outcome.err

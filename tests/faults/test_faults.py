@@ -13,7 +13,7 @@ from rebasin_cli.checkpoints.stages import staged
 from rebasin_cli.checkpoints.writer import write_text_atomic
 
 from .cases import CASES, Known, inputs, known, problem_after, problem_after_seconds
-from .crashing import FAULTS, HALF, INTERRUPT, KILL_AFTER, KILL_BEFORE, Fault, run
+from .crashing import FAULTS, HALF, INTERRUPT, KILL_AFTER, Fault, run
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +88,9 @@ def slow(whole):
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_that_is_killed_anywhere_leaves_all_old_or_all_new(of, name):
     whole = of(name)
-    faults = [
+    faults = [  # killed before an operation is killed after the one before it
         Fault(at, how)
-        for how in (KILL_BEFORE, KILL_AFTER, HALF, INTERRUPT)
+        for how in (KILL_AFTER, HALF, INTERRUPT)
         for at in drawn(whole, 1 if slow(whole) else 2, name + how)
     ]
     problems = [(fault, problem_after(CASES[name], whole, fault)) for fault in faults]

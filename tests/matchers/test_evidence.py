@@ -40,7 +40,10 @@ def searched(make, models=None, **options):
     return net, found, models, how, align(models, found.fitted, method="dual", options=options, **how)
 
 
-@pytest.mark.parametrize("make", [Transformer, tanh, Rotary, Neighbours, ByGroup])
+SLOW = pytest.mark.sweep  # the same of more networks
+
+
+@pytest.mark.parametrize("make", [pytest.param(Transformer, marks=SLOW), tanh, Rotary, Neighbours, ByGroup])
 def test_a_planted_element_is_recovered(make):
     net, found = inferred(make)
     a = canonical(drawn(net, 0), found.fitted, found.folds)
@@ -53,7 +56,7 @@ def test_a_planted_element_is_recovered(make):
     assert (before - after).abs().max() < 1e-4 * before.abs().max()
 
 
-@pytest.mark.parametrize("make", [Transformer, tanh])
+@pytest.mark.parametrize("make", [pytest.param(Transformer, marks=SLOW), tanh])
 def test_the_objective_is_the_share_of_each_and_never_falls(make):
     heights = []
     net, found, models, how = setting(make)

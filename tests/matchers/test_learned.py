@@ -17,6 +17,7 @@ from rebasin_cli.symmetry import elements as acts
 from rebasin_cli.symmetry.form import canonical
 from tests.transformers import Factored, Gated, Rotary, Transformer, drawn, inferred, outputs, relu, tanh
 
+SLOW = pytest.mark.sweep  # the same of more networks
 NETS = [Transformer, Gated, Rotary, relu, tanh, Factored]
 
 
@@ -117,7 +118,9 @@ def test_gradients_are_pulled_back_through_orders_and_signs(make):
         assert slope == pytest.approx(float((numbers.grad * step).sum()), rel=1e-2, abs=1e-2), word
 
 
-@pytest.mark.parametrize("make", NETS)
+@pytest.mark.parametrize(
+    "make", [*(pytest.param(net, marks=SLOW) for net in (Transformer, Rotary)), Gated, relu, tanh, Factored]
+)
 def test_what_is_learned_lowers_the_loss_and_computes_what_it_did(make):
     found, a, b = planted(make)
     task = problem(make, [a, b])
@@ -142,7 +145,7 @@ def test_learning_begins_where_activations_lead_and_ends_no_worse():
     assert near > 2 * far
 
 
-@pytest.mark.parametrize("make", [Transformer, tanh])
+@pytest.mark.parametrize("make", [pytest.param(Transformer, marks=SLOW), tanh])
 def test_a_search_that_was_interrupted_ends_as_if_it_had_not_been(make):
     _, a, b = planted(make)
     task, options = problem(make, [a, b]), ste.Options(epochs=2, init="wm", learning_rate=1e-2)

@@ -281,7 +281,7 @@ def test_an_interrupted_search_goes_on_to_the_same_result(method, net, after):
     whole = match(method, fitted, models, net=net, effort="normal", seed=3, progress=keep)
     assert whole.sweeps >= 2 or registry.get(method).NEEDS  # one pass over the data
     stops = range(1, max(whole.sweeps, 2))
-    few = stops[:: len(stops) // 12 + 1]
+    few = stops[:: len(stops) // 6 + 1]
     for stop in few if after == "every" else {stops[0], stops[-1]}:
         kept: list[State] = []
 
@@ -290,7 +290,7 @@ def test_an_interrupted_search_goes_on_to_the_same_result(method, net, after):
             if state.sweep == stop:
                 raise KeyboardInterrupt
 
-        if stop == stops[-1]:  # which takes as long as the whole search, and is what that one reported
+        if stop != stops[0]:  # which takes up to as long as the whole search, and is what that one reported
             kept.append(reported[stop])
         else:
             with pytest.raises(KeyboardInterrupt):

@@ -47,7 +47,7 @@ def moved(permutations, words, share: float, seed: int):
 # ------------------------------------------------------------------------------------- similarities
 
 
-@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("net", ["mlp", "tinyten", pytest.param("googlenet", marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
 def test_a_matrix_that_followed_the_search_is_the_one_made_anew(net, share):
     pair = pair_of(net)
@@ -512,7 +512,7 @@ def test_a_search_interrupted_anywhere_goes_on_to_the_same_result(net, wide, kic
     monkeypatch.setattr(wm, "WIDE", 1 if wide else 10**9)
     monkeypatch.setattr(wm, "ROUGH", 2e-3)  # much is left to polish
     _, fitted, models = setting(net)
-    for seed in range(3, 7):
+    for seed in (3, 4):
         states: list[State] = []
         whole = wm.match(Problem(fitted, models[:2], seed, progress=states.append))
         attempts = [state.notes.get("attempt", 0) for state in states]

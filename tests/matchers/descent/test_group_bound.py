@@ -50,7 +50,7 @@ def orthogonal(fitted, seed):
 
 
 every_net = pytest.mark.parametrize(
-    "make", [pytest.param(make, marks=[pytest.mark.sweep] * (make is Rotary)) for make in NETS]
+    "make", [pytest.param(make, marks=[pytest.mark.sweep] * (make in (Rotary, Transformer))) for make in NETS]
 )
 
 

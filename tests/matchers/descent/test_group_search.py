@@ -1,3 +1,4 @@
+import functools
 from collections import Counter
 
 import pytest
@@ -35,6 +36,7 @@ def search(a, b, fitted, options=ONCE, **how):
     return wm.match(Problem(fitted, (a, b), **how), options)
 
 
+SLOW = pytest.mark.sweep  # the same of more networks
 NETS = [Transformer, Packed, Gated, relu, tanh, Factored, Rotary, Neighbours, ByHead, ByGroup]
 
 
@@ -52,7 +54,7 @@ def planted(make, noise, seed=0):
 
 
 @pytest.mark.parametrize("make", NETS)
-@pytest.mark.parametrize("noise", [0.0, 0.05])
+@pytest.mark.parametrize("noise", [pytest.param(0.0, marks=SLOW), 0.05])
 def test_a_planted_element_is_recovered(make, noise):
     net, found, a, b = planted(make, noise)
     form = canonical(b, found.fitted, found.folds)
@@ -66,7 +68,7 @@ def test_a_planted_element_is_recovered(make, noise):
     assert (before - outputs(net, moved)).abs().max() <= 1e-11 * before.abs().max()
 
 
-@pytest.mark.parametrize("make", [Transformer, Gated, relu])
+@pytest.mark.parametrize("make", [pytest.param(Transformer, marks=SLOW), Gated, relu])
 def test_the_objective_never_falls(make):
     net, found = inferred(make)
     a, b = (canonical(drawn(net, seed), found.fitted, found.folds).tensors for seed in (0, 1))
@@ -85,20 +87,25 @@ def test_a_search_that_goes_on_from_its_element_loses_nothing():
     assert on.objective_after >= first.objective_after > first.objective_before
 
 
-def test_inputs_are_untouched_and_the_same_seed_gives_the_same():
+@functools.cache
+def aligned():
+    """Two transformers, searched once."""
     net, found = inferred(Transformer)
     a, b = drawn(net, 0), drawn(net, 1)
+    return net, found, a, b, align([a, b], found.fitted, folds=found.folds)
+
+
+def test_inputs_are_untouched_and_the_same_seed_gives_the_same():
+    _, found, a, b, one = aligned()
     kept = {name: tensor.clone() for name, tensor in b.items()}
-    one, two = (align([a, b], found.fitted, folds=found.folds) for _ in range(2))
+    two = align([a, b], found.fitted, folds=found.folds)
     assert all(torch.equal(b[name], kept[name]) for name in b)
     assert all(torch.equal(one.tensors[name], two.tensors[name]) for name in b)
     assert one.elements[0].maps.keys() == found.fitted.groups.keys()
 
 
 def test_what_is_aligned_computes_what_it_did_and_lies_nearer():
-    net, found = inferred(Transformer)
-    a, b = drawn(net, 0), drawn(net, 1)
-    done = align([a, b], found.fitted, folds=found.folds)
+    net, found, a, b, done = aligned()
     for before, after in ((a, done.models[0]), (b, done.models[1])):
         wanted = outputs(net, before)
         assert (wanted - outputs(net, after)).abs().max() <= 1e-11 * wanted.abs().max()
@@ -110,7 +117,7 @@ def test_what_is_aligned_computes_what_it_did_and_lies_nearer():
     assert near > 1.2 * far
 
 
-@pytest.mark.parametrize("make", [Transformer, Gated, tanh])
+@pytest.mark.parametrize("make", [pytest.param(Transformer, marks=SLOW), Gated, tanh])
 def test_many_models_that_are_one_are_brought_together(make):
     net, found = inferred(make)
     a = canonical(drawn(net, 0), found.fitted, found.folds).tensors
