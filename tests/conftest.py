@@ -4,9 +4,13 @@ And networks that are traced once (see traced). PyTorch is imported where tests 
 several processes does without.
 """
 
+import contextlib
 import gc
+import importlib
 import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +27,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.pluginmanager.register(Processor(config.getoption("--processor")), "processor")
+    gc.disable()  # what is imported and collected stays; see pytest_collection_finish
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,6 +35,22 @@ def one_thread():
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session):
+    """Every second worker reads the files of a folder from the last one on: each is rewritten by one of them.
+
+    What rewriting gave is kept as bytecode, which the others find.
+    """
+    if not int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 2 or sys.dont_write_bytecode:
+        return
+    root = session.config.rootpath
+    for folder in map(Path, session.config.args):
+        for path in sorted(folder.absolute().rglob("test_*.py"), reverse=True):
+            name = ".".join(path.relative_to(root).with_suffix("").parts)
+            with contextlib.suppress(Exception, pytest.skip.Exception):  # which collection will tell
+                importlib.import_module(name)
 
 
 DEAR = "test_browser.py", "test_device.py", "test_plugin.py", "test_together.py"
@@ -47,6 +68,7 @@ def pytest_collection_finish():
     """What was imported by now stays, and is not looked through for garbage again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
