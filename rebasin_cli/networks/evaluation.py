@@ -31,6 +31,7 @@ from .pairing import check_parts
 
 log = logging.getLogger("rebasin")
 BINS = 15
+TOGETHER = 1 << 16  # logits of several batches that are scored as one
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,12 @@ class _Sum:
 
     def add(self, number: int, values: Tensor, size: int) -> None:
         self.batched |= not values.ndim
-        if values.ndim:
-            values = values[~values.isnan()]  # a sample whose targets do not count
-            size = len(values)
         total = values.sum().item() if values.ndim else size * values.item()
+        if values.ndim:
+            if math.isnan(total):
+                values = values[~values.isnan()]  # a sample whose targets do not count
+                total = values.sum().item()
+            size = len(values)
         self.parts[number] = total, size, values.reshape(-1)
 
     def join(self, other: _Sum) -> None:
@@ -133,6 +136,12 @@ class _Part:
     sizes: dict[int, int] = field(default_factory=dict)
     numbers: dict[int, Tensor] = field(default_factory=dict)
     counted: Tensor = field(default_factory=lambda: torch.zeros(2, 0, dtype=torch.int64))  # of every class
+
+    def add(self, key: str, values: Tensor, sizes: Mapping[int, int]) -> None:
+        """A figure of batches, by their numbers, in a row; of one alone it may be a mean."""
+        split = values.split([*sizes.values()]) if values.ndim else (values,)
+        for (number, size), its in zip(sizes.items(), split, strict=True):
+            self.sums[key].add(number, its, size)
 
     def join(self, other: _Part) -> None:
         for key in [*self.sums]:
@@ -248,24 +257,78 @@ def _part(
                 if lost.own and not fit_classes(outputs, targets):
                     metrics = tuple(m for m in metrics if m.named)
                 part.sums |= {m.quantity.key: _Sum() for m in metrics if m.whole is None}
+                waiting = _Waiting(partial(_score, part, lost, metrics, each))
+            part.sizes[number] = size
             classes = not lost.own or any(not m.own for m in metrics)
-            logits = _classes(outputs, targets, number, lacking) if classes else outputs
-            values = lost.values(outputs if lost.own else logits, targets, number, size)
+            logits = _classes(outputs, targets, number, lacking) if classes else None
+            if logits is not None and not (lost.own or any(m.own for m in metrics)):
+                waiting.add(number, logits, targets)
+                continue
+            values = _score(part, lost, metrics, each, {number: size}, outputs, logits, targets)
             if lost.carried and number == 0 and type(network) not in _asked_in_parts:
                 _asked_in_parts.add(type(network))
                 check_parts(OWN.name, values, size, partial(_own_loss, network, inputs, output))
-            part.sums["loss"].add(number, _nan_as_inf(lost, values), size)
-            for m in metrics:
-                if (good := m.values(outputs if m.own else logits, targets, number, size)) is not None:
-                    part.sums[m.quantity.key].add(number, good, size)
-            part.sizes[number] = size
-            if classes:
-                part.counted = _by_class(logits, targets) + _widened(part.counted, logits.shape[1])
-                if each and targets.ndim == 1:
-                    part.numbers[number] = targets.cpu()
-            if not lost.own:
-                _fill(part.filled, logits, targets)
+        if part.sizes:
+            waiting.score()
     return part
+
+
+class _Waiting:
+    """Batches of logits that rebasin's own loss and metric `score` as one, to the same figures.
+
+    Where outputs are small, what that takes is one call after the other, and not their numbers.
+    """
+
+    def __init__(self, score: Callable[[dict[int, int], Tensor, Tensor, Tensor], object]):
+        self._score, self.sizes = score, dict[int, int]()
+        self.logits, self.targets = list[Tensor](), list[Tensor]()
+        self.kind: Any = None
+
+    def add(self, number: int, logits: Tensor, targets: Tensor) -> None:
+        """Both may be written to afterwards by whoever made them."""
+        kind = logits.dtype, logits.shape[1:], targets.shape[1:]
+        if kind != self.kind or logits.numel() >= TOGETHER:
+            self.score()
+        alone = logits.numel() >= TOGETHER
+        self.logits.append(logits if alone else logits.clone())
+        self.targets.append(targets if alone else targets.clone())
+        self.sizes[number], self.kind = len(targets), kind
+        if sum(one.numel() for one in self.logits) >= TOGETHER:
+            self.score()
+
+    def score(self) -> None:
+        if self.sizes:
+            logits, targets = (
+                its[0] if len(its) == 1 else torch.cat(its) for its in (self.logits, self.targets)
+            )
+            self._score(self.sizes, logits, logits, targets)
+        self.sizes, self.logits, self.targets = {}, [], []
+
+
+def _score(
+    part: _Part,
+    lost: Loss,
+    metrics: Sequence[Metric],
+    each: bool,
+    sizes: dict[int, int],
+    outputs: Any,
+    logits: Tensor | None,
+    targets: Any,
+) -> Tensor:
+    """Add to the part what these batches give, and return the loss's figures; sizes are by their numbers."""
+    first, size = next(iter(sizes)), sum(sizes.values())
+    values = lost.values(outputs if lost.own else logits, targets, first, size)
+    part.add("loss", _nan_as_inf(lost, values), sizes)
+    for m in metrics:
+        if (good := m.values(outputs if m.own else logits, targets, first, size)) is not None:
+            part.add(m.quantity.key, good, sizes)
+    if logits is not None:
+        part.counted = _by_class(logits, targets) + _widened(part.counted, logits.shape[1])
+        if each and targets.ndim == 1:
+            part.numbers |= zip(sizes, targets.cpu().split([*sizes.values()]), strict=True)
+        if not lost.own:
+            _fill(part.filled, logits, targets)
+    return values
 
 
 def _by_class(logits: Tensor, targets: Tensor) -> Tensor:
