@@ -13,16 +13,19 @@ Modules are compiled before the first run, as those of an installed package are,
 forbids to write bytecode (PYTHONDONTWRITEBYTECODE): it goes to the folder of `--work`. `--large` adds two
 models of 2.2 GB each. `--many` runs commands on very many small tensors, lines and steps, and nothing else.
 
-The plain loop of a report runs as many samples as the report's rows do, in inference mode and batches of the
-size that is fastest here, images channels last and norms folded into convolutions, and measures loss and
-accuracy; where norms are reset, it runs them in training mode, too. `--passes mlp` (or `cnn`) prints that
-report beside its fastest loop and nothing else: processor seconds of one thread, in turn. "memory kept": the
-C library is told to keep what is freed, as the command tells it.
+The plain loop of a report interpolates both models at as many points, repairs as many of these (statistics
+reset, or of an mlp the channels of one layer after the other), and measures loss and accuracy on the same
+samples, in inference mode and batches of the size that is fastest here, images channels last and norms folded
+into convolutions. It reads what the report reads, and draws nothing. `--passes mlp` (or `cnn`) prints that
+report beside its fastest loop and nothing else: processor seconds of one thread, in turn, with the points and
+repairs that the report says it had, and the seconds of its pictures, drawn once more. "memory kept": the C
+library is told to keep what is freed, as the command tells it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import re
@@ -33,7 +36,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
@@ -63,27 +66,73 @@ from torch.fx.experimental.optimization import fuse
 from torch.nn import functional as F
 from rebasin_cli import nets, networks, open_checkpoint
 from rebasin_cli.datasets import open_data
-file, name, data, passes, resets, samples, batch = sys.argv[1:4] + [int(n) for n in sys.argv[4:]]
-model = open_checkpoint(file)
-net = networks.load(nets.registry.get(name).from_shapes(model.shapes), model).eval()
-split = open_data(data, "test", limit=samples)
-inputs, targets = split.normalization.apply(split.source.inputs), split.source.targets
-last = {"memory_format": torch.channels_last} if inputs.ndim == 4 else {}
-batches = list(zip((x.contiguous(**last) for x in inputs.split(batch)), targets.split(batch)))
+a, b, name, data, points, repairs, train, test, batch = sys.argv[1:5] + [int(n) for n in sys.argv[5:]]
+models = [dict(open_checkpoint(file)) for file in (a, b)]
+net = nets.registry.get(name).from_shapes({key: tensor.shape for key, tensor in models[0].items()})
+networks.load(net, models[0]).eval()
 normed = any(hasattr(module, "running_mean") for module in net.modules())
-folded = (fuse(copy.deepcopy(net)) if normed else net).to(**last)
-with torch.inference_mode():
-    for left in range(passes, 0, -samples):
-        for x, y in batches:
-            out = folded(x)
-            F.cross_entropy(out.double(), y, reduction="sum").item(), (out.argmax(1) == y).sum().item()
+
+def read(split, limit, size):
+    part = open_data(data, split, limit=limit)
+    inputs, targets = part.normalization.apply(part.source.inputs), part.source.targets
+    last = {"memory_format": torch.channels_last} if inputs.ndim == 4 and size == batch else {}
+    return list(zip((x.contiguous(**last) for x in inputs.split(size)), targets.split(size)))
+
+def between(share):
+    for key, own in net.state_dict().items():
+        if own.is_floating_point():
+            torch.lerp(models[0][key], models[1][key], share, out=own)
+
+def reset():
     for module in net.modules():
         module.training = hasattr(module, "running_mean")
-    large = open_data(data, "train", limit=2560)
-    large = large.normalization.apply(large.source.inputs).split(256)
-    for left in range(resets, 0, -2560):
-        for x in large:
-            net(x)
+    for x, _ in some:
+        net(x)
+    net.eval()
+
+def moments(share):  # of every layer in a row, with what came before corrected: REPAIR
+    values, found = [x.flatten(1) for x, _ in some], []
+    for place, layer in enumerate(net.layers):
+        values = [layer(x) for x in values]
+        std, mean = torch.std_mean(torch.cat(values), 0, correction=0)
+        found.append((std, mean))
+        if share is not None:
+            wanted = [torch.lerp(one, other, share) for one, other in zip(*(end[place] for end in ends))]
+            scale = torch.where(std > 0, wanted[0] / std, 1.0)
+            layer.weight.mul_(scale[:, None])
+            layer.bias.sub_(mean).mul_(scale).add_(wanted[1])
+            values = [(x - mean) * scale + wanted[1] for x in values]
+        values = [torch.relu_(x) for x in values]
+    return found
+
+some = read("train", 2560, 256)
+with torch.inference_mode():
+    splits = [read("train", train, batch), read("test", test, batch)]
+    ends = []
+    for share in () if normed or not repairs else (0.0, 1.0):
+        between(share)
+        ends.append(moments(None))
+    for point in range(points):
+        between(point / points)
+        if point < repairs:
+            reset() if normed else moments(point / points)
+        run = (fuse(copy.deepcopy(net)) if normed else net).to(
+            **{"memory_format": torch.channels_last} if splits[0][0][0].ndim == 4 else {})
+        for x, y in (pair for split in splits for pair in split):
+            out = run(x)
+            F.cross_entropy(out.double(), y, reduction="sum").item(), (out.argmax(1) == y).sum().item()
+"""
+PICTURES = """
+import sys, time
+from pathlib import Path
+from rebasin_cli.reports import registry
+from rebasin_cli.reports.formats import json
+report = json.load(Path(sys.argv[1]).read_text())
+pictures = [registry.get(name) for name in ("html", "png")]
+wall, own = time.perf_counter(), time.process_time()
+for each in pictures:
+    each.render(report)
+print(time.perf_counter() - wall, time.process_time() - own)
 """
 FILES = """
 import sys
@@ -168,8 +217,7 @@ def rows(work: Path, files: dict[str, Sequence[str]], measured: bool) -> Iterato
     barrier = ("barrier", *files["mlp"], "--data", "mnist", *report)
     yield Row("barrier mlp, MNIST", barrier)
     yield Row("barrier mlp, MNIST, wm", (*barrier, "--method", "wm"))
-    passes = 55 * 15_000  # points of all rows, of which the ends of most are known
-    yield from _plain(files["mlp"][0], "mlp", "mnist", passes, 0, 10_000, 500)
+    yield from _plain(*files["mlp"], "mlp", "mnist", 60, 11, 5_000, 10_000, 500)
     learnt = ("--method", "ste-mm", "-o", out, "--force", "-q")
     short = ("--data", "mnist", "--epochs", "1", "--limit", "2000")
     yield Row("align mlp, ste-mm, MNIST, --limit 2000", ("align", *files["mlp"], *learnt, *short))
@@ -178,14 +226,26 @@ def rows(work: Path, files: dict[str, Sequence[str]], measured: bool) -> Iterato
         yield Row(f"merge vgg11, ste-mm, CIFAR-10, {name}", words, own=True)
     limited = ("--data", "cifar10", "--limit", "1000", "--method", "am", *report)
     yield Row("barrier cnn, BatchNorm, am, --limit 1000", ("barrier", *files["cnn"], *limited))
-    plain = (66 * 2_000, 19 * 2_560, 1_000, 200)
-    yield from _plain(files["cnn"][0], "tinyten", "cifar10", *plain)
+    yield from _plain(*files["cnn"], "tinyten", "cifar10", 68, 19, 1_000, 1_000, 200)
 
 
 def _plain(*words: object) -> Iterator[Row]:
     program = ("-c", PLAIN, *map(str, words))
-    yield Row(f"its passes in a plain loop, {words[1]}", program, plain=True)
-    yield Row(f"its passes in a plain loop, {words[1]}, memory kept", program, plain=True, kept=True)
+    yield Row(f"its passes in a plain loop, {words[2]}", program, plain=True)
+    yield Row(f"its passes in a plain loop, {words[2]}, memory kept", program, plain=True, kept=True)
+
+
+def _counted(report: Path) -> tuple[int, int]:
+    """The points that a report measured by passes of its own, and how many of these it repaired.
+
+    Temperatures and ensembles are measured by outputs that are known by then; A, B and B aligned are not.
+    """
+    rows = json.loads(report.read_text())["data"]["points"]
+    inner = {
+        name: points - 2 for name, points in rows.items() if not name.endswith((" + temperature", "ensemble"))
+    }
+    repaired = sum(points for name, points in inner.items() if " + " in name)
+    return 2 + sum(inner.values()) + ("aligned" in inner), repaired
 
 
 def made(work: Path, name: str) -> list[str]:
@@ -258,16 +318,30 @@ REPORTS = {
 
 def beside_passes(every: dict[str, Row], names: Sequence[str], work: Path, runs: int) -> None:
     """Of each report in turn: its processor seconds on one thread, and those of its passes in a loop."""
-    print("| date | row | its seconds | fastest plain loop | ratio (≤ 1.15) |\n|---|---|---|---|---|")
+    columns = (
+        "row",
+        "points",
+        "repaired",
+        "its seconds",
+        "fastest plain loop",
+        "ratio (≤ 1.15)",
+        "pictures, s",
+    )
+    print(f"| date | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
     for ours, net in map(REPORTS.__getitem__, names):
         loops = [row for name, row in every.items() if name.startswith(f"its passes in a plain loop, {net}")]
         seconds(sys.executable, Row("", (*every[ours].words, "--dry-run")), work, 1)  # compiles
-        found = []
+        drawing = Row("", ("-c", PICTURES, str(work / "report" / "report.json")), own=True)
+        found, counts = [], (0, 0)
         for _ in range(runs):
-            its, *others = (seconds(sys.executable, row, work, 1)[1] for row in (every[ours], *loops))
-            found.append((its, min(others), its / min(others)))
+            its = seconds(sys.executable, every[ours], work, 1)[1]
+            counts = _counted(work / "report" / "report.json")
+            alike = [replace(row, words=(*row.words[:6], *map(str, counts), *row.words[8:])) for row in loops]
+            others = min(seconds(sys.executable, row, work, 1)[1] for row in alike)
+            drawn = seconds(sys.executable, drawing, work, 1)[1]
+            found.append((its, others, its / others, drawn))
         cells = " | ".join(f"{statistics.median(each):.2f}" for each in zip(*found, strict=True))
-        print(f"| {date.today()} | {ours} | {cells} |", flush=True)
+        print(f"| {date.today()} | {ours} | {' | '.join(map(str, counts))} | {cells} |", flush=True)
 
 
 def main() -> None:
