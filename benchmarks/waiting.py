@@ -59,6 +59,7 @@ FRESH = {  # file: (net, input, classes, width, norm)
     "resnet20x16": ("resnet20", (3, 32, 32), 10, 16, None),
 }
 LARGE = {"resnet20x45": ("resnet20", (3, 32, 32), 10, 45, None)}
+HALF = {"vgg16, ImageNet": ("vgg16", (3, 224, 224), 1000, 1, None)}  # of a gigabyte
 SEARCHED = re.compile(r"^times .*match ([0-9.]+) s", re.MULTILINE)
 PLAIN = """
 import copy, sys, torch
@@ -217,7 +218,7 @@ def rows(work: Path, files: dict[str, Sequence[str]], measured: bool) -> Iterato
     barrier = ("barrier", *files["mlp"], "--data", "mnist", *report)
     yield Row("barrier mlp, MNIST", barrier)
     yield Row("barrier mlp, MNIST, wm", (*barrier, "--method", "wm"))
-    yield from _plain(*files["mlp"], "mlp", "mnist", 60, 11, 5_000, 10_000, 500)
+    yield from plain_loops(*files["mlp"], "mlp", "mnist", 60, 11, 5_000, 10_000, 500)
     learnt = ("--method", "ste-mm", "-o", out, "--force", "-q")
     short = ("--data", "mnist", "--epochs", "1", "--limit", "2000")
     yield Row("align mlp, ste-mm, MNIST, --limit 2000", ("align", *files["mlp"], *learnt, *short))
@@ -226,16 +227,16 @@ def rows(work: Path, files: dict[str, Sequence[str]], measured: bool) -> Iterato
         yield Row(f"merge vgg11, ste-mm, CIFAR-10, {name}", words, own=True)
     limited = ("--data", "cifar10", "--limit", "1000", "--method", "am", *report)
     yield Row("barrier cnn, BatchNorm, am, --limit 1000", ("barrier", *files["cnn"], *limited))
-    yield from _plain(*files["cnn"], "tinyten", "cifar10", 68, 19, 1_000, 1_000, 200)
+    yield from plain_loops(*files["cnn"], "tinyten", "cifar10", 68, 19, 1_000, 1_000, 200)
 
 
-def _plain(*words: object) -> Iterator[Row]:
+def plain_loops(*words: object) -> Iterator[Row]:
     program = ("-c", PLAIN, *map(str, words))
     yield Row(f"its passes in a plain loop, {words[2]}", program, plain=True)
     yield Row(f"its passes in a plain loop, {words[2]}, memory kept", program, plain=True, kept=True)
 
 
-def _counted(report: Path) -> tuple[int, int]:
+def points_of(report: Path) -> tuple[int, int]:
     """The points that a report measured by passes of its own, and how many of these it repaired.
 
     Temperatures and ensembles are measured by outputs that are known by then; A, B and B aligned are not.
@@ -248,11 +249,16 @@ def _counted(report: Path) -> tuple[int, int]:
     return 2 + sum(inner.values()) + ("aligned" in inner), repaired
 
 
+def counted(loop: Row, points: int, repaired: int) -> Row:
+    """A plain loop with this many points, so many of them repaired."""
+    return replace(loop, words=(*loop.words[:6], str(points), str(repaired), *loop.words[8:]))
+
+
 def made(work: Path, name: str) -> list[str]:
     """Two models: a fresh network, and that network with its units in another order and some noise."""
     paths = [work / f"{name}.{k}.safetensors" for k in "ab"]
     if not all(path.is_file() for path in paths):
-        net, shape, classes, width, norm = (FRESH | LARGE)[name]
+        net, shape, classes, width, norm = (FRESH | LARGE | HALF)[name]
         with seeded(0, name):
             module = nets.build(net, input_shape=shape, classes=classes, width=width, norm=norm)
         a = {key: tensor.detach() for key, tensor in module.state_dict().items()}
@@ -271,15 +277,19 @@ def _noisy(tensor: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
     return tensor + 0.1 * tensor.std() * torch.randn(tensor.shape, generator=rng)
 
 
-def seconds(python: str, row: Row, work: Path, threads: int | None = None) -> tuple[float, ...]:
+def seconds(
+    python: str, row: Row, work: Path, threads: int | None = None, checkout: Path | None = None
+) -> tuple[float, ...]:
     """Wall and processor seconds of one run, and those of its search, if it tells them.
 
-    Raises CalledProcessError with what it said.
+    By the package that this Python has, or that of a checkout. Raises CalledProcessError with what it said.
     """
     words = row.words if row.plain or row.own else ("-m", "rebasin_cli", *row.words)
     compiled = os.environ | {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(work / "bytecode")}
     if threads is not None:
         compiled["OMP_NUM_THREADS"] = str(threads)
+    if checkout is not None:
+        compiled["PYTHONPATH"] = str(checkout.resolve())
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     if row.kept:
         compiled |= {"MALLOC_TRIM_THRESHOLD_": str(RETAINED), "MALLOC_MMAP_THRESHOLD_": str(BLOCK)}
@@ -335,9 +345,8 @@ def beside_passes(every: dict[str, Row], names: Sequence[str], work: Path, runs:
         found, counts = [], (0, 0)
         for _ in range(runs):
             its = seconds(sys.executable, every[ours], work, 1)[1]
-            counts = _counted(work / "report" / "report.json")
-            alike = [replace(row, words=(*row.words[:6], *map(str, counts), *row.words[8:])) for row in loops]
-            others = min(seconds(sys.executable, row, work, 1)[1] for row in alike)
+            counts = points_of(work / "report" / "report.json")
+            others = min(seconds(sys.executable, counted(row, *counts), work, 1)[1] for row in loops)
             drawn = seconds(sys.executable, drawing, work, 1)[1]
             found.append((its, others, its / others, drawn))
         cells = " | ".join(f"{statistics.median(each):.2f}" for each in zip(*found, strict=True))

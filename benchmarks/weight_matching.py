@@ -288,15 +288,20 @@ def least(task: Callable[[int], Any], seed: int) -> tuple[float, Any]:
     return min(seconds for seconds, _ in taken), taken[-1][1]
 
 
-def table(case: Case, runs: int, limit: float, before: Path, peer: Path) -> None:
-    """A row of the seconds of wm before and now, and of both peers, and of objectives."""
+def in_turns(
+    case: Case, runs: int, limit: float, before: Path, peer: Path | None
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """The seconds of wm before and now and of the peers, and by how much wm's objectives are above theirs.
+
+    Medians over seeds, by who; STE-MM's program is a peer of mlps, where there is its folder.
+    """
     dtype, skipping = FORMS["float32, skipping"]
     models = [{n: t.to(dtype) for n, t in model.items()} for model in (case.a, case.b)]
     peers = {"plain": lambda seed: plain(case.fitted, *models, limit, seed, skipping=skipping)[0]}
-    if case.name.startswith(("mlp", "trained mlp")):
+    if peer is not None and case.name.startswith(("mlp", "trained mlp")):
         peers["STE-MM"] = partial(ste_mm, case, peer)
-    seconds: dict[str, list[float]] = {"before": [], "now": [], "plain": [], "STE-MM": []}
-    reached: dict[str, list[float]] = {"now": [], "plain": [], "STE-MM": []}
+    seconds: dict[str, list[float]] = {who: [] for who in ("before", "now", *peers)}
+    reached: dict[str, list[float]] = {who: [] for who in ("now", *peers)}
     with searching(case, before) as ask:
         for seed in range(runs):
             for who, version in enumerate(("before", "now")):
@@ -306,19 +311,25 @@ def table(case: Case, runs: int, limit: float, before: Path, peer: Path) -> None
                 taken, perms = least(task, seed)
                 seconds[who].append(taken)
                 reached[who].append(case.reached(perms))
-    middle = {who: median(its) for who, its in seconds.items() if its}
-    changes = {
+    middle = {who: median(its) for who, its in seconds.items()}
+    above = {
         who: [now / its - 1 for now, its in zip(reached["now"], reached[who], strict=True)] for who in peers
     }
+    return middle, above
+
+
+def table(case: Case, runs: int, limit: float, before: Path, peer: Path | None) -> None:
+    """A row of the seconds of wm before and now, and of both peers, and of objectives."""
+    middle, above = in_turns(case, runs, limit, before, peer)
     row(
         case.name,
-        *(f"{middle[who]:.4f}" if who in middle else "" for who in seconds),
+        *(f"{middle[who]:.4f}" if who in middle else "" for who in ("before", "now", "plain", "STE-MM")),
         *(
             f"{middle[who] / middle[version]:.2f}" if who in middle else ""
             for who in ("plain", "STE-MM")
             for version in ("before", "now")
         ),
-        *(f"{min(changes[who]):+.3%}" if who in peers else "" for who in ("plain", "STE-MM")),
+        *(f"{min(above[who]):+.3%}" if who in above else "" for who in ("plain", "STE-MM")),
     )
 
 

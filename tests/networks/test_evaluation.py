@@ -176,6 +176,41 @@ def test_outputs_that_are_no_numbers_cost_infinitely_much_and_are_wrong():
     assert (scores.loss, scores.accuracy) == (math.inf, 0.0)
 
 
+@pytest.mark.parametrize("shape", [(), (3,)], ids=["one target a sample", "three targets a sample"])
+def test_small_outputs_of_many_batches_give_the_figures_of_each_batch_to_the_bit(shape, monkeypatch):
+    """Scored as one, or every batch by itself; some targets do not count, and one batch is shorter."""
+    rng = torch.Generator().manual_seed(0)
+    inputs = torch.randn(70, 5, *shape, generator=rng)
+    targets = torch.randint(0, 5, (70, *shape), generator=rng)
+    targets[torch.rand(targets.shape, generator=rng) < 0.2] = -100
+    batches = list(zip(inputs.split(16), targets.split(16), strict=True))
+    calls = []
+    monkeypatch.setattr(evaluation, "_fill", lambda *given, fill=evaluation._fill: calls.append(fill(*given)))
+    together = evaluate(Fixed(), batches, each=True)
+    assert len(calls) == 1
+    monkeypatch.setattr(evaluation, "TOGETHER", 1)
+    alone = evaluate(Fixed(), batches, each=True)
+    assert len(calls) == 1 + len(batches)
+    assert together.figures == alone.figures and repr(together.bins) == repr(alone.bins)
+    assert together.classes == alone.classes and together.sizes == alone.sizes == (16, 16, 16, 16, 6)
+    for name, values in alone.each.items():
+        torch.testing.assert_close(together.each[name], values, rtol=0, atol=0, equal_nan=True)
+    if not shape:
+        assert torch.equal(together.numbers, targets)
+
+
+def test_a_network_that_gives_every_batch_in_the_same_memory_is_measured_as_each_was():
+    class Reuses(nn.Module):
+        def forward(self, x):
+            self.kept = x.clone() if not hasattr(self, "kept") else self.kept.copy_(x)
+            return self.kept
+
+    rows = torch.eye(4).repeat(3, 1) * 9
+    right = list(zip(rows.split(4), torch.arange(4).repeat(3).split(4), strict=True))
+    wrong = [(inputs.flip(0), targets) for inputs, targets in right[:1]]
+    assert evaluate(Reuses(), [*right, *wrong]).accuracy == pytest.approx(0.75)
+
+
 def test_empty_batches_do_not_count_but_no_samples_at_all_is_an_error():
     empty = (torch.ones(0, 2), torch.ones(0, dtype=torch.int64))
     full = (torch.eye(2), torch.tensor([0, 1]))
