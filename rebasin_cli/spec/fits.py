@@ -32,12 +32,7 @@ def fit(spec: Spec, shapes: Shapes, settings: Mapping[str, Any] | None = None) -
     things, and every list whose members are not alike.
     """
     problems: list[str] = []
-    whole = {glob for glob in spec.ignore if not _WILD.search(glob)}
-    globs = [glob for glob in spec.ignore if glob not in whole]
-    ignored = frozenset(
-        n for n in shapes if n in whole or any(fnmatch.fnmatchcase(n, glob) for glob in globs)
-    )
-    every = shapes
+    every, ignored = shapes, _ignored(spec, shapes)
     said = _choose(spec, {n: s for n, s in shapes.items() if n not in ignored}, problems)
     chosen, lists = gathered(said)
     shapes = shapes_of(lists, shapes, problems)
@@ -94,6 +89,18 @@ def fit(spec: Spec, shapes: Shapes, settings: Mapping[str, Any] | None = None) -
     return fitted.opened(stacks, every) if stacks else fitted
 
 
+def speaks_of_all(spec: Spec, shapes: Shapes) -> bool:
+    """Whether every tensor has a line or is ignored; where one has not, that is seen at once."""
+    lines, ignored = _Lines(spec), _ignored(spec, shapes)
+    return all(name in ignored or lines.matches(name, shape) for name, shape in shapes.items())
+
+
+def _ignored(spec: Spec, shapes: Shapes) -> frozenset[str]:
+    whole = {glob for glob in spec.ignore if not _WILD.search(glob)}
+    globs = [glob for glob in spec.ignore if glob not in whole]
+    return frozenset(n for n in shapes if n in whole or any(fnmatch.fnmatchcase(n, glob) for glob in globs))
+
+
 def _no_words(spec: Spec, words: Set[str]) -> list[str]:
     """What `stays` and `unlike` name that is a word neither of these tensors nor of any line."""
     lines = {word for entry in spec.entries for axis in entry.axes for word in words_of(axis)}
@@ -108,15 +115,10 @@ def _no_words(spec: Spec, words: Set[str]) -> list[str]:
 
 def _choose(spec: Spec, shapes: Shapes, problems: list[str]) -> dict[str, tuple[Entry, Mapping[str, str]]]:
     """The line that speaks of each tensor: the one that leaves least open, and two alike are a problem."""
-    exact: dict[str, list[Entry]] = {}
-    for entry in spec.entries:
-        if not entry.family:
-            exact.setdefault(entry.name, []).append(entry)
-    families = _Families([entry for entry in spec.entries if entry.family])
+    known = _Lines(spec)
     chosen: dict[str, tuple[Entry, Mapping[str, str]]] = {}
     for tensor, shape in shapes.items():
-        matches = [(e, m) for e in exact.get(tensor, ()) if (m := e.match(tensor, shape)) is not None]
-        matches = matches or _closest(families.matches(tensor, shape))
+        matches = known.matches(tensor, shape)
         if not matches:
             problems.append(f"{tensor}  {_show(shape)} is in the checkpoint, not in the spec")
         elif len(matches) > 1:
@@ -125,7 +127,8 @@ def _choose(spec: Spec, shapes: Shapes, problems: list[str]) -> dict[str, tuple[
         else:
             chosen[tensor] = matches[0]
     used = {id(entry) for entry, _ in chosen.values()}
-    spoken = families.spoken_for({t: s for t, s in shapes.items() if t in exact or t not in chosen})
+    alone = {t: s for t, s in shapes.items() if t in known.exact or t not in chosen}
+    spoken = known.families.spoken_for(alone)
     for entry in spec.entries:
         if not entry.optional and id(entry) not in used:
             if entry.family:
@@ -145,6 +148,22 @@ def _closest(matches: list[Match]) -> list[Match]:
     """Those whose names leave least open."""
     least = min((entry.open for entry, _ in matches), default=(0, 0))
     return [match for match in matches if match[0].open == least]
+
+
+class _Lines:
+    """The lines of a spec, by how they name tensors: `exact` ones come before families."""
+
+    def __init__(self, spec: Spec):
+        self.exact: dict[str, list[Entry]] = {}
+        for entry in spec.entries:
+            if not entry.family:
+                self.exact.setdefault(entry.name, []).append(entry)
+        self.families = _Families([entry for entry in spec.entries if entry.family])
+
+    def matches(self, tensor: str, shape: tuple[int, ...]) -> list[Match]:
+        """The lines that leave least open among those that speak of a tensor; several alike are a problem."""
+        found = [(e, m) for e in self.exact.get(tensor, ()) if (m := e.match(tensor, shape)) is not None]
+        return found or _closest(self.families.matches(tensor, shape))
 
 
 class _Families:

@@ -16,7 +16,7 @@ from ..runtime import files
 from ..runtime.memory import uncollected
 from ..types import Shapes, Tensors
 from . import chain
-from .fits import fit
+from .fits import fit, speaks_of_all
 from .layers import NoChain
 from .notation import Axis, Fixed, Product, Word, factors_of, rewrite
 from .parser import LARGEST, parse, refers_to
@@ -178,10 +178,13 @@ def find(shapes: Shapes, settings: Settings | None = None) -> FittedSpec:
         for name, spec in builtin().items()
         if named is None or not spec.classes or named in spec.classes
     }
-    attempt([name for name, share in lacks.items() if not share])
+    whole = [name for name, share in lacks.items() if not share]
+    covers = {name: speaks_of_all(builtin()[name], shapes) for name in whole}
+    attempt([name for name in whole if covers[name]])
     if fitting:
         return _surest([one for one in fitting if named in one.spec.classes] or fitting)
     # In vain, but for what keeps them from fitting.
+    attempt([name for name in whole if not covers[name]])
     attempt(sorted((name for name, share in lacks.items() if share), key=lacks.__getitem__)[:TRIED])
     none = (len(shapes) + 1, "", SpecError(""))  # where a configuration leaves no spec to try
     count, nearest, error = min(misses, key=lambda miss: miss[:2], default=none)
