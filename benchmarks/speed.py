@@ -110,7 +110,7 @@ def pairs(work: Path, files: dict[str, Sequence[str]], *, large: bool) -> Iterat
         return
     merge = ("merge", *files["mlp"], "--data", "mnist", *out)
     wm = Row("", (*merge, "--method", "wm"))
-    yield Pair("merge of two mlp512, default", Row("", merge), "the same by wm", (wm,))
+    yield Pair("merge by default of two mlp512", Row("", merge), "the same by wm", (wm,))
     barrier = (
         "barrier",
         *files["mlp"],
@@ -122,8 +122,9 @@ def pairs(work: Path, files: dict[str, Sequence[str]], *, large: bool) -> Iterat
         "--skip-checks",
     )
     loops = tuple(plain_loops(*files["mlp"], "mlp", "mnist", 60, 11, 5_000, 10_000, 500))
-    yield Pair("barrier of two mlp512, wm", Row("", (*barrier, "--method", "wm")), "its passes, plain", loops)
-    yield Pair("barrier of two mlp512, default", Row("", barrier), "its passes, plain", loops)
+    for how, more in (("wm", ("--method", "wm")), ("default", ())):
+        ours = Row("", (*barrier, *more))
+        yield Pair(f"barrier by {how} of two mlp512", ours, "its passes, plain", loops)
 
 
 def searches(arguments: argparse.Namespace, before: Path, peer: Path | None) -> None:
