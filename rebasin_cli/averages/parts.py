@@ -26,6 +26,9 @@ from .untrained import check_untrained
 INTEGERS = "integers"  # why a tensor is copied
 HEADS = ("keep-a", "keep-b", "average", "concat", "drop")
 EXTRA = ("error", "keep-a", "keep", "drop")
+_ONE = "Merge models of one function. Where one model's are right for all, "
+IGNORED = f"{_ONE}let them be copied: {{ignore}} (the first model's, or that of --copy-from FILE)"
+IN_SPEC = f"{_ONE}let the first be that model, and name them under ignore: in the spec: {{names}}"
 MOST = 4  # names in a line of advice
 HEADS_ADVICE = "--heads keep-a|keep-b|average|concat|drop"
 EMBEDDING = re.compile(r"emb|wte|tok|shared|vocab", re.IGNORECASE)
@@ -177,7 +180,7 @@ def parts_of(
         )
     if not averaged and not joined:
         raise SpecError("the models have no floating-point tensor in common: there is nothing to average")
-    _check_untrained(models, averaged, copied)
+    check_still(models, [name for name in (*averaged, *copied) if name not in together], copied, IGNORED)
     return Parts(tuple(averaged), copied, tuple(joined), extras, tuple(dropped), products)
 
 
@@ -189,13 +192,21 @@ def by_spec(models: Sequence[Tensors], ignored: Collection[str]) -> Parts:
     whole = [name for name, (dtype, _) in plan.items() if not dtype.is_floating_point and name not in members]
     copied = {**products.fixed, **dict.fromkeys(whole, INTEGERS), **dict.fromkeys(ignored, "ignored")}
     averaged = tuple(name for name in plan if name not in copied)
-    _check_untrained(models, averaged, copied)
+    check_still(models, [name for name in plan if name not in members], copied)
     return Parts(averaged, copied, products=products)
 
 
-def _check_untrained(models: Sequence[Tensors], averaged: Sequence[str], copied: Mapping[str, str]) -> None:
+def check_still(
+    models: Sequence[Tensors], names: Iterable[str], copied: Mapping[str, str], hint: str = IN_SPEC
+) -> None:
+    """Raise SpecError where tables or integers among these tensors, which nothing moves, differ.
+
+    Of those that are `copied`, integers alone are looked at.
+    """
     if len(models) > 1:
-        check_untrained(models, averaged, [name for name, why in copied.items() if why == INTEGERS])
+        plan, names = plan_of(models[0]), [name for name in names if copied.get(name, INTEGERS) == INTEGERS]
+        integers = [name for name in names if name in plan and not _averages(plan[name][0])]
+        check_untrained(models, [name for name in names if name not in {*integers}], integers, hint)
 
 
 def _next(advice: Collection[str], whole: Sequence[str]) -> str:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor
@@ -18,79 +20,108 @@ from torch import Tensor
 from ..checkpoints.tensors import plan_of, rows
 from ..errors import SpecError
 from ..types import Tensors
+from .formulas import tables
 
 __all__ = ["check_untrained"]
 
+# Tables whose numbers do not tell: they are too few, or follow no short formula
 _TABLES = re.compile(
     r"(^|[._])((original_)?inv_freq|(cos|sin)_cached|cos_sin_cache|freqs_(cis|cos|sin)|alibi_slopes|"
-    r"(rope|rotary\w*)\.(freqs|cos|sin)|alphas?_bars?|relative_coords_table|"
-    r"(pixel|image)_(mean|std)|mel_(basis|filters|filterbank)|mel_scale\.fb|featurizer\.(fb|window)|hann_window|"
-    r"stft_window|spectrogram\.window)$"
+    r"(rope|rotary\w*)\.(freqs|cos|sin)|alphas?_bars?|alphas_cumprod\w*|relative_coords_table|"
+    r"(pixel|image)_(mean|std)|mel_(basis|filters|filterbank)|mel_scale\.fb|featurizer\.(fb|window)|"
+    r"spectrogram\.window)$"
 )
-# Of a schedule of noise, where the product of its steps stands beside
-_SCHEDULES = re.compile(
-    r"^(betas|alphas_cumprod(_prev)?|(sqrt|log)_\w*alphas(_cumprod)?|posterior_\w+|sigmas|log_sigmas)$"
-)
-_OF_A_SCHEDULE = "alphas_cumprod"
 # Words of a name: integers that count, or say how far a training came, select nothing
 _COUNTS = re.compile(
-    r"(?:^|_)(num|n|counts?|counters?|steps?|tracked|pointer|seen|epochs?|iters?|iterations?|updates?|samples?|usage|"
-    r"sizes?|total|hist|histogram|age|ages|rng|seeds?|state|nonzero|confmat|tp|fp|tn|fn|correct|hits|visits|freq|"
-    r"tokens|dead|load)(?:_|$)",
+    r"(?:^|_)(num|n|counts?|counters?|cnts?|steps?|tracked|pointer|ptr|seen|used|epochs?|iters?|iterations?|updates?|"
+    r"samples?|usage|sizes?|total|hist|histogram|age|ages|rng|seeds?|state|nonzero|confmat|tp|fp|tn|fn|correct|hits|"
+    r"visits|freq|tokens|dead|load|streak)(?:_|$)",
     re.IGNORECASE,
 )
 _PLACES = re.compile(r"(?:^|_)(idx|index|indices|ids?|perm|permutation|order|mask)$", re.IGNORECASE)
+# One number may be anything; these words are of settings
+_SETTINGS = re.compile(
+    r"^(?!.*(batch|queue|buffer|memory|current|best))(?:.*_)?(window|kernel|stride|dilation|padding|groups|heads|width|"
+    r"depth|radius|ratio|rate|hop|fft|mels|classes|channels|resolution|patch|bins|point|mode|kind|type|format)"
+    r"(?:_(size|length|len|shape))?$",
+    re.IGNORECASE,
+)
 ROUNDED, LEAST = 2.0**-7, 1e-7  # by which a table may differ that went through bfloat16, or float16
+_NUMBERS = re.compile("[0-9]+")
 TOGETHER = 1 << 20  # numbers compared at once
 SHOWN = 6  # names in an error
 
 
 def check_untrained(
-    models: Sequence[Tensors], averaged: Iterable[str], copied: Iterable[str], *, hint: str = ""
+    models: Sequence[Tensors], averaged: Iterable[str], copied: Iterable[str], hint: str
 ) -> None:
     """Raise SpecError where tables among the `averaged`, or integers among the `copied`, differ.
 
-    Tables may differ by rounding, integers that are one number or a count as they like. The `hint` takes the
-    place of what averages can be told.
+    Tables, by their names or by their numbers (`formulas`), may differ by rounding, integers that count or
+    measure as they like. In the `hint` "{ignore}" stands for options that name what differs, "{names}" for names.
     """
     plan, names = plan_of(models[0]), list(averaged)
-    schedules = {name.removesuffix(_OF_A_SCHEDULE) for name in names if name.endswith(_OF_A_SCHEDULE)}
-    tables = [
-        name
-        for name in names
-        if _TABLES.search(name)
-        or (name[: name.rfind(".") + 1] in schedules and _SCHEDULES.fullmatch(name.rpartition(".")[2]))
-    ]
-    _check(models, tables, "tables, which no training moves", hint)
-    selecting = [name for name in copied if name in plan and _selects(name.rpartition(".")[2], *plan[name])]
-    _check(models, selecting, "integers that say how weights are used", hint)
+    named = {name for name in names if _TABLES.search(name)}
+    found = {*tables(models, [name for name in names if name not in named])}
+    found |= {name for name in named if not _near(models, name)}
+    modules = {""} | {
+        name[:end]
+        for name, (dtype, shape) in plan.items()
+        if dtype.is_floating_point and len(shape) > 1
+        for end in (k for k, letter in enumerate(name) if letter == ".")
+    }
+    selecting = [name for name in copied if name in plan and _selects(models, name, modules)]
+    wrong = {
+        "tables, which no training moves": [name for name in names if name in found],
+        "integers that say how weights are used": [name for name in selecting if not _near(models, name)],
+    }
+    if any(wrong.values()):
+        raise _refused(models, wrong, hint)
 
 
-def _selects(last: str, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
-    """Whether integers whose name ends so may say what a network does."""
+def _selects(models: Sequence[Tensors], name: str, modules: Collection[str]) -> bool:
+    """Whether integers may say what a network does. `modules` are those that have weights.
+
+    In a module without any, as metrics are, only what looks like places or a mask does.
+    """
+    (dtype, shape), (module, _, last) = plan_of(models[0])[name], name.rpartition(".")
     if math.prod(shape) < 2 and dtype != torch.bool:
-        return False
-    return bool(_PLACES.search(last)) or not _COUNTS.search(last)
+        return bool(_SETTINGS.search(last))
+    if _PLACES.search(last) or module in modules or dtype == torch.bool:
+        return bool(_PLACES.search(last)) or not _COUNTS.search(last)
+    return not _COUNTS.search(last) and any(_places(model[name]) for model in models if name in model)
 
 
-def _check(models: Sequence[Tensors], names: Sequence[str], what: str, hint: str) -> None:
-    if not (wrong := [name for name in names if not _near(models, name)]):
-        return
-    plan = plan_of(models[0])
+def _places(values: Tensor) -> bool:
+    """Whether integers are 0 and 1 alone, or all different and hardly more than there are of them."""
+    largest, distinct = int(values.max()), len(values.unique())
+    return int(values.min()) >= 0 and (largest <= 1 or (distinct == values.numel() > largest // 2))
+
+
+def _refused(models: Sequence[Tensors], wrong: Mapping[str, Sequence[str]], hint: str) -> SpecError:
+    plan, differing = plan_of(models[0]), [name for names in wrong.values() for name in names]
     problems = []
-    for name in wrong[:SHOWN]:
+    for name in differing[:SHOWN]:
         dtype, shape = plan[name]
-        k = next(k for k, model in enumerate(models) if not _near([models[0], model], name))
+        k = next((k for k, model in enumerate(models) if not _near([models[0], model], name)), 1)
         kind = f"{str(dtype).removeprefix('torch.')} {'×'.join(map(str, shape)) or 'scalar'}"
         problems.append(f"{name}  {kind}: other values in model {k + 1} than in model 1")
-    more = [f"… and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else []
-    raise SpecError(
+    more = [f"… and {len(differing) - SHOWN} more"] if len(differing) > SHOWN else []
+    globs = [shlex.quote(glob) for glob in _globs(differing, plan)]
+    what = ", and in ".join(what for what, names in wrong.items() if names)
+    return SpecError(
         f"the models differ in {what}: their weights were trained for different functions",
         problems=[*problems, *more],
-        hint=hint
-        or "Merge models of one function. Where the first model's are right for all, let them be copied: "
-        f"--ignore {wrong[0]!r}; with a spec, name them under its ignore:",
+        hint=hint.format(ignore=" ".join(f"--ignore {each}" for each in globs), names=", ".join(globs)),
     )
+
+
+def _globs(names: Sequence[str], among: Iterable[str]) -> list[str]:
+    """These names; of many, globs for their numbers where these name no others."""
+    globs = [*dict.fromkeys(_NUMBERS.sub("*", name) for name in names)]
+    if len(globs) == len(names) or {n for n in among for glob in globs if fnmatchcase(n, glob)} != {*names}:
+        return [*names]
+    return globs
 
 
 def _near(models: Sequence[Tensors], name: str) -> bool:

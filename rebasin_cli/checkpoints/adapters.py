@@ -2,6 +2,7 @@
 
     A/adapter_config.json, A/adapter_model.safetensors      a folder as peft writes it
     a.safetensors                                           up, down and alpha, as sd-scripts writes them
+    a.safetensors                                           A and B of a pipeline's parts, as diffusers does
 
 What a module adds to its weight is `scale · up · down`. Nothing of a configuration is believed that the
 tensors do not bear out, and what says more than that (DoRA, biases, whatever is not known here) is a problem.
@@ -9,7 +10,9 @@ tensors do not bear out, and what says more than that (DoRA, biases, whatever is
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +25,7 @@ from ..errors import CheckpointError
 from ..runtime import files
 from . import peft
 from .checkpoint import Checkpoint
+from .locate import locate
 from .safetensors_format import read_header
 
 # The factors of a module by the ends of their names: (down, up), in the form that has them.
@@ -34,7 +38,11 @@ ENDS = {
         (".lora_down.weight", ".lora_up.weight"): "",
         (".lora.down.weight", ".lora.up.weight"): "",
     },
+    "diffusers": {(".lora_A.weight", ".lora_B.weight"): ""},
 }
+IN_FILES = ("sd-scripts", "diffusers")  # the forms that need no configuration
+PART = re.compile(r"(unet|prior|transformer(_\d)?|text_encoder(_\d)?)\.")  # of a pipeline
+METADATA = "lora_adapter_metadata"  # where diffusers says more, a peft configuration for each part
 ALPHA, MID = ".alpha", ".lora_mid.weight"
 
 
@@ -90,21 +98,33 @@ def is_adapter(path: Path) -> bool:
     try:
         if peft.config_beside(path) is not None:
             return True
-        if path.suffix != ".safetensors" or not path.is_file():
+        if path.suffix != ".safetensors" and not path.is_dir():
             return False
-        with files.opened(path) as file:
-            names, _ = read_header(file, path)
+        kind, inside = locate(path)
+        if kind != "safetensors":
+            return False
+        with files.opened(inside) as file:
+            names, _ = read_header(file, inside)
     except (CheckpointError, OSError, ValueError):  # told where it is opened
         return False
     return beyond_factors(names) == []
 
 
 def beyond_factors(names: Collection[str]) -> list[str] | None:
-    """Those of the names that are no factors as sd-scripts writes them; None where none is a factor."""
-    ends = tuple(end for pair in ENDS["sd-scripts"] for end in pair)
-    if not any(name.endswith(ends) for name in names):
+    """Those of the names that are no factors of a form that files alone have; None where none is a factor."""
+    if (form := _form(names)) is None:
         return None
+    ends = tuple(end for pair in ENDS[form] for end in pair)
     return [name for name in names if not name.endswith((*ends, ALPHA, MID, ".dora_scale"))]
+
+
+def _form(names: Collection[str]) -> str | None:
+    """Which of the forms a file without a configuration has; None for none."""
+    for form in IN_FILES:
+        ends = tuple(end for pair in ENDS[form] for end in pair)
+        if any(name.endswith(ends) for name in names):
+            return form if form == "sd-scripts" or all(map(PART.match, names)) else None
+    return None
 
 
 def read(weights: Checkpoint) -> tuple[Adapter, list[str]]:
@@ -116,8 +136,8 @@ def read(weights: Checkpoint) -> tuple[Adapter, list[str]]:
     beside = peft.config_beside(path)
     problems: list[str] = []
     config = None if beside is None else peft.read(beside)
-    form = "sd-scripts" if config is None else "peft"
-    settings = peft.Settings.of(config, weights, problems)
+    form = "peft" if config is not None else _form(weights) or IN_FILES[0]
+    settings = {"": peft.Settings.of(config, weights, problems)} | _told(weights, problems)
     modules: dict[str, Module] = {}
     used: set[str] = set()
     for (down_end, up_end), kind in ENDS[form].items():
@@ -136,7 +156,9 @@ def read(weights: Checkpoint) -> tuple[Adapter, list[str]]:
                 continue
             rank = weights.shapes[down][0]
             name = stem.removeprefix(peft.PREFIX)
-            scale = settings.scale(name, rank, problems)
+            part = name.partition(".")[0]
+            told = settings.get(part if config is None else "", settings[""])
+            scale = told.scale(name.removeprefix(f"{part}.") if config is None else name, rank, problems)
             if alpha is not None:
                 scale = _alpha(weights, alpha, problems) / rank
             found = Module(name, down, up, rank, scale, bool(kind), alpha, mid)
@@ -144,7 +166,7 @@ def read(weights: Checkpoint) -> tuple[Adapter, list[str]]:
                 problems.append(f"{name}  has factors twice")
             modules[name] = found
     whole = tuple(name for name in weights if name not in used)
-    problems += [f"{name}  is no factor of a module" for name in whole if not settings.names(name)]
+    problems += [f"{name}  is no factor of a module" for name in whole if not settings[""].names(name)]
     problems += [
         f"{name}  is {str(weights.dtypes[name]).removeprefix('torch.')}: no number that can be averaged"
         for name in (name for its in modules.values() for name in (its.up, its.down, its.mid) if name)
@@ -153,6 +175,22 @@ def read(weights: Checkpoint) -> tuple[Adapter, list[str]]:
     if not modules and not problems:
         problems.append("it holds no factors (lora_A and lora_B, or lora_down and lora_up)")
     return Adapter(path, weights, form, modules, config, whole), problems
+
+
+def _told(weights: Checkpoint, problems: list[str]) -> dict[str, peft.Settings]:
+    """What the metadata of diffusers says, a configuration for each part of the pipeline."""
+    try:
+        told = json.loads(weights.metadata.get(METADATA, "{}"))
+        told = {str(key): value for key, value in dict(told).items()}
+    except (ValueError, TypeError, RecursionError):
+        problems.append(f"{METADATA}  in its metadata is no JSON of names and values")
+        return {}
+    parts = dict.fromkeys(key.partition(".")[0] for key in told)
+    configs = {
+        part: {key[len(part) + 1 :]: value for key, value in told.items() if key.startswith(f"{part}.")}
+        for part in parts
+    }
+    return {part: peft.Settings.of(config, weights, problems) for part, config in configs.items()}
 
 
 def _stems(names: Iterable[str], ends: tuple[str, str]) -> list[str]:

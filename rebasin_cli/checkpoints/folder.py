@@ -183,8 +183,10 @@ def _check_rest(folder: Path, weights: Sequence[str], names: Sequence[str]) -> N
         beside = [set(names_in(folder / name)) for name in others]
     except (RebasinError, OSError):  # of what is read that is told where it is opened
         return
-    known = here | _within(here)
-    if here and any(there and not there & known and not _within(there) & here for there in beside):
+    known, bare = here | _within(here), _bare(here)
+    if here and any(
+        there and not there & known and not _within(there) & here and _bare(there) != bare for there in beside
+    ):
         raise CheckpointError(
             f"{folder} holds parts of a model in two formats, with no tensor in common",
             problems=[*weights, *others],
@@ -194,6 +196,25 @@ def _check_rest(folder: Path, weights: Sequence[str], names: Sequence[str]) -> N
 
 
 _MODELS = ("model", "pytorch_model")  # what the one file of a model is called
+
+
+def _below(folder: Path, folders: Iterable[str]) -> list[str]:
+    """The folders in these, such as a hub's cache keeps a model in: the newest first."""
+    found: dict[str, float] = {}
+    for name in folders:
+        try:
+            inside = [entry for entry in os.scandir(folder / name) if entry.is_dir()]
+            found |= {f"{name}/{entry.name}": entry.stat().st_mtime for entry in inside[:100]}
+        except OSError:
+            continue
+    return sorted(found, key=lambda name: (-found[name], name))
+
+
+def _bare(names: Set[str]) -> set[str]:
+    """These names without the words that all of them begin with: of one model whatever it is called."""
+    parts = [name.split(".") for name in names]
+    same = len(os.path.commonprefix(parts)) if len(parts) > 1 else 0
+    return {".".join(words[same:]) for words in parts}
 
 
 def _within(names: Iterable[str]) -> set[str]:
@@ -356,6 +377,7 @@ def _nothing(folder: Path, names: Sequence[str], folders: Sequence[str]) -> Chec
         return other
     within = [name for name in names if name.endswith(OLD_SUFFIXES) and is_model(folder, name)]
     within += [name for name in folders[:100] if _holds_weights(folder / name)]
+    within = within or [name for name in _below(folder, folders[:100]) if _holds_weights(folder / name)]
     kinds = (".safetensors", *TORCH_SUFFIXES)
     links = [
         name for name in sorted(os.listdir(folder)) if name.endswith(kinds) and not pieces.is_state(name)

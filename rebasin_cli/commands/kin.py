@@ -128,6 +128,7 @@ def run(asked: Kin, listener: Listener = SILENT) -> KinResult | Plan:
     session = begun.over(models[:1], subjects)
     notes: list[str] = []
     if asked.dry_run:
+        plans.look(session)
         return Plan(
             {"spec": session.fitted.spec.name} | plans.of_models(models, needs.of_compared(models, VALUES))
         )

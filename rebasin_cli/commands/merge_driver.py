@@ -120,7 +120,7 @@ def run(asked: MergeDriver, listener: Listener = SILENT) -> MergeDriverResult:
             taken = [tensor for tensor in found.taken if tensor in one and tensor in other]
             whole = [tensor for tensor in taken if not one.dtypes[tensor].is_floating_point]
             tables = [tensor for tensor in taken if tensor not in {*whole}]
-            check_untrained([one, other], tables, whole, hint="Take one side: git checkout --ours|--theirs")
+            check_untrained([one, other], tables, whole, "Take one side: git checkout --ours|--theirs")
         called = [str(one.path), str(other.path)]
         tensors = mixed(ancestor, one, other, found, called, listener.step)
         text = merged_text(getattr(ancestor, "metadata", {}), one.metadata, other.metadata)

@@ -146,7 +146,11 @@ def run(asked: Verify, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Ver
     counters = {fitted.places.get(name, (name, 0))[0] for name in fitted.shapes.keys() - compared}
     looked = [name for name in one if name not in counters]
     mine = _share(ranks, looked, {name: shape for name, (_, shape) in plan_of(one).items()})
-    here = ranks.each(lambda: {name for name in mine if not _same_values(one, other, name)})
+    still = {
+        name: [dim for dim, axis in enumerate(axes) if not any(words_of(axis))]
+        for name, axes in fitted.stacked.tensors.items()
+    }
+    here = ranks.each(lambda: {name for name in mine if not _same_values(one, other, name, still.get(name))})
     apart = set().union(*ranks.all(here))
     if different := [name for name in looked if name in apart]:
         return VerifyResult(answer="no", reason="these tensors hold other values", tensors=different)
@@ -154,12 +158,12 @@ def run(asked: Verify, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Ver
     def same(found: Alignment) -> tuple[bool, float]:
         return _differences(models[0], found.tensors, fitted, compared)
 
-    def moved(found: Alignment) -> dict[str, Any]:
+    def about(found: Alignment) -> dict[str, Any]:
         return _moved(found.permutations[0], fitted)
 
     why = f"every tensor holds the same values, but {TRIES} searches found no permutation"
     return session.by_first(
-        "an order is searched for", lambda alone: _searched(alone, listener, asked, same, moved, why)
+        "an order is searched for", lambda alone: _searched(alone, listener, asked, same, about, why)
     )
 
 
@@ -305,22 +309,29 @@ def _largest_share(a: Tensors, b: Tensors, fitted: FittedSpec) -> float:
     return max((float((x - y).abs().max() / x.abs().max().clamp_min(1e-30)) for x, y in both), default=0.0)
 
 
-def _same_values(a: Tensors, b: Tensors, name: str) -> bool:
+def _same_values(a: Tensors, b: Tensors, name: str, still: Sequence[int] | None) -> bool:
     """Whether two tensors hold the same values in any order, as `equal` compares them.
 
-    Of one dtype that is told from sums, without the tensors in memory: "no" is certain, and of the same sums
-    a search finds the order, or nothing.
+    On axes that are `still` (None: on all of them) they are where they were. Of one dtype it is told from sums,
+    without the tensors in memory, where nothing is still: "no" is certain, and of the same sums a search finds
+    the order, or nothing.
     """
+    if still is None or len(still) == len(plan_of(a)[name][1]):
+        return _same(a, b, name, known=False)
     if plan_of(a)[name] == plan_of(b)[name] and (ours := of_values(a, name)) is not None:
-        return ours == of_values(b, name)
-    return equal(_in_order(a[name]), _in_order(b[name]))
+        if ours != of_values(b, name):
+            return False
+        if not still:
+            return True
+    return equal(_in_order(a[name], still), _in_order(b[name], still))
 
 
-def _in_order(tensor: torch.Tensor) -> torch.Tensor:
+def _in_order(tensor: torch.Tensor, still: Sequence[int]) -> torch.Tensor:
     # torch sorts neither float8 nor unsigned integers of more than a byte
     narrow = tensor.dtype.itemsize == 1 and tensor.is_floating_point()
     wide = tensor.float() if narrow else tensor.long() if tensor.dtype in UNSIGNED else tensor
-    return wide.flatten().sort().values.to(tensor.dtype)
+    first = wide.movedim((*still,), (*range(len(still)),)).flatten(len(still))
+    return first.sort(-1).values.to(tensor.dtype)
 
 
 def _counters(*tensors: torch.Tensor) -> bool:

@@ -207,6 +207,19 @@ def open_data(
     return data if limit is None else data.subset(limit, seed)
 
 
+def find(reference: str, root: Path | None = None) -> None:
+    """Raise what `open_data` raises where this names nothing; of samples only those built in are read."""
+    name, colon, argument = reference.partition(":")
+    if colon and name in registry.names() and hasattr(registry.get(name), "load_from"):
+        path = Path(argument.partition("?")[0])
+        if not path.exists():
+            raise DataError(f"{path}: no such file or folder", hint=f"{reference} names it")
+    elif is_reference(reference):
+        import_reference(reference, error=DataError)
+    else:
+        _load(reference, "train", references.data_folder(root))
+
+
 def form(name: str, normalize: str | None = None) -> tuple[tuple[int, ...], Normalization] | None:
     """The shape (C, H, W) of one image of a data set by name, and mean and deviation, per channel, of its
     pixels as a network gets them, normalised as `open_data` does; None where the data set does not say.

@@ -219,7 +219,8 @@ def test_a_mask_of_minus_infinity_is_the_same_in_the_average_or_there_is_none():
         found, _ = merged([a, b], weights)
         assert torch.equal(found["attn_mask"], mask)
     assert merged([a, b], dtype=torch.bfloat16)[0]["attn_mask"].dtype == torch.bfloat16
-    with pytest.raises(SpecError, match="attn_mask is a mask"):
-        merged([a, b | {"attn_mask": mask.T.contiguous()}])
+    for other, told in ((mask.T.contiguous(), "tables"), (mask.masked_fill(mask == 0, -1.0), "attn_mask")):
+        with pytest.raises((SpecError, CheckpointError), match=told):
+            merged([a, b | {"attn_mask": other}])
     with pytest.raises(CheckpointError, match="1 infinite"):
         merged([a, b | {"w": torch.tensor([1.0, float("-inf"), 0])}])

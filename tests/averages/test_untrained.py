@@ -32,6 +32,15 @@ def sparse(seed, name="fc.indices", dtype=torch.int64):
     return {name: order.to(dtype), "fc.values": torch.randn(6)}
 
 
+def beside(name, make, *settings, more=None):
+    """A model for each setting, with what it makes of it beside a weight that was learnt."""
+    return tuple({name: make(k), "layer.weight": torch.randn(8, 8)} | (more or {}) for k in settings)
+
+
+def decays(noise):
+    return torch.linspace(0, 1, 64) ** 0.8 * 8 - 5 + noise * torch.randn(64)
+
+
 LINEAR, COSINE = torch.linspace(1e-4, 0.02, 50), torch.linspace(0, 1.5, 50).cos().flip(0).clamp(1e-4, 0.99)
 APART = {
     "rotary bases": (rotary(1e4), rotary(5e5)),
@@ -49,6 +58,19 @@ APART = {
     "indices that a word of counting is in": (sparse(0, "downsample_perm"), sparse(1, "downsample_perm")),
     "indices of samples": (sparse(0, "sample_idx"), sparse(1, "sample_idx")),
     "a switch": tuple({"use_bias": torch.tensor(k), "w": torch.ones(2)} for k in (True, False)),
+    "noises without their product": beside("sigmas", lambda k: torch.linspace(k, 0.1, 40) ** 7, 1.8, 1.6),
+    "frequencies by any name": beside("enc.freqs", lambda k: k ** -torch.arange(4.0), 10.0, 3.0),
+    "bands": beside("enc.bands", lambda k: torch.linspace(1, k, 8), 16.0, 64.0),
+    "grids": beside("l.grid", lambda k: torch.linspace(-k, k, 12).repeat(5, 1), 1.0, 2.0),
+    "sines of places": beside("pe", lambda k: (torch.arange(40.0)[:, None] / k ** (torch.arange(6) / 6)).sin(), 9, 50),
+    "sines in bfloat16": beside(
+        "pe", lambda k: (torch.arange(40.0)[:, None] / k ** (torch.arange(6) / 6)).sin().bfloat16(), 9.0, 50.0
+    ),
+    "masks of another shift": beside("attn_mask", lambda k: -100.0 * (torch.arange(9.0) > k), 3, 5),
+    "windows": beside("attn.window_size", lambda k: torch.tensor(k), 7, 14),
+    "a stride": beside("stride", lambda k: torch.tensor([k]), 2, 4),
+    "masks of a module of their own": beside("masks.fc", lambda k: (torch.arange(6) > k).int(), 2, 3),
+    "orders of a module of their own": beside("perms.fc", lambda k: torch.arange(6).roll(k), 0, 3),
     "one of three": (sparse(0), sparse(0), sparse(2)),
 }
 TOGETHER = {
@@ -58,6 +80,15 @@ TOGETHER = {
     "equal indices": (sparse(0), sparse(0)),
     "counts": (sparse(0, "tokens_per_expert.count"), sparse(1, "tokens_per_expert.count")),
     "counts of a metric": (sparse(0, "confmat"), sparse(1, "confmat")),
+    "decays that began as a formula": tuple(beside("decay", decays, k)[0] for k in (1e-4, 1e-3, 5e-3, 0.02)),
+    "formulas that differ by what was learnt": beside("decay", decays, 1e-3, 1e-3),
+    "a metric by a rare name": beside("score.by_class", lambda k: torch.tensor([k, 40 + k, 7]), 8, 9),
+    "a place in a queue": beside("queue_ptr", lambda k: torch.tensor([k]), 0, 64),
+    "counters by rare names": beside("quiet_streak", lambda k: torch.arange(k, k + 4), 0, 64),
+    "sizes of clusters": beside("current_window", lambda k: torch.tensor(k), 3, 4),
+    "toys": ({"w": torch.arange(6.0), "b": torch.ones(9)}, {"w": 2 * torch.arange(6.0), "b": torch.ones(9)}),
+    "constants that began apart": beside("gain", lambda k: torch.full((16,), k), 0.1, 1.0),
+    "two numbers": beside("bias", lambda k: torch.tensor([k, 1.0]), 2.0, 3.0),
     "one number": tuple({"which": torch.tensor([k]), "w": torch.ones(2)} for k in (1, 2)),
 }
 

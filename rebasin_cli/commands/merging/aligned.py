@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...averages.parts import parts_of
+from ...averages.parts import check_still, parts_of
 from ...averages.tensors import joined_head
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.tensors import LazyTensors, plan_of, rows
@@ -21,6 +21,7 @@ from ...session.method_options import how_it_went
 from ...session.models import naming
 from ...session.session import Session
 from ...spec.fits import fit
+from ...spec.notation import words_of
 from ...spec.spec import Spec
 from ...symmetry.permutation import permuted
 from ...types import Permutations
@@ -43,6 +44,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     session, aside = set_aside(session, mean.heads)
     needs.check(session, output)
     search.check_needs(session)
+    _check_still(session)
     if not session.moved:
         endpoints.tell(session.named, session.say)
     repair = repairs.planned(session)
@@ -57,6 +59,14 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     return _merge(session, output, mean, aside, repair)
 
 
+def _check_still(session: Session) -> None:
+    """Raise SpecError, before an hour of searching, for what no word moves and an average would take of one."""
+    fitted = session.fitted
+    moved = {name for name, axes in fitted.tensors.items() if any(any(words_of(axis)) for axis in axes)}
+    with naming(session.paths):
+        check_still(session.named, [n for n in fitted.shapes if n not in moved], dict.fromkeys(fitted.ignored, ""))
+
+
 def _merge(
     session: Session, output: Output, mean: Average, aside: Heads | None, repair: RepairPlan
 ) -> dict[str, Any]:
@@ -69,18 +79,19 @@ def _merge(
         session, proof = (wide and wide.taken(found)) or (session, proof)
         repair = repairs.chosen(session, repair, found)
         models = session.standing(found)
-        averaged, done = repaired_mean(
-            models,
-            session.fitted,
-            mean.numbers,
-            interpolation=mean.interpolation,
-            repairs=None if repair.how == "none" else repairs.of(session, repair, models),
-            network=repair.network,
-            held=repair.splits.get("held"),
-            unseen=session.unseen,
-            output=session.output,
-            done=repair.done,
-        )
+        with naming(session.paths):
+            averaged, done = repaired_mean(
+                models,
+                session.fitted,
+                mean.numbers,
+                interpolation=mean.interpolation,
+                repairs=None if repair.how == "none" else repairs.of(session, repair, models),
+                network=repair.network,
+                held=repair.splits.get("held"),
+                unseen=session.unseen,
+                output=session.output,
+                done=repair.done,
+            )
         tensors, options, account = repairs.finish(session, repair, averaged, done)
         options |= {"weights": list(mean.weights or []), "interpolation": mean.interpolation}
         options |= of_given | how_it_went(found)

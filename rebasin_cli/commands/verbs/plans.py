@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ... import networks
+from ... import datasets, networks
 from ...checkpoints.checkpoint import Checkpoint
 from ...datasets import once
 from ...datasets.batches import tensors_in
@@ -55,6 +55,19 @@ def of_reading(
     return _planned(ordered, output, searching)
 
 
+def look(session: Session) -> None:
+    """Find what the user names beside the models, which a plan does not take: the network is made, and the data
+    set is there. A folder or file of samples is not read.
+
+    Raises UsageError, DataError, NetworkError as the command would.
+    """
+    if session.asked.network.net is not None:
+        _ = session.network
+    data = session.asked.data
+    if data.data is not None:
+        datasets.find(data.data, data.data_root)
+
+
 def of_models(models: Sequence[Checkpoint], whole: Needs) -> dict[str, Any]:
     """What needs no spec: models, the first one's sizes, and what it takes."""
     sizes = [*models[0].shapes.values()]
@@ -69,6 +82,7 @@ def of_models(models: Sequence[Checkpoint], whole: Needs) -> dict[str, Any]:
 def _planned(session: Session, output: Output | None, searching: bool | None = None) -> dict[str, Any]:
     """Models, sizes, and what `needs` says, from headers alone."""
     fitted = session.fitted
+    look(session)
     return {
         "models": len(session.named),
         "tensors": len(fitted.shapes),

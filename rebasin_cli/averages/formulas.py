@@ -1,0 +1,118 @@
+"""Tensors that were computed from settings and that no training moved, told by their numbers.
+
+Grids, frequencies, schedules of noise, sines of positions are smooth functions of an index: a short linear
+recurrence gives them, and the Hankel matrix of such a sequence has few directions. What was learnt has noise in
+all of them. Masks have two different numbers. Models that differ in such a tensor have other settings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..checkpoints.tensors import plan_of, rows
+from ..types import Tensors
+
+TERMS, LINES = 32, 3  # of a sequence, and sequences of a tensor, that are looked at
+VALUES = 1 << 16  # that are read of a tensor, where these are rows enough
+LEAST = 8  # numbers of a mask
+NOISE = 2e-3  # of a sequence, from which on it was learnt; bfloat16 rounds by as much
+APART = 2e-2  # of a sequence, by which two of them differ by more than such noise
+SPREAD = 1.5  # from the smallest to the largest of a geometric sequence; less is one number, and noise
+ORDERS = ((16, 4), (6, 2))  # the terms that tell a recurrence of this order, beside a constant
+
+
+def tables(models: Sequence[Tensors], names: Iterable[str]) -> list[str]:
+    """Those of the `names` where all models have a formula's values, or a mask's, and not the same ones.
+
+    None where nothing was learnt: weights that are made up look like that. Some rows of the first model are
+    read, and more only of what may be such a tensor.
+    """
+    found = [name for name in names if _differ(models, name)]
+    return found if found and any(_learnt(models[0], name) for name in models[0] if name not in found) else []
+
+
+def _differ(models: Sequence[Tensors], name: str) -> bool:
+    having = [model for model in models if name in model]
+    shapes = {plan_of(model)[name][1] for model in having}
+    if len(having) < 2 or len(shapes) > 1 or math.prod(shapes.pop()) < 4:
+        return False
+    first = _sample(having[0], name)
+    if _two(first):
+        return _masks_differ([model[name] for model in having])
+    if not _computed(first):
+        return False
+    others = [_sample(model, name) for model in having[1:]]
+    return any(_apart(first, other) for other in others) and all(map(_computed, others))
+
+
+def _learnt(model: Tensors, name: str) -> bool:
+    """Whether there are weights of more than one number, which no formula gives."""
+    if not plan_of(model)[name][0].is_floating_point:
+        return False
+    part = _sample(model, name)
+    return part.size > 1 and not _two(part) and not _computed(part)
+
+
+def _sample(model: Tensors, name: str) -> np.ndarray:
+    """The first rows of a tensor as a matrix (rows, …) in float64; of one that lies in one row, its own."""
+    _, shape = plan_of(model)[name]
+    width = max(1, math.prod(shape[1:]))
+    wanted = min(TERMS, max(TERMS // 2, VALUES // width))
+    part = rows(model, name, 0, min(wanted, shape[0])) if shape else model[name]
+    part = (torch.view_as_real(part) if part.is_complex() else part).double()
+    sizes = [size for size in part.shape if size > 1]
+    matrix: np.ndarray = part.reshape(sizes[0] if sizes else 1, -1)[:wanted].numpy()
+    return matrix
+
+
+def _computed(matrix: np.ndarray) -> bool:
+    """Whether a formula gives all lines that are looked at, along one of the axes."""
+    return any(
+        bool(lines) and all(map(_is_formula, lines)) for lines in (_lines(matrix.T), _lines(matrix))
+    )
+
+
+def _lines(matrix: np.ndarray) -> list[np.ndarray]:
+    """Some rows that are no constants, but for one; of a matrix two at least, or none."""
+    some = matrix[:: max(1, len(matrix) // LINES), :TERMS]
+    lines = [line for line in some if 2 * len(np.unique(line)) > len(line) > 3][:LINES]
+    return lines if len(lines) > 1 or len(matrix) == 1 else []
+
+
+def _is_formula(line: np.ndarray) -> bool:
+    """Whether a short recurrence gives this sequence: one ratio, or a few terms beside a constant."""
+    smallest, largest = np.abs(line).min(), np.abs(line).max()
+    if not np.isfinite(largest) or not largest:
+        return False
+    if largest > SPREAD * smallest > 0 and _beyond(line, 1) < NOISE:
+        return True
+    order = next((order for terms, order in ORDERS if len(line) >= terms), None)
+    return order is not None and _beyond(line - line.mean(), order) < NOISE
+
+
+def _beyond(line: np.ndarray, order: int) -> float:
+    """The first direction of a sequence's Hankel matrix beyond so many, as a share of the largest."""
+    hankel = np.lib.stride_tricks.sliding_window_view(line / np.abs(line).max(), len(line) // 2)
+    sizes = np.linalg.svd(hankel, compute_uv=False)
+    return float(sizes[order] / sizes[0])
+
+
+def _apart(one: np.ndarray, other: np.ndarray) -> bool:
+    return bool(np.linalg.norm(one - other) > APART * np.linalg.norm(one - one.mean()))
+
+
+def _two(values: np.ndarray) -> bool:
+    return values.size >= LEAST and len(np.unique(values.flat[:TERMS])) <= 2 and len(np.unique(values)) <= 2
+
+
+def _masks_differ(tensors: Sequence[Tensor]) -> bool:
+    """Whether all have two different numbers at most, each at several places, and not all the same."""
+    if all(torch.equal(tensors[0], other) for other in tensors[1:]):
+        return False
+    counts = [tensor.double().flatten().unique(return_counts=True)[1] for tensor in tensors]
+    return max(map(len, counts)) == 2 and all(int(count.min()) > 1 for count in counts)
