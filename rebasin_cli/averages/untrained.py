@@ -29,7 +29,7 @@ _TABLES = re.compile(
     r"(^|[._])((original_)?inv_freq|(cos|sin)_cached|cos_sin_cache|freqs_(cis|cos|sin)|alibi_slopes|"
     r"(rope|rotary\w*)\.(freqs|cos|sin)|alphas?_bars?|alphas_cumprod\w*|relative_coords_table|"
     r"(pixel|image)_(mean|std)|mel_(basis|filters|filterbank)|mel_scale\.fb|featurizer\.(fb|window)|"
-    r"spectrogram\.window)$"
+    r"spectrogram\.window|anchors|anchor_grid|priors)$"
 )
 # Words of a name: integers that count, or say how far a training came, select nothing
 _COUNTS = re.compile(
