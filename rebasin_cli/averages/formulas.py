@@ -20,7 +20,7 @@ from ..types import Tensors
 TERMS, LINES = 32, 3  # of a sequence, and sequences of a tensor, that are looked at
 VALUES = 1 << 16  # that are read of a tensor, where these are rows enough
 LEAST = 8  # numbers of a mask
-NOISE = 2e-3  # of a sequence, from which on it was learnt; bfloat16 rounds by as much
+NOISE, ROUNDED = 2e-3, 4e-3  # of a sequence, from which on it was learnt, and of one in bfloat16
 APART = 2e-2  # of a sequence, by which two of them differ by more than such noise
 SPREAD = 1.5  # from the smallest to the largest of a geometric sequence; less is one number, and noise
 ORDERS = ((16, 4), (6, 2))  # the terms that tell a recurrence of this order, beside a constant
@@ -44,10 +44,11 @@ def _differ(models: Sequence[Tensors], name: str) -> bool:
     first = _sample(having[0], name)
     if _two(first):
         return _masks_differ([model[name] for model in having])
-    if not _computed(first):
+    noise = ROUNDED if any(plan_of(model)[name][0] == torch.bfloat16 for model in having) else NOISE
+    if not _computed(first, noise):
         return False
     others = [_sample(model, name) for model in having[1:]]
-    return any(_apart(first, other) for other in others) and all(map(_computed, others))
+    return any(_apart(first, other) for other in others) and all(_computed(other, noise) for other in others)
 
 
 def _learnt(model: Tensors, name: str) -> bool:
@@ -70,10 +71,11 @@ def _sample(model: Tensors, name: str) -> np.ndarray:
     return matrix
 
 
-def _computed(matrix: np.ndarray) -> bool:
+def _computed(matrix: np.ndarray, noise: float = NOISE) -> bool:
     """Whether a formula gives all lines that are looked at, along one of the axes."""
     return any(
-        bool(lines) and all(map(_is_formula, lines)) for lines in (_lines(matrix.T), _lines(matrix))
+        bool(lines) and all(_is_formula(line, noise) for line in lines)
+        for lines in (_lines(matrix.T), _lines(matrix))
     )
 
 
@@ -84,15 +86,15 @@ def _lines(matrix: np.ndarray) -> list[np.ndarray]:
     return lines if len(lines) > 1 or len(matrix) == 1 else []
 
 
-def _is_formula(line: np.ndarray) -> bool:
+def _is_formula(line: np.ndarray, noise: float) -> bool:
     """Whether a short recurrence gives this sequence: one ratio, or a few terms beside a constant."""
     smallest, largest = np.abs(line).min(), np.abs(line).max()
     if not np.isfinite(largest) or not largest:
         return False
-    if largest > SPREAD * smallest > 0 and _beyond(line, 1) < NOISE:
+    if largest > SPREAD * smallest > 0 and _beyond(line, 1) < noise:
         return True
     order = next((order for terms, order in ORDERS if len(line) >= terms), None)
-    return order is not None and _beyond(line - line.mean(), order) < NOISE
+    return order is not None and _beyond(line - line.mean(), order) < noise
 
 
 def _beyond(line: np.ndarray, order: int) -> float:

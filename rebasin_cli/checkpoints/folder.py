@@ -148,7 +148,7 @@ def _several(folder: Path, names: Sequence[str], what: str) -> CheckpointError:
     return CheckpointError(
         f"{folder} holds {len(names)} {what}",
         problems=names,
-        hint=f"Name one of them, such as {folder / names[0]}.",
+        hint=f"Name one of them, such as {folder / min(names, key=len)}.",  # others are variants of it
     )
 
 

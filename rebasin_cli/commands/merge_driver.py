@@ -23,6 +23,7 @@ from ..registry.results import UNSET, Result, Unset
 from ..runtime import files
 from ..runtime.files import Inputs
 from ..session.listener import SILENT, Listener
+from ..session.models import naming
 from ..session.outcomes import Answer, Screen
 from .verbs import provenance
 
@@ -120,7 +121,8 @@ def run(asked: MergeDriver, listener: Listener = SILENT) -> MergeDriverResult:
             taken = [tensor for tensor in found.taken if tensor in one and tensor in other]
             whole = [tensor for tensor in taken if not one.dtypes[tensor].is_floating_point]
             tables = [tensor for tensor in taken if tensor not in {*whole}]
-            check_untrained([one, other], tables, whole, "Take one side: git checkout --ours|--theirs")
+            with naming([versions["ours"], versions["theirs"]]):
+                check_untrained([one, other], tables, whole, "Take one side: git checkout --ours|--theirs")
         called = [str(one.path), str(other.path)]
         tensors = mixed(ancestor, one, other, found, called, listener.step)
         text = merged_text(getattr(ancestor, "metadata", {}), one.metadata, other.metadata)
