@@ -41,7 +41,7 @@ ENDS = {
     "diffusers": {(".lora_A.weight", ".lora_B.weight"): ""},
 }
 IN_FILES = ("sd-scripts", "diffusers")  # the forms that need no configuration
-PART = re.compile(r"(unet|prior|transformer(_\d)?|text_encoder(_\d)?)\.")  # of a pipeline
+PART = re.compile(r"(unet|prior|transformer(_\d)?|text_encoder(_\d)?|diffusion_model)\.")  # of a pipeline
 METADATA = "lora_adapter_metadata"  # where diffusers says more, a peft configuration for each part
 ALPHA, MID = ".alpha", ".lora_mid.weight"
 
@@ -110,6 +110,11 @@ def is_adapter(path: Path) -> bool:
     return beyond_factors(names) == []
 
 
+def file_of(path: Path) -> str:
+    """The name of the file that has the weights of an adapter."""
+    return locate(path)[1].name
+
+
 def beyond_factors(names: Collection[str]) -> list[str] | None:
     """Those of the names that are no factors of a form that files alone have; None where none is a factor."""
     if (form := _form(names)) is None:
@@ -139,6 +144,8 @@ def read(weights: Checkpoint) -> tuple[Adapter, list[str]]:
     form = "peft" if config is not None else _form(weights) or IN_FILES[0]
     settings = {"": peft.Settings.of(config, weights, problems)} | _told(weights, problems)
     modules: dict[str, Module] = {}
+    if config is not None and config.get("peft_type") != "LORA":  # which is the one problem
+        return Adapter(path, weights, form, modules, config), problems
     used: set[str] = set()
     for (down_end, up_end), kind in ENDS[form].items():
         for stem in _stems(weights, (down_end, up_end)):

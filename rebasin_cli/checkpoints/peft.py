@@ -42,6 +42,8 @@ MORE = {
     "arrow_config": "Arrow: a router of adapters",
     "megatron_config": "Megatron: layers that are split over processes",
 }
+# Inputs that were learnt: no weights, and nothing that can be merged into any.
+PROMPTS = ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "ADAPTION_PROMPT", "CPT")
 # How factors began. The base is another one once the adapter of the second kind is loaded: its weights lose
 # what the factors began with.
 LEAVES_BASE = ("gaussian", "eva", "orthogonal", "mica")

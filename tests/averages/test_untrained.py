@@ -62,7 +62,9 @@ APART = {
     "frequencies by any name": beside("enc.freqs", lambda k: k ** -torch.arange(4.0), 10.0, 3.0),
     "bands": beside("enc.bands", lambda k: torch.linspace(1, k, 8), 16.0, 64.0),
     "grids": beside("l.grid", lambda k: torch.linspace(-k, k, 12).repeat(5, 1), 1.0, 2.0),
-    "sines of places": beside("pe", lambda k: (torch.arange(40.0)[:, None] / k ** (torch.arange(6) / 6)).sin(), 9, 50),
+    "sines of places": beside(
+        "pe", lambda k: (torch.arange(40.0)[:, None] / k ** (torch.arange(6) / 6)).sin(), 9, 50
+    ),
     "sines in bfloat16": beside(
         "pe", lambda k: (torch.arange(40.0)[:, None] / k ** (torch.arange(6) / 6)).sin().bfloat16(), 9.0, 50.0
     ),

@@ -76,7 +76,9 @@ def placed_output(output: Output, paths: Sequence[Path], base: Path | None) -> O
     if base is not None:
         return placed(output, base)
     if all(peft.config_beside(path) is None for path in paths):
-        return output if output.folder is None else replace(output, path=output.folder / paths[0].name)
+        return (
+            output if output.folder is None else replace(output, path=output.folder / files.file_of(paths[0]))
+        )
     folder = output.folder or output.path
     if output.folder is None and folder.suffix:
         raise UsageError(
@@ -189,7 +191,9 @@ def opened(paths: Sequence[Path], models: Sequence[Checkpoint], *, skip: bool) -
             if len(paths) > 1
             else "this adapter is more than factors of low rank",
             problems=problems,
-            hint="Merge each into its base (with peft: model.merge_and_unload()), and average what that is",
+            hint="Take one of them: each prompt was learnt for itself"
+            if any((adapter.config or {}).get("peft_type") in peft.PROMPTS for adapter in adapters)
+            else "Merge each into its base (with peft: model.merge_and_unload()), and average what that is",
         )
         error.most = 40
         raise error

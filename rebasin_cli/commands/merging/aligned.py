@@ -64,7 +64,9 @@ def _check_still(session: Session) -> None:
     fitted = session.fitted
     moved = {name for name, axes in fitted.tensors.items() if any(any(words_of(axis)) for axis in axes)}
     with naming(session.paths):
-        check_still(session.named, [n for n in fitted.shapes if n not in moved], dict.fromkeys(fitted.ignored, ""))
+        check_still(
+            session.named, [n for n in fitted.shapes if n not in moved], dict.fromkeys(fitted.ignored, "")
+        )
 
 
 def _merge(
