@@ -1,8 +1,8 @@
 """Tensors that were computed from settings and that no training moved, told by their numbers.
 
 Grids, frequencies, schedules of noise, sines of positions are smooth functions of an index: a short linear
-recurrence gives them, and the Hankel matrix of such a sequence has few directions. What was learnt has noise in
-all of them. Masks have two different numbers. Models that differ in such a tensor have other settings.
+recurrence gives them, and the Hankel matrix of such a sequence has few directions. What was learnt has noise
+in all of them. Masks have two different numbers. Models that differ in such a tensor have other settings.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ def check_untrained(
     """Raise SpecError where tables among the `averaged`, or integers among the `copied`, differ.
 
     Tables, by their names or by their numbers (`formulas`), may differ by rounding, integers that count or
-    measure as they like. In the `hint` "{ignore}" stands for options that name what differs, "{names}" for names.
+    measure as they like. In the `hint` "{ignore}" stands for options that name what differs, "{names}" for
+    the names.
     """
     plan, names = plan_of(models[0]), list(averaged)
     named = {name for name in names if _TABLES.search(name)}

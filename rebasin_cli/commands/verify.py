@@ -312,9 +312,9 @@ def _largest_share(a: Tensors, b: Tensors, fitted: FittedSpec) -> float:
 def _same_values(a: Tensors, b: Tensors, name: str, still: Sequence[int] | None) -> bool:
     """Whether two tensors hold the same values in any order, as `equal` compares them.
 
-    On axes that are `still` (None: on all of them) they are where they were. Of one dtype it is told from sums,
-    without the tensors in memory, where nothing is still: "no" is certain, and of the same sums a search finds
-    the order, or nothing.
+    On axes that are `still` (None: on all of them) they are where they were. Of one dtype it is told from
+    sums, without the tensors in memory, where nothing is still: "no" is certain, and of the same sums a
+    search finds the order, or nothing.
     """
     if still is None or len(still) == len(plan_of(a)[name][1]):
         return _same(a, b, name, known=False)

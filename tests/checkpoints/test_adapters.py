@@ -27,6 +27,20 @@ def test_an_adapter_holds_factors_alone(tmp_path, more, is_one):
 
 
 @pytest.mark.parametrize(
+    ("stem", "is_one"),
+    [("unet.q", True), ("text_encoder_2.q", True), ("unetq", False), ("base_model.unet.q", False)],
+)
+def test_factors_of_a_pipelines_parts_need_no_configuration(tmp_path, stem, is_one):
+    tensors = {f"{stem}.lora_A.weight": torch.ones(2, 3), f"{stem}.lora_B.weight": torch.ones(4, 2)}
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "a.safetensors", tmp_path / "folder"):
+        write_safetensors(path / "lora.safetensors" if path.is_dir() else path, tensors)
+        assert is_adapter(path) is is_one
+    write_safetensors(tmp_path / "more.safetensors", tensors | {"q.lora_A.weight": torch.ones(2, 3)})
+    assert not is_adapter(tmp_path / "more.safetensors")
+
+
+@pytest.mark.parametrize(
     ("shapes", "kinds"),
     [
         ({"l.lora_A": (2, 3), "l.lora_B": (4, 2)}, ["adapter"]),

@@ -991,10 +991,14 @@ PARTS = {f"layers.{k}.weight": torch.full((3,), float(k)) for k in range(4)}
 HALF, REST = dict([*PARTS.items()][:2]), dict([*PARTS.items()][2:])
 
 
+TOWER = {name.replace("layers", "other"): tensor + 1 for name, tensor in HALF.items()}
+
+
+@pytest.mark.parametrize("rest", [REST, TOWER])
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00002-of-00002.bin", "model.pt"])
-def test_half_a_model_in_another_format_is_never_left_out_in_silence(tmp_path, name):
+def test_half_a_model_in_another_format_is_never_left_out_in_silence(tmp_path, name, rest):
     write_safetensors(tmp_path / "model.safetensors", HALF)
-    torch.save(REST, tmp_path / name)
+    torch.save(rest, tmp_path / name)
     with pytest.raises(CheckpointError, match="two formats, with no tensor in common") as wrong:
         open_checkpoint(tmp_path)
     assert wrong.value.problems == ("model.safetensors", name)
@@ -1007,6 +1011,7 @@ def test_half_a_model_in_another_format_is_never_left_out_in_silence(tmp_path, n
         ("pytorch_model.bin", PARTS),  # the same, and what safetensors leave out: tied tensors
         ("pytorch_model.bin", {f"bert.{name}": tensor for name, tensor in HALF.items()}),
         ("model.bin", {name.removeprefix("layers."): tensor for name, tensor in HALF.items()}),
+        ("model.bin", {name.replace("layers", "bert"): tensor.half() for name, tensor in HALF.items()}),
         ("learned_embeds.bin", {"<cat>": torch.ones(3)}),
         ("optimizer.bin", {"state": torch.ones(3)}),
         ("pytorch_model.bin", b"no pickle"),

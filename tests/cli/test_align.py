@@ -166,6 +166,26 @@ def test_dry_run_prints_the_plan_and_writes_nothing(pair, done, tmp_path):
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("command", ["align", "merge", "kin", "verify"])
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ("--data nope", "unknown data set"),
+        ("--data npz:gone.npz", "gone.npz"),
+        ("--data gone.py:load", "gone.py"),
+        ("--data mnist --data-root gone", "gone"),
+        ("--net gone.py:net", "gone.py"),
+        ("--net torch.nn:Absent", "Absent"),
+    ],
+)
+def test_a_dry_run_finds_what_is_named(pair, run, tmp_path, command, named, says):
+    if command == "verify" and "--data" in named:
+        pytest.skip("verify reads no data")
+    before = contents(tmp_path)
+    told = run(command, *pair, "--dry-run", *named.split())
+    assert told.code in (2, 6) and says in told.err and contents(tmp_path) == before
+
+
 def test_shards_and_dtype(pair, done, tmp_path):
     outcome = done("align", *pair, "-o", "s.safetensors", "--out-shard-size", "2KB", "--out-dtype", "bf16")
     assert (tmp_path / "s.safetensors.index.json").exists() and "s-00001-of-" in outcome.out

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.spec import library
 
 from .conftest import contents, fresh, same, tensors
@@ -76,6 +77,17 @@ def test_many_models(three, done, method):
     outcome = done("merge", *three, "--method", method, "--json").json()
     assert outcome["models"] == 3 and outcome["match"]["method"] == method
     assert not close("merged.safetensors", mixture(*three, weights=(1 / 3,) * 3))
+
+
+@pytest.mark.parametrize("more", [(), ("--method", "none"), ("--dry-run",)])
+def test_models_of_two_functions_are_refused_before_they_are_aligned(pair, refused, tmp_path, more):
+    for k, path in enumerate(pair):
+        write_safetensors(path, tensors(path) | {"grid": (k + 1) * torch.linspace(-1, 1, 9)}, force=True)
+    lines = ["layers.{i}.weight: 'h{i} h{i-1|.}'", "layers.{i}.bias: 'h{i}'", "head.weight: '. h{last}'"]
+    lines += ["head.bias: '.'", "grid: '.'"]
+    (tmp_path / "own.yaml").write_text("\n  ".join(["tensors:", *lines]) + "\n")
+    told = refused(4, "merge", *pair, "--spec", "own.yaml", *more, says=("grid", "ignore: in the spec: grid"))
+    assert f"other values in {pair[1]} than in {pair[0]}" in told.err and "searching" not in told.err
 
 
 def test_dtype_shards_and_dry_run(pair, done, tmp_path):

@@ -75,6 +75,8 @@ def test_weights_are_not_mixed_where_one_side_has_another_function(three, refuse
     refused(
         4, "merge-driver", *three, "7", "models/a.safetensors", says=(name, "git checkout --ours|--theirs")
     )
+    told = refused(4, "merge-driver", *three, "7", "models/a.safetensors", says=("other values in",))
+    assert "(theirs) than in models/a.safetensors (ours)" in told.err
     assert three[1].read_bytes() == before
     store(three[1], tensors(three[0]))  # which only theirs has changed
     done("merge-driver", *three, "7", "models/a.safetensors")

@@ -57,6 +57,15 @@ def test_the_same_values_elsewhere_are_undecided(pair, run, tmp_path):
     assert outcome.code == 1 and "undecided" in outcome.out and "5 searches" in outcome.out
 
 
+@pytest.mark.parametrize("name", ["head.bias", "head.weight"])
+def test_what_stays_is_compared_where_it_is(pair, relabelled, run, name):
+    changed = tensors(relabelled)
+    changed[name] = changed[name].flip(0).contiguous()  # the same values: outputs in another order
+    write_safetensors(relabelled, changed, force=True)
+    told = run("verify", pair[1], relabelled, "--json")
+    assert told.code == 1 and told.json()["answer"] == "no" and told.json()["tensors"] == [name]
+
+
 def test_counters_are_not_compared(resnets, done, run):
     changed = tensors(resnets[0])
     counters = [name for name in changed if name.endswith("num_batches_tracked")]

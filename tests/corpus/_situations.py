@@ -113,6 +113,12 @@ class Plain(nn.Module):
         self.bn = nn.BatchNorm1d(4)
 
 
+def _added(file):
+    """What an adapter of one module adds."""
+    its = load_file(file)
+    return its["unet.q.lora_B.weight"] @ its["unet.q.lora_A.weight"]
+
+
 def _yolo():
     torch.save({"model": Plain(), "ema": Plain(), "updates": 7, "optimizer": None, "epoch": -1}, "a.pt")
     torch.save({"model": Plain(), "ema": Plain(), "updates": 9, "optimizer": None, "epoch": -1}, "b.pt")
@@ -550,5 +556,129 @@ SITUATIONS = {
             lambda: {"agents": {"a0": {"actor": _net(), "critic": {"c.weight": _r(2, 2)}}}, "step": 5}
         ),
         holds=lambda: len(load_file(WRITTEN)) == 3,
+    ),
+    "windows that are shifted otherwise": Situation(
+        "`attn_mask` of 0 and −100 for another shift, beside weights of one shape",
+        lambda: [
+            torch.save(
+                _net(**{"blocks.1.attn_mask": -100.0 * (torch.arange(16.0) > k).view(4, 4)}), f"{n}.pt"
+            )
+            for n, k in zip("ab", (3, 7), strict=True)
+        ],
+        code=4,
+        says=("blocks.1.attn_mask", "--ignore"),
+    ),
+    "a window that is one number": Situation(
+        "`attn.window_size`, an integer, is 7 in one file and 14 in the other",
+        lambda: [
+            torch.save(_net(**{"attn.window_size": torch.tensor(k)}), f"{n}.pt")
+            for n, k in zip("ab", (7, 14), strict=True)
+        ],
+        code=4,
+        says=("attn.window_size", "--ignore"),
+    ),
+    "splines on grids of their own": Situation(
+        "`layers.0.grid` of a KAN that each run fitted to its own data",
+        lambda: [
+            torch.save(_net(**{"layers.0.grid": torch.linspace(-k, k, 12).repeat(3, 1)}), f"{n}.pt")
+            for n, k in zip("ab", (1.0, 1.4), strict=True)
+        ],
+        code=4,
+        says=("layers.0.grid", "--ignore"),
+    ),
+    "noises of another schedule": Situation(
+        "`sigmas` without their product: another largest one",
+        lambda: [
+            torch.save(_net(sigmas=torch.linspace(k ** (1 / 7), 0.4, 40) ** 7), f"{n}.pt")
+            for n, k in zip("ab", (80.0, 14.6), strict=True)
+        ],
+        code=4,
+        says=("sigmas", "--ignore"),
+    ),
+    "anchors of other data": Situation(
+        "`model.24.anchors` of a detector that fitted them to its data",
+        lambda: [
+            torch.save(_net(**{"model.24.anchors": _r(3, 3, 2).abs() + 1}), f"{n}.pt") for n in ("a", "b")
+        ],
+        code=4,
+        says=("model.24.anchors", "--ignore"),
+    ),
+    "decays of two fine-tunes": Situation(
+        "`att.time_decay` of RWKV, which began as a formula and was trained",
+        lambda: _both(
+            lambda: _net(**{"att.time_decay": torch.linspace(0, 1, 32) ** 1.1 * 8 - 5 + 0.01 * _r(32)})
+        ),
+        holds=_mean("att.time_decay", "att.time_decay"),
+    ),
+    "metrics by rare names": Situation(
+        "integers of a metric that is saved with the model, and of no class's name",
+        lambda: _both(lambda: _net(**{"score.by_class": torch.randint(20, 900, (4,))})),
+        holds=_names("fc.weight", "fc.bias", "score.by_class"),
+    ),
+    "a running mean with its own counter": Situation(
+        "`{'ema': {'online_model.*', 'ema_model.*', 'initted', 'step'}}`",
+        lambda: _both(
+            lambda: {
+                "ema": {f"{part}.{n}": v for part in ("online_model", "ema_model") for n, v in _net().items()}
+                | {"initted": torch.tensor(True), "step": torch.randint(9, ())}
+            }
+        ),
+        holds=_mean("ema_model.fc.weight", "ema", "ema_model.fc.weight"),
+    ),
+    "LoRA of a pipeline": Situation(
+        "`unet.….lora_A.weight` and `lora_B.weight`, as diffusers saves them",
+        lambda: [
+            save_file(
+                {f"unet.q.lora_{x}.weight": _r(2, 4) if x == "A" else _r(4, 2) for x in "AB"},
+                f"{n}.safetensors",
+            )
+            for n in "ab"
+        ],
+        command="merge a.safetensors b.safetensors --method none -o out.safetensors",
+        says=("adapted modules",),
+        holds=lambda: torch.allclose(
+            _added(WRITTEN), (_added("a.safetensors") + _added("b.safetensors")) / 2, atol=1e-5
+        ),
+    ),
+    "the folder of a cache": Situation(
+        "`models--org--name` with `snapshots/REVISION/` in it",
+        lambda: [
+            _folder(f"models--org--{n}", {"refs/main": "", "snapshots/0ab1/model.safetensors": _net()})
+            for n in "ab"
+        ],
+        command="merge models--org--a models--org--b --method none -o out.safetensors",
+        code=3,
+        says=("snapshots/0ab1",),
+    ),
+    "one model in two formats, by two names": Situation(
+        "`model.safetensors` with `model.enc.…`, `pytorch_model.bin` with `bert.…` of the same tensors",
+        lambda: [
+            _folder(
+                n,
+                {
+                    "model.safetensors": {f"model.enc.{k}": v for k, v in _net().items()},
+                    "pytorch_model.bin": {f"bert.{k}": v for k, v in _net().items()},
+                },
+            )
+            for n in "ab"
+        ],
+        command="merge a b --method none -o out.safetensors",
+        holds=_names("model.enc.fc.weight", "model.enc.fc.bias"),
+    ),
+    "two prompts": Situation(
+        "`prompt_embeddings` with `peft_type` PROMPT_TUNING",
+        lambda: [
+            _folder(
+                n,
+                {
+                    "adapter_model.safetensors": {"prompt_embeddings": _r(8, 4)},
+                    "adapter_config.json": {"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 8},
+                },
+            )
+            for n in "ab"
+        ],
+        command="merge a b --method none -o out/",
+        code=4,
+        says=("PROMPT_TUNING", "each prompt"),
     ),
 }

@@ -60,7 +60,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
 
 
 def _check_still(session: Session) -> None:
-    """Raise SpecError, before an hour of searching, for what no word moves and an average would take of one."""
+    """Raise SpecError, before an hour of searching, for tables and integers that differ and no word moves."""
     fitted = session.fitted
     moved = {name for name, axes in fitted.tensors.items() if any(any(words_of(axis)) for axis in axes)}
     with naming(session.paths):

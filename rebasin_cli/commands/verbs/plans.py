@@ -56,7 +56,7 @@ def of_reading(
 
 
 def look(session: Session) -> None:
-    """Find what the user names beside the models, which a plan does not take: the network is made, and the data
+    """Find what the user names beside the models, which a plan does not take: the network is made, the data
     set is there. A folder or file of samples is not read.
 
     Raises UsageError, DataError, NetworkError as the command would.
