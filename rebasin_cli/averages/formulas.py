@@ -8,21 +8,26 @@ in all of them. Masks have two different numbers. Models that differ in such a t
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..checkpoints.tensors import plan_of, rows
+from ..checkpoints.tensors import Plan, plan_of, rows
 from ..types import Tensors
 
+ALIKE = 3
 TERMS, LINES = 32, 3  # of a sequence, and sequences of a tensor, that are looked at
 VALUES = 1 << 16  # that are read of a tensor, where these are rows enough
 LEAST = 8  # numbers of a mask
 NOISE, ROUNDED = 2e-3, 4e-3  # of a sequence, from which on it was learnt, and of one in bfloat16
 APART = 2e-2  # of a sequence, by which two of them differ by more than such noise
+RATIOS = 4  # of one noise: that of two numbers over that of two others
 SPREAD = 1.5  # from the smallest to the largest of a geometric sequence; less is one number, and noise
+_NUMBERS = re.compile("[0-9]+")
 ORDERS = ((16, 4), (6, 2))  # the terms that tell a recurrence of this order, beside a constant
 
 
@@ -30,48 +35,60 @@ def tables(models: Sequence[Tensors], names: Iterable[str]) -> list[str]:
     """Those of the `names` where all models have a formula's values, or a mask's, and not the same ones.
 
     None where nothing was learnt: weights that are made up look like that. Some rows of the first model are
-    read, and more only of what may be such a tensor.
+    read, and more only of what may be such a tensor; of those that are called alike but for numbers, and of one
+    shape, `ALIKE` that are none tell of all.
     """
-    found = [name for name in names if _differ(models, name)]
-    return found if found and any(_learnt(models[0], name) for name in models[0] if name not in found) else []
+    plans = [plan_of(model) for model in models]
+    found, others = [], Counter[object]()
+    for name in names:
+        kind = _NUMBERS.sub("#", name), plans[0].get(name)
+        if others[kind] < ALIKE:
+            differ = _differ(name, models, plans)
+            found += [name] * differ
+            others[kind] += not differ
+    first = models[0], plans[0]
+    return found if found and any(_learnt(name, *first) for name in plans[0] if name not in found) else []
 
 
-def _differ(models: Sequence[Tensors], name: str) -> bool:
-    having = [model for model in models if name in model]
-    shapes = {plan_of(model)[name][1] for model in having}
+def _differ(name: str, models: Sequence[Tensors], plans: Sequence[Plan]) -> bool:
+    having = [(model, plan[name]) for model, plan in zip(models, plans, strict=True) if name in plan]
+    shapes = {shape for _, (_, shape) in having}
     if len(having) < 2 or len(shapes) > 1 or math.prod(shapes.pop()) < 4:
         return False
-    first = _sample(having[0], name)
+    first = _sample(name, *having[0])
     if _two(first):
-        return _masks_differ([model[name] for model in having])
-    noise = ROUNDED if any(plan_of(model)[name][0] == torch.bfloat16 for model in having) else NOISE
+        return _masks_differ([model[name] for model, _ in having])
+    noise = ROUNDED if any(dtype == torch.bfloat16 for _, (dtype, _) in having) else NOISE
     if not _computed(first, noise):
         return False
-    others = [_sample(model, name) for model in having[1:]]
+    others = [_sample(name, *each) for each in having[1:]]
     return any(_apart(first, other) for other in others) and all(_computed(other, noise) for other in others)
 
 
-def _learnt(model: Tensors, name: str) -> bool:
+def _learnt(name: str, model: Tensors, plan: Plan) -> bool:
     """Whether there are weights of more than one number, which no formula gives."""
-    if not plan_of(model)[name][0].is_floating_point:
+    if not plan[name][0].is_floating_point:
         return False
-    part = _sample(model, name)
-    return part.size > 1 and not _two(part) and not _computed(part)
+    part = _sample(name, model, plan[name])
+    return part.size > 1 and not _two(part) and not _computed(part, NOISE)
 
 
-def _sample(model: Tensors, name: str) -> np.ndarray:
+def _sample(name: str, model: Tensors, planned: tuple[torch.dtype, tuple[int, ...]]) -> np.ndarray:
     """The first rows of a tensor as a matrix (rows, …) in float64; of one that lies in one row, its own."""
-    _, shape = plan_of(model)[name]
-    width = max(1, math.prod(shape[1:]))
-    wanted = min(TERMS, max(TERMS // 2, VALUES // width))
+    _, shape = planned
+    wanted = min(TERMS, max(TERMS // 2, VALUES // max(1, math.prod(shape[1:]))))
     part = rows(model, name, 0, min(wanted, shape[0])) if shape else model[name]
-    part = (torch.view_as_real(part) if part.is_complex() else part).double()
+    part = _real(part)
     sizes = [size for size in part.shape if size > 1]
     matrix: np.ndarray = part.reshape(sizes[0] if sizes else 1, -1)[:wanted].numpy()
     return matrix
 
 
-def _computed(matrix: np.ndarray, noise: float = NOISE) -> bool:
+def _real(tensor: Tensor) -> Tensor:
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double()
+
+
+def _computed(matrix: np.ndarray, noise: float) -> bool:
     """Whether a formula gives all lines that are looked at, along one of the axes."""
     return any(
         bool(lines) and all(_is_formula(line, noise) for line in lines)
@@ -91,8 +108,10 @@ def _is_formula(line: np.ndarray, noise: float) -> bool:
     smallest, largest = np.abs(line).min(), np.abs(line).max()
     if not np.isfinite(largest) or not largest:
         return False
-    if largest > SPREAD * smallest > 0 and _beyond(line, 1) < noise:
-        return True
+    if largest > SPREAD * smallest > 0:
+        ratios = line[1:] / line[:-1]
+        if np.ptp(ratios) < RATIOS * noise * abs(ratios[0]):
+            return True
     order = next((order for terms, order in ORDERS if len(line) >= terms), None)
     return order is not None and _beyond(line - line.mean(), order) < noise
 
@@ -116,5 +135,5 @@ def _masks_differ(tensors: Sequence[Tensor]) -> bool:
     """Whether all have two different numbers at most, each at several places, and not all the same."""
     if all(torch.equal(tensors[0], other) for other in tensors[1:]):
         return False
-    counts = [tensor.double().flatten().unique(return_counts=True)[1] for tensor in tensors]
+    counts = [_real(tensor).flatten().unique(return_counts=True)[1] for tensor in tensors]
     return max(map(len, counts)) == 2 and all(int(count.min()) > 1 for count in counts)

@@ -71,7 +71,7 @@ def check_untrained(
         if dtype.is_floating_point and len(shape) > 1
         for end in (k for k, letter in enumerate(name) if letter == ".")
     }
-    selecting = [name for name in copied if name in plan and _selects(models, name, modules)]
+    selecting = [name for name in copied if name in plan and _selects(name, *plan[name], models, modules)]
     wrong = {
         "tables, which no training moves": [name for name in names if name in found],
         "integers that say how weights are used": [name for name in selecting if not _near(models, name)],
@@ -80,12 +80,18 @@ def check_untrained(
         raise _refused(models, wrong, hint)
 
 
-def _selects(models: Sequence[Tensors], name: str, modules: Collection[str]) -> bool:
+def _selects(
+    name: str,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    models: Sequence[Tensors],
+    modules: Collection[str],
+) -> bool:
     """Whether integers may say what a network does. `modules` are those that have weights.
 
     In a module without any, as metrics are, only what looks like places or a mask does.
     """
-    (dtype, shape), (module, _, last) = plan_of(models[0])[name], name.rpartition(".")
+    module, _, last = name.rpartition(".")
     if math.prod(shape) < 2 and dtype != torch.bool:
         return bool(_SETTINGS.search(last))
     if _PLACES.search(last) or module in modules or dtype == torch.bool:
