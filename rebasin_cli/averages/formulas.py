@@ -35,8 +35,8 @@ def tables(models: Sequence[Tensors], names: Iterable[str]) -> list[str]:
     """Those of the `names` where all models have a formula's values, or a mask's, and not the same ones.
 
     None where nothing was learnt: weights that are made up look like that. Some rows of the first model are
-    read, and more only of what may be such a tensor; of those that are called alike but for numbers, and of one
-    shape, `ALIKE` that are none tell of all.
+    read, and more only of what may be such a tensor. Of those of one shape that are called alike but for
+    numbers, `ALIKE` that are none tell of all.
     """
     plans = [plan_of(model) for model in models]
     found, others = [], Counter[object]()

@@ -33,17 +33,17 @@ _TABLES = re.compile(
 )
 # Words of a name: integers that count, or say how far a training came, select nothing
 _COUNTS = re.compile(
-    r"(?:^|_)(num|n|counts?|counters?|cnts?|steps?|tracked|pointer|ptr|seen|used|epochs?|iters?|iterations?|updates?|"
-    r"samples?|usage|sizes?|total|hist|histogram|age|ages|rng|seeds?|state|nonzero|confmat|tp|fp|tn|fn|correct|hits|"
-    r"visits|freq|tokens|dead|load|streak)(?:_|$)",
+    r"(?:^|_)(num|n|counts?|counters?|cnts?|steps?|tracked|pointer|ptr|seen|used|epochs?|iters?|iterations?|"
+    r"updates?|samples?|usage|sizes?|total|hist|histogram|age|ages|rng|seeds?|state|nonzero|confmat|tp|fp|tn|fn|"
+    r"correct|hits|visits|freq|tokens|dead|load|streak)(?:_|$)",
     re.IGNORECASE,
 )
 _PLACES = re.compile(r"(?:^|_)(idx|index|indices|ids?|perm|permutation|order|mask)$", re.IGNORECASE)
-# One number may be anything; these words are of settings
+# One number may be anything: these words are of settings, but where another says that it is a state
 _SETTINGS = re.compile(
-    r"^(?!.*(batch|queue|buffer|memory|current|best))(?:.*_)?(window|kernel|stride|dilation|padding|groups|heads|width|"
-    r"depth|radius|ratio|rate|hop|fft|mels|classes|channels|resolution|patch|bins|point|mode|kind|type|format)"
-    r"(?:_(size|length|len|shape))?$",
+    r"^(?!.*(batch|queue|buffer|memory|cur|best|seen|total|known))(?:.*_)?"
+    r"(window|kernel|stride|dilation|padding|groups|heads|width|depth|radius|ratio|rate|hop|fft|mels|classes|"
+    r"channels|resolution|patch|bins|zero_point|mode|kind|type|format)(?:_(size|length|len|shape))?$",
     re.IGNORECASE,
 )
 ROUNDED, LEAST = 2.0**-7, 1e-7  # by which a table may differ that went through bfloat16, or float16

@@ -208,16 +208,17 @@ def open_data(
 
 
 def find(reference: str, root: Path | None = None) -> None:
-    """Raise what `open_data` raises where this names nothing; of samples only those built in are read."""
-    name, colon, argument = reference.partition(":")
-    if colon and name in registry.names() and hasattr(registry.get(name), "load_from"):
-        path = Path(argument.partition("?")[0])
-        if not path.exists():
-            raise DataError(f"{path}: no such file or folder", hint=f"{reference} names it")
-    elif is_reference(reference):
+    """Raise what `open_data` raises where this names nothing: no samples are read, and none downloaded."""
+    module, path = _module(reference), Path(reference.partition(":")[2].partition("?")[0])
+    if module is None:
         import_reference(reference, error=DataError)
-    else:
-        _load(reference, "train", references.data_folder(root))
+    elif not hasattr(module, "load_from"):
+        from .downloads import places  # heavy
+
+        root = references.data_folder(root)
+        places(None if root is None else from_home(root), ())
+    elif not path.exists():
+        raise DataError(f"{path}: no such file or folder", hint=f"{reference} names it")
 
 
 def form(name: str, normalize: str | None = None) -> tuple[tuple[int, ...], Normalization] | None:
@@ -281,17 +282,24 @@ def _normalization(text: str, module: Any, reference: str, samples: Samples) -> 
     return Normalization.parse(text, own)
 
 
-def _load(reference: str, split: str, root: Path | None) -> tuple[Any, Any]:
-    name, colon, argument = reference.partition(":")
+def _module(reference: str) -> Any:
+    """What loads a data set that has a name; None for a loader of the user's own."""
+    name, colon, _ = reference.partition(":")
     if colon and name in registry.names() and hasattr(module := registry.get(name), "load_from"):
-        return module, module.load_from(argument, split)
+        return module
     if is_reference(reference):
-        return None, None
+        return None
     if reference.endswith(".py"):
         raise unnamed(reference, "--data", "loader", LOADER)
-    module = registry.get(reference)
-    if hasattr(module, "load_from"):
+    if hasattr(module := registry.get(reference), "load_from"):
         raise UsageError(f"{reference} needs to know where", hint=f"Write {reference}:PATH.")
+    return module
+
+
+def _load(reference: str, split: str, root: Path | None) -> tuple[Any, Any]:
+    module = _module(reference)
+    if module is None or hasattr(module, "load_from"):
+        return module, module and module.load_from(reference.partition(":")[2], split)
     root = None if root is None else from_home(root)
     with user_code(f"{reference} failed on {split!r}", DataError):  # it may be another package's
         return module, module.load(split, root)
