@@ -38,7 +38,7 @@ _COUNTS = re.compile(
     r"correct|hits|visits|freq|tokens|dead|load|streak)(?:_|$)",
     re.IGNORECASE,
 )
-_PLACES = re.compile(r"(?:^|_)(idx|index|indices|ids?|perm|permutation|order|mask)$", re.IGNORECASE)
+_PLACES = re.compile(r"(?:^|_)(idxs?|index|indices|ids?|perm|permutation|order|mask)$", re.IGNORECASE)
 # One number may be anything: these words are of settings, but where another says that it is a state
 _SETTINGS = re.compile(
     r"^(?!.*(batch|queue|buffer|memory|cur|best|seen|total|known))(?:.*_)?"
