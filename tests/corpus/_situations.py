@@ -119,6 +119,11 @@ def _added(file):
     return its["unet.q.lora_B.weight"] @ its["unet.q.lora_A.weight"]
 
 
+def _in_two_formats(folder, net):
+    files = {"model.safetensors": "model.enc.", "pytorch_model.bin": "bert."}
+    _folder(folder, {file: {prefix + k: v for k, v in net.items()} for file, prefix in files.items()})
+
+
 def _yolo():
     torch.save({"model": Plain(), "ema": Plain(), "updates": 7, "optimizer": None, "epoch": -1}, "a.pt")
     torch.save({"model": Plain(), "ema": Plain(), "updates": 9, "optimizer": None, "epoch": -1}, "b.pt")
@@ -652,16 +657,7 @@ SITUATIONS = {
     ),
     "one model in two formats, by two names": Situation(
         "`model.safetensors` with `model.enc.…`, `pytorch_model.bin` with `bert.…` of the same tensors",
-        lambda: [
-            _folder(
-                n,
-                {
-                    "model.safetensors": {f"model.enc.{k}": v for k, v in _net().items()},
-                    "pytorch_model.bin": {f"bert.{k}": v for k, v in _net().items()},
-                },
-            )
-            for n in "ab"
-        ],
+        lambda: [_in_two_formats(n, _net()) for n in "ab"],
         command="merge a b --method none -o out.safetensors",
         holds=_names("model.enc.fc.weight", "model.enc.fc.bias"),
     ),
