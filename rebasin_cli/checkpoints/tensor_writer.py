@@ -51,7 +51,7 @@ def write_together(
                     size += write_file(file, final, plan, tensors, texts, finite, own=own)
         return size
 
-    if (found := sum(ranks.all(ranks.each(written)))) != total:
+    if (found := sum(ranks.shared(written))) != total:
         raise ResourceError(f"{stage.folder}: {found:,} bytes were written, expected {total:,}")
 
 

@@ -20,6 +20,8 @@ from ..measure import bounds
 from ..networks.attacks import Attack
 from ..registry.options import PLAIN, READS, again, argument, option
 from ..registry.results import Plan, Result
+from ..runtime import devices
+from ..runtime.ranks import ALONE, Ranks
 from ..runtime.seeds import derive
 from ..session.asked import of, subjects_of
 from ..session.listener import SILENT, Listener
@@ -33,9 +35,11 @@ from ..types import Tensors
 from .verbs import outputs, plans, provenance, search, symmetries
 from .verbs.outputs import check_outputs
 from .verbs.proof import prove
+from .verbs.ranks import check_measured
 from .verbs.search import shown
 
 PANEL = "Align and merge"
+TOGETHER = True
 TRAINED = "Training"  # the panel of what is said of the training
 
 
@@ -108,19 +112,23 @@ class CurveResult(Result):
     curve: Mapping[str, Any]
 
 
-def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
+def run(asked: Curve, listener: Listener = SILENT, ranks: Ranks = ALONE) -> CurveResult | Plan:
     """Align B to A, train the control points of a curve between them, and write it.
 
-    An interrupted training is kept beside the output, and goes on from there with `resume`.
+    An interrupted training is kept beside the output, and goes on from there with `resume`. Several `ranks`
+    call this alike, and share the steps; the first one keeps and writes.
     """
+    if ranks.size > 1 and asked.method == "auto":
+        listener.say(f"auto goes by the clock: the first of {ranks.size} processes does it, the others wait")
+        return ranks.alone(run, asked, listener)
     how = of(asked, training.Training)  # whose limit is of what is trained on alone
     subjects = replace(subjects_of(asked), data=of(asked, Data, limit=None))
     output = outputs.Output(asked.out, asked.force, resume=asked.resume, dry_run=asked.dry_run)
     if not output.path.name.endswith(SUFFIX):
         raise UsageError(f"{output.path} is no name for a curve", hint=f"Use {output.path.stem}{SUFFIX}")
     _check_rounds(asked, how)
-    session = Session("curve", [asked.a, asked.b], listener, subjects, perm=asked.perm)
-    check_outputs(output, session.reads)
+    session = Session("curve", [asked.a, asked.b], listener, subjects, perm=asked.perm, ranks=ranks)
+    ranks.first(check_outputs, output, session.reads)
     search.check(session, output, or_none=True, steps=True)
     search.tell(session)
     network, fitted = session.need_network(), session.fitted
@@ -133,6 +141,9 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
     data = with_rotation(data, how.rotate)
     if output.dry_run:
         return Plan(plans.of_search(session) | _plan(session, data, how))
+    if session.grouped and ranks.size > 1:
+        raise UsageError("a curve along more than permutations is one process's", hint="Start it alone")
+    check_measured(session, {"curve": data})
     inputs, proof = search.inputs(session), prove(session)
     options = _told(how) | {"batch_size": session.asked.data.batch_size}
     options |= {"rounds": asked.rounds} if asked.rounds > 1 else {}
@@ -159,19 +170,23 @@ def run(asked: Curve, listener: Listener = SILENT) -> CurveResult | Plan:
             data=data,
             output=session.output,
             loss=session.loss,
-            device=session.device,
+            device=devices.own(session.device),
+            ranks=ranks,
         )
         trained = training.train(problem, element, how)
         told: dict[str, Any] = {}
         if asked.rounds > 1:
             element, trained, told = _in_rounds(session, problem, element, trained, how, asked.rounds)
-        meta = provenance.of_session(
-            session, options=options | of_given, proof=proof.account, like=session.models
-        )
-        form = symmetries.form_texts(fitted, session.folds) if session.grouped else None
-        stored.save(
-            output.path, how.kind, trained.controls, element, form=form, metadata=meta, force=output.force
-        )
+
+        def write() -> None:
+            meta = provenance.of_session(
+                session, options=options | of_given, proof=proof.account, like=session.models
+            )
+            form = symmetries.form_texts(fitted, session.folds) if session.grouped else None
+            how_written: dict[str, Any] = {"form": form, "metadata": meta, "force": output.force}
+            stored.save(output.path, how.kind, trained.controls, element, **how_written)
+
+        ranks.last(write)
     told = {"kind": how.kind, "bends": how.bends, "steps": trained.steps} | told
     told |= {"attack": how.attack} if how.attack else {}
     if trained.losses:
@@ -205,7 +220,8 @@ def _in_rounds(
 
     def least(*points: Tensors) -> float:
         try:
-            return 0.0 if own else bounds.least_fall([bounds.layers_of(network, its) for its in points])
+            found = 0.0 if own else bounds.least_fall([bounds.layers_of(network, its) for its in points])
+            return session.ranks.agree(found)
         except NetworkError:  # no bound is known: as long as the loss falls
             return 0.0
 

@@ -14,6 +14,7 @@ from ..learning.recipe import told
 from ..registry.options import MAY_READ, MAY_RUN, PLAIN, REQUIRED, again, argument, option
 from ..registry.results import UNSET, Plan, Result, Unset
 from ..runtime import devices
+from ..runtime.ranks import ALONE, Ranks
 from ..runtime.text import many
 from ..session.asked import inputs_of
 from ..session.listener import SILENT, Listener
@@ -23,8 +24,10 @@ from ..session.search_options import Interruptible, Training
 from ..session.subjects import Data, DataSet, Network, Running
 from .verbs import outputs
 from .verbs.outputs import check_outputs, check_state
+from .verbs.ranks import check_trained
 
 PANEL = "Make models"
+TOGETHER = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,26 +132,30 @@ class TrainResult(Result):
     attacked_accuracy: float | Unset = UNSET
 
 
-def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
+def run(asked: Train, listener: Listener = SILENT, ranks: Ranks = ALONE) -> TrainResult | Plan:
     """Train an endpoint and write it with its provenance; an interrupted training is kept beside it.
 
     With `keep_every` the weights of every so many epochs are written, too, as soon as they are there. A dry
-    run gives the plan instead.
+    run gives the plan instead. Several `ranks` call this alike, and share the steps; the first one writes.
     """
     output = outputs.Output(asked.out, asked.force, resume=asked.resume, dry_run=asked.dry_run)
     net, data, keep_every = asked.net, asked.data, asked.keep_every
-    wanted = _wanted(asked, devices.choose(asked.device))
+    wanted = _wanted(asked, devices.own(devices.choose(asked.device)))
     again = output.resume or output.force
     named = Subjects(network=Network(net=net), data=Data(data=data, data_root=asked.data_root))
     inputs = inputs_of([], named)
-    check_outputs(output, inputs)
     state = output.path.with_name(f"{output.path.stem}.training.pt")
-    check_state(state, "training", inputs, again=again)
-    if output.resume and not state.exists():
-        raise UsageError(
-            f"--resume: there is no {state}",
-            hint="Only a training that was interrupted after an epoch leaves one; start anew",
-        )
+
+    def check() -> None:
+        check_outputs(output, inputs)
+        check_state(state, "training", inputs, again=again)
+        if output.resume and not state.exists():
+            raise UsageError(
+                f"--resume: there is no {state}",
+                hint="Only a training that was interrupted after an epoch leaves one; start anew",
+            )
+
+    ranks.first(check)
     keep, prepared = None, None
     kept: list[Path] = []
     saved: list[Path] = []
@@ -161,7 +168,7 @@ def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
 
         keep = training.Keep(keep_every, save)
     if output.dry_run or (keep is not None and asked.epochs is None):
-        prepared = setup.prepare(net, data, **wanted)
+        prepared = ranks.each(setup.prepare, net, data, **wanted)
     if keep is not None:
         epochs = prepared.recipe.epochs if prepared is not None else asked.epochs or 0
         if keep.every > epochs:
@@ -171,9 +178,11 @@ def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
             )
         kept = [_kept(output.path, epoch) for epoch in keep.epochs(epochs)]
         for path in kept:
-            destination.check_output(path, force=again, inputs=inputs)
+            ranks.first(lambda path=path: destination.check_output(path, force=again, inputs=inputs))
     if output.dry_run and prepared is not None:
         return Plan(_plan(net, prepared) | ({"keeps": list(map(str, kept))} if kept else {}))
+    prepared = prepared or ranks.each(setup.prepare, net, data, **wanted)
+    check_trained(ranks, prepared)
 
     def progress(at: training.Progress) -> None:
         tested = "" if at.test_accuracy is None else f"  test accuracy {at.test_accuracy:.4f}"
@@ -182,16 +191,11 @@ def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
         listener.step("training", done, at.epochs * at.steps, detail)
 
     try:
-        trained = training.train(
-            net,
-            data,
-            state_path=state,
-            resume=output.resume,
-            progress=progress,
-            keep=keep,
-            **wanted,
+        trained = training.trained(
+            prepared, state_path=state, resume=output.resume, progress=progress, keep=keep, ranks=ranks
         )
-        writer.write_safetensors(
+        ranks.last(
+            writer.write_safetensors,
             output.path,
             trained.tensors,
             metadata=trained.metadata,
@@ -199,10 +203,12 @@ def run(asked: Train, listener: Listener = SILENT) -> TrainResult | Plan:
             finite=trained.tensors,
         )
     except (KeyboardInterrupt, ResourceError):
-        if state.exists():
+        ranks.leave()
+        if state.exists() and ranks.rank == 0:
             listener.say(f"stopped; the last finished epoch is kept in {state}: go on with --resume")
         raise
-    state.unlink(missing_ok=True)
+    if ranks.rank == 0:
+        state.unlink(missing_ok=True)
     if missing := [path.name for path in kept if not path.exists()]:
         listener.say(f"not kept, since the training was begun without: {', '.join(missing)}")
     meta = trained.metadata

@@ -139,8 +139,7 @@ def run(asked: Verify, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Ver
     if exact is not None:
         moved_by, known = permuted(models[1], fitted, exact), read(fitted)
         mine = _share(ranks, compared, fitted.shapes)
-        same_here = ranks.each(lambda: all(_same(models[0], moved_by, name, name in known) for name in mine))
-        if all(ranks.all(same_here)):
+        if all(ranks.shared(lambda: all(_same(models[0], moved_by, n, n in known) for n in mine))):
             return _yes(session, asked, "fingerprints", Elements(exact), None, 0.0, **_moved(exact, fitted))
     models = session.models  # whose values are looked at, and told where they are wrong
     one, other = (stacked(model, fitted) for model in models)  # a list's values are anywhere in it

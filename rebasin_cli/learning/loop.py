@@ -1,11 +1,13 @@
-"""The training loop: passes over batches, and from each a step of whatever learns."""
+"""The training loop: passes over batches, and from each a step of whatever learns.
+
+Of several ranks each takes the loss of some samples of every batch (`shares`); all else each does alike.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,46 +17,13 @@ import torch
 from ..datasets import Data
 from ..datasets.batches import checked, head, size_of
 from ..errors import DataError, NetworkError
+from ..runtime.ranks import ALONE, Ranks
 from ..runtime.seeds import generator
 from ..runtime.signals import holding
+from .learner import Learner
+from .shares import sharing
 
-
-class Learner:
-    """What is trained, a step at a time. Two methods make one, `loss` and `move`; the others may stay.
-
-    `done` steps were taken, those before an interruption too: the loop passes over their batches. `rate` is
-    the learning rate, which an error speaks of. The loss is looked at every so many steps, where `every` is
-    0 never: on an accelerator each look waits. The loop ends with its passes, or where it is `over`.
-    """
-
-    done = 0
-    rate = 0.0
-    every = 1
-
-    def over(self) -> bool:
-        """Whether no more steps are wanted; asked before the first and after each."""
-        return False
-
-    def loss(self, inputs: Any, targets: Any) -> torch.Tensor:
-        """The mean loss of a batch, (), whose gradient the loop takes."""
-        raise NotImplementedError
-
-    def move(self) -> None:
-        """By the gradient; no signal interrupts it."""
-        raise NotImplementedError
-
-    def tell(self, loss: float) -> None:
-        """Of a step that was taken, before any signal is answered; the loss is NaN where nobody looks."""
-
-    def within(self, epoch: int) -> AbstractContextManager[Any]:
-        """What holds during a pass, counted from 0."""
-        return nullcontext()
-
-    def after(self, step: int, mean: float) -> None:
-        """Of a pass so many steps are done, from 1; the mean loss of its samples when it was looked at."""
-
-    def ended(self, epoch: int, mean: float) -> None:
-        """A pass is done; the mean loss of its samples, NaN where all of it was before an interruption."""
+__all__ = ["Learner", "Made", "Passes", "a_pass", "learn"]
 
 
 @dataclass(frozen=True)
@@ -128,15 +97,15 @@ def a_pass(
             return
 
 
-def learn(learner: Learner, passes: Passes | Made) -> None:
-    """Take all steps that are still to come.
+def learn(learner: Learner, passes: Passes | Made, ranks: Ranks = ALONE) -> None:
+    """Take all steps that are still to come; several `ranks`, who have the same to learn from, share them.
 
     Raises DataError where there are no batches, NetworkError when the loss is no longer a number.
     """
     number = 0
     if learner.over():
         return
-    with holding() as held:
+    with holding() as held, sharing(learner, ranks) as step:
         for epoch in itertools.count() if passes.epochs is None else range(passes.epochs):
             first, samples, mean = number, 0, math.nan
             total: Any = 0.0
@@ -147,14 +116,14 @@ def learn(learner: Learner, passes: Passes | Made) -> None:
                     for inputs, targets in passes.batches(epoch):
                         number += 1
                         if number > learner.done:
-                            loss = learner.loss(inputs, targets)
+                            loss = step.loss(inputs, targets)
                             value: Any = loss.item() if learner.every == 1 else loss.detach()
                             if learner.every:
                                 size = size_of(targets, inputs)
                                 total, samples = total + size * value, samples + size
                                 if (number - first) % learner.every == 0:
                                     mean = _finite(float(total) / samples, number, learner)
-                            loss.backward()
+                            step.backward()
                             with held:  # nothing may be left half-done
                                 learner.move()
                                 learner.done = number
@@ -171,6 +140,7 @@ def learn(learner: Learner, passes: Passes | Made) -> None:
                 if samples:
                     mean = _finite(float(total) / samples, number, learner)
             if number == learner.done:
+                step.settle()
                 learner.ended(epoch, mean)
 
 

@@ -23,11 +23,14 @@ from ..checkpoints import writer
 from ..datasets import Data
 from ..errors import NetworkError, UsageError
 from ..networks.attacks import Attack, Attacker, attacked, each_loss, statistics_kept
+from ..networks.classes import counted
 from ..networks.evaluation import evaluate
 from ..networks.forward import call
 from ..runtime import files, optimizers
+from ..runtime.ranks import ALONE, Ranks
 from ..runtime.seeds import generator, seeded
-from .loop import Learner, Passes, learn
+from .learner import HALF, NEAR, UNDER_ATTACK, Learner
+from .loop import Passes, learn
 from .recipe import Recipe, has_convolutions, learning_rate_at, memory_format
 from .setup import Setup, Wanted, prepare
 
@@ -65,26 +68,42 @@ def train(
     state_path: Path | None = None,
     resume: bool = True,
     keep: Keep | None = None,
+    ranks: Ranks = ALONE,
     **wanted: Unpack[Wanted],
 ) -> TrainResult:
     """Train `net`, a name or a module to go on from, on `data`, a reference or a pair (train, test).
 
     `keep` gets what epochs leave. With `state_path` the state is saved after each epoch, and with `resume` a
     later call with the same options goes on from there; the file is left for the caller to remove once the
-    result is written. A module that is passed in is changed. Raises what `prepare` does, NetworkError when
+    result is written. A module that is passed in is changed. Several `ranks` that call this alike share the
+    steps; the first one keeps the state and what `keep` gets. Raises what `prepare` does, NetworkError when
     the loss is no longer a number, and ResourceError.
     """
-    setup = prepare(net, data, **wanted)
-    history = _Training(setup, progress, state_path, keep, resume=resume).run()
+    setup = ranks.each(prepare, net, data, **wanted)
+    return trained(setup, progress=progress, state_path=state_path, resume=resume, keep=keep, ranks=ranks)
+
+
+def trained(
+    setup: Setup,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    state_path: Path | None = None,
+    resume: bool = True,
+    keep: Keep | None = None,
+    ranks: Ranks = ALONE,
+) -> TrainResult:
+    """As `train`, of what is prepared."""
+    history = _Training(setup, progress, state_path, keep, ranks, resume=resume).run()
     metadata = dict(setup.identity)
     for split, measured in (("train", setup.train), ("test", setup.test)):
-        accuracy = evaluate(setup.network, measured.with_batch_size(500), device=setup.device).accuracy
+        batches = measured.with_batch_size(500)
+        accuracy = evaluate(setup.network, batches, device=setup.device, ranks=ranks).accuracy
         metadata[f"rebasin.{split}_accuracy"] = f"{accuracy:.4f}"
     if setup.recipe.attack:
         few = setup.test.subset(ATTACKED, setup.seed).with_batch_size(500)
         tested = attacked(few, setup.network, Attack.parse(setup.recipe.attack), seed=setup.seed)
         metadata["rebasin.attacked_accuracy"] = (
-            f"{evaluate(setup.network, tested, device=setup.device).accuracy:.4f}"
+            f"{evaluate(setup.network, tested, device=setup.device, ranks=ranks).accuracy:.4f}"
         )
     return TrainResult(_tensors(setup.network), metadata, tuple(history))
 
@@ -123,9 +142,11 @@ class _Training(Learner):
         progress: Callable[[Progress], None] | None,
         state_path: Path | None,
         keep: Keep | None,
+        ranks: Ranks,
         *,
         resume: bool,
     ):
+        self.ranks = ranks
         network, recipe, device = setup.network, setup.recipe, setup.device
         self.setup, self.progress, self.state_path, self.keep = setup, progress, state_path, keep
         self.network, self.recipe, self.device, self.rate = network, recipe, device, recipe.learning_rate
@@ -138,16 +159,22 @@ class _Training(Learner):
             ordered: Any = network  # PyTorch's own types do not know this argument
             ordered.to(memory_format=memory_format(device, recipe.precision))
         self.attacker = Attacker(Attack.parse(recipe.attack), data) if recipe.attack else None
+        self.alone = UNDER_ATTACK if recipe.attack else ""
+        self.near = HALF if recipe.precision == "bfloat16" else NEAR
         self.optimizer = _optimizer(network, recipe)
         self.history: list[dict[str, float]] = []
+        whole = network, self.optimizer, setup.identity
         if state_path and resume:
-            self.history = _resume(state_path, network, self.optimizer, setup.identity, device)
+            self.history = ranks.first(_resume, state_path, *whole, device)
+        if ranks.size > 1:  # the state is the first one's, and first weights may round elsewhere
+            state = ranks.first(_state, network, self.optimizer, self.history, setup.identity)
+            _load(io.BytesIO(state), *whole, device)
         self.done = self.steps * len(self.history)
 
     def run(self) -> list[dict[str, float]]:
         if self.keep is not None and not self.history:
-            self.keep(self.setup, 0)
-        learn(self, self.passes)
+            self.ranks.first(self.keep, self.setup, 0)
+        learn(self, self.passes, self.ranks)
         return self.history
 
     @contextmanager
@@ -157,18 +184,23 @@ class _Training(Learner):
         with seeded(self.setup.seed, f"dropout of epoch {epoch}", self.device):
             yield
 
-    def loss(self, inputs: Any, targets: Any) -> Tensor:
-        recipe, network = self.recipe, self.network
-        rate = learning_rate_at(recipe, self.done, recipe.epochs * self.steps)
+    def counted(self, targets: Any, size: int) -> int:
+        return counted(targets)
+
+    def begin_step(self, inputs: Any, targets: Any) -> None:
+        rate = learning_rate_at(self.recipe, self.done, self.recipe.epochs * self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def loss(self, inputs: Any, targets: Any) -> Tensor:
+        recipe, network = self.recipe, self.network
         inputs, targets = inputs.to(self.device), targets.to(self.device)
         if self.convolutional and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=memory_format(self.device, recipe.precision))
         if self.attacker is not None:  # in the mode that is trained in
             with statistics_kept(network), _autocast(self.device, recipe.precision):
                 inputs = self.attacker(inputs, targets, each_loss(network), self.starts)
-        self.optimizer.zero_grad(set_to_none=True)
         with _autocast(self.device, recipe.precision):
             outputs = call(network, inputs)
         return F.cross_entropy(outputs.float(), targets)
@@ -184,16 +216,18 @@ class _Training(Learner):
         if math.isnan(mean):  # it was before an interruption
             return
         with _autocast(self.device, self.recipe.precision):  # quick, for the eye; what is recorded is float32
-            scores = evaluate(self.network, self.setup.test, device=self.device)
+            scores = evaluate(self.network, self.setup.test, device=self.device, ranks=self.ranks)
         if not math.isfinite(scores.loss):  # what the last step broke
             raise NetworkError(
                 f"the test loss is {scores.loss} after epoch {epoch + 1}", hint="Try a smaller --lr"
             )
         self.history.append({"loss": mean, "test_loss": scores.loss, "test_accuracy": scores.accuracy})
         if self.keep is not None:  # before the state, which says that the epoch is done
-            self.keep(self.setup, epoch + 1)
+            self.ranks.first(self.keep, self.setup, epoch + 1)
         if self.state_path:
-            _save(self.state_path, self.network, self.optimizer, self.history, self.setup.identity)
+            self.ranks.first(
+                _save, self.state_path, self.network, self.optimizer, self.history, self.setup.identity
+            )
         self._show(self.steps, mean, scores.accuracy)
 
     def _show(self, step: int, loss: float, accuracy: float | None = None) -> None:
@@ -216,13 +250,16 @@ def _optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     return optimizers.make(torch.optim.SGD, network.parameters(), **options)
 
 
-def _save(
-    path: Path,
+def _save(path: Path, *state: Any) -> None:
+    writer.write_text_atomic(path, _state(*state), force=True)
+
+
+def _state(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
     history: list[dict[str, float]],
     identity: Mapping[str, str],
-) -> None:
+) -> bytes:
     state = {
         "network": network.state_dict(),
         "optimizer": optimizer.state_dict(),
@@ -231,32 +268,40 @@ def _save(
     }
     content = io.BytesIO()
     torch.save(state, content)
-    writer.write_text_atomic(path, content.getvalue(), force=True)
+    return content.getvalue()
 
 
-def _resume(
-    path: Path,
+def _load(
+    file: Any,
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
     identity: Mapping[str, str],
     device: str,
-) -> list[dict[str, float]]:
-    """Load the state into network and optimizer; the rows of the epochs it has. Raises UsageError."""
+) -> tuple[list[dict[str, float]], list[str]]:
+    """The state into network and optimizer; the rows of the epochs it has, or how its training differs."""
+    state = torch.load(file, weights_only=True, map_location=device)
+    found = state["identity"]
+    differing = sorted(key for key in {*identity, *found} if identity.get(key) != found.get(key))
+    if not differing:
+        network.load_state_dict(state["network"])
+        optimizer.load_state_dict(state["optimizer"])
+    told = [f"{key}: {found.get(key)} there, {identity.get(key)} here" for key in differing]
+    return [dict(row) for row in state["history"]], told
+
+
+def _resume(path: Path, *into: Any) -> list[dict[str, float]]:
+    """Load the state (`_load`); the rows of the epochs it has. Raises UsageError."""
     if not path.exists():
         return []
     try:
         with files.opened(path) as file:
-            state = torch.load(file, weights_only=True, map_location=device)
-        found = state["identity"]
-        differing = sorted(key for key in {*identity, *found} if identity.get(key) != found.get(key))
+            rows, differing = _load(file, *into)
         if not differing:
-            network.load_state_dict(state["network"])
-            optimizer.load_state_dict(state["optimizer"])
-            return [dict(row) for row in state["history"]]
+            return rows
     except Exception as cause:  # whatever a file that is not ours makes torch.load raise
         raise UsageError(f"{path} is not the state of a training", hint="Remove it to begin anew.") from cause
     raise UsageError(
         f"{path} is the state of another training",
-        problems=[f"{key}: {found.get(key)} there, {identity.get(key)} here" for key in differing],
+        problems=differing,
         hint="Give the same options to go on with it, or remove it to begin anew.",
     )

@@ -15,6 +15,7 @@ from .. import networks
 from ..datasets.batches import checked, part_of, size_of
 from ..learning.loop import Learner, Made, learn
 from ..networks.answers import Recording
+from ..networks.classes import counted
 from ..networks.forward import apart, call, fed, select
 from ..networks.layout import Wrapper
 from ..networks.state import duplicate
@@ -24,6 +25,7 @@ from ..repair.calibration import Scaled
 from ..repair.costs import distillation_passes
 from ..repair.options import REFIT_SAMPLES
 from ..runtime import optimizers
+from ..runtime.ranks import ALONE, Ranks
 from ..runtime.seeds import seeded
 from ..types import Batches, Tensors
 
@@ -90,13 +92,15 @@ def fine_tuned(
     output: str | int | None = None,
     device: str = "cpu",
     seed: int = 0,
+    ranks: Ranks = ALONE,
 ) -> Tuned:
     """One endpoint trained on the samples of a refit *with their labels*, for as many multiplications.
 
     So, about, for the same time: seconds would make two runs differ. Adam on cross-entropy, norms in
     training; `network` stays as it is. A refit multiplies in float64, which counts twice, and brings three
     models through the network twice; a step of training is three passes. So is one of a distillation
-    (`word`), which begins with a refit on some of the samples, and does a `share` of its training.
+    (`word`), which begins with a refit on some of the samples, and does a `share` of its training. Several
+    `ranks` that call this alike share the steps.
     """
     own = networks.load(duplicate(network), model).to(device)
     some = next(fed(own, inputs, device) for inputs, _ in checked(batches))
@@ -109,7 +113,7 @@ def fine_tuned(
     tuning = _Tuning(own, wanted, output, device)
     with seeded(seed, "fine-tuning", device):
         own.train()
-        learn(tuning, Made(lambda: _parts(batches)))
+        learn(tuning, Made(lambda: _parts(batches)), ranks)
     return Tuned(own, output, {"endpoint": name, "labels": count, "steps": tuning.done}).eval()
 
 
@@ -136,11 +140,17 @@ class _Tuning(Learner):
     def over(self) -> bool:
         return self.left <= 0
 
-    def loss(self, inputs: Any, targets: Any) -> Tensor:
-        self.left -= len(targets)
+    def counted(self, targets: Any, size: int) -> int:
+        return counted(targets)
+
+    def begin_step(self, inputs: Any, targets: Any) -> None:
+        self.size = len(targets)
         self.optimizer.zero_grad(set_to_none=True)
+
+    def loss(self, inputs: Any, targets: Any) -> Tensor:
         outputs = call(self.network, fed(self.network, inputs, self.device), output=self.output)
         return F.cross_entropy(outputs.float(), targets.to(self.device))
 
     def move(self) -> None:
+        self.left -= self.size
         self.optimizer.step()

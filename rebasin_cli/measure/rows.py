@@ -18,6 +18,7 @@ from ..repair import Repairs
 from ..repair.calibration import Scaled
 from ..repair.choices import Choice
 from ..reports import Row
+from ..runtime.ranks import ALONE
 from ..runtime.seeds import generator
 from ..symmetry import elements as acts
 from ..symmetry import permutation
@@ -206,6 +207,7 @@ class Measuring:
                 seed=ready.seed,
                 word=ready.word,
                 share=ready.share,
+                ranks=getattr(ready.scores, "ranks", ALONE),
             )
         return None
 

@@ -79,6 +79,11 @@ def any_counts(targets: Any) -> bool:
     return not isinstance(targets, Tensor) or bool((targets != IGNORED).any())
 
 
+def counted(targets: Tensor) -> int:
+    """How many class numbers count."""
+    return int((targets != IGNORED).sum())
+
+
 def turned(outputs: Any, targets: Tensor) -> Tensor:
     """Logits with the classes in the second axis; in the last, where shapes fit so and not otherwise."""
     logits = select(outputs, None)

@@ -183,8 +183,8 @@ def evaluate(
         ranks = ALONE
     for m in metrics:
         m.begin()
-    part = ranks.each(_part, network, batches, lost, metrics, output, device, each, bins, ranks)
-    found, *others = [part for part in ranks.all(part) if part.sizes] or [part]
+    parts = ranks.shared(_part, network, batches, lost, metrics, output, device, each, bins, ranks)
+    found, *others = [part for part in parts if part.sizes] or parts[:1]
     for other in others:
         found.join(other)
     sums, total = found.sums, sum(found.sizes.values())

@@ -25,7 +25,7 @@ from ..errors import NetworkError, UsageError
 from ..registry import user_code
 from ..runtime.text import many
 from ..types import ACCURACY, CROSS_ENTROPY, TAKEN, Quantity
-from .classes import IGNORED, accuracies, any_counts, cross_entropies, logits_of, summed, turned
+from .classes import IGNORED, accuracies, any_counts, counted, cross_entropies, logits_of, summed, turned
 from .forward import versions
 from .pairing import check_number, muted_if_refused
 from .returned import leaves_of
@@ -92,6 +92,15 @@ class Loss:
                 "number, or one a sample"
             )
         return value.sum() / torch.tensor(value.numel(), device=value.device)
+
+    def counted(self, targets: Any, count: int) -> int:
+        """What the mean of a batch of so many samples is over: its samples, or targets that count.
+
+        0 where nobody knows: a loss of the user's own may leave out targets of −100.
+        """
+        if self.own:
+            return 0 if any(bool((each == IGNORED).any()) for each in tensors_in(targets)) else count
+        return counted(targets)
 
     def values(self, outputs: Any, targets: Any, number: int, count: int) -> Tensor:
         """Of every sample, float64 (N,), or their mean, float64 (); cross-entropy in nats.

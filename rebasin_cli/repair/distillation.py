@@ -27,6 +27,7 @@ from ..learning.recipe import cosine
 from ..networks.forward import evaluating
 from ..networks.state import duplicate
 from ..runtime import optimizers
+from ..runtime.ranks import ALONE, Ranks
 from ..runtime.seeds import seeded
 from ..runtime.threads import on_one_thread
 from ..types import Batches
@@ -51,6 +52,7 @@ def distill(
     seconds: float = math.inf,
     share: float = 1.0,
     logits: bool = True,
+    ranks: Ranks = ALONE,
 ) -> Repaired:
     """Train `network`, which holds a merge, towards the weighted mean of its endpoints' outputs, in place.
 
@@ -61,7 +63,7 @@ def distill(
     bytes are computed in every epoch (`epochs`: 4, of few samples more, for 200 steps in all; a
     `share` of these where it is below 1). The same samples give the same weights on the same processor,
     unless `seconds` end the training before: steps become smaller sooner then, so that it ends well, with
-    fewer of them.
+    fewer of them. Several `ranks` that call this alike share the steps.
 
     Raises UsageError, DataError, NetworkError where outputs hold no tensors, CheckpointError where outputs
     are no numbers.
@@ -71,7 +73,7 @@ def distill(
     with on_one_thread(), seeded(0, "distillation", str(device)):
         own = duplicate(network).float().to(device)
         teachers = [holding(own, end) for end in endpoints]
-        samples = Ensemble(teachers, shares, batches, output, memory, device, logits)
+        samples = Ensemble(teachers, shares, batches, output, memory, device, logits, ranks)
         missing = samples.begin(own)
         if not math.isfinite(missing):
             raise CheckpointError(
@@ -80,7 +82,7 @@ def distill(
             )
         epochs = epochs_of(samples.count) if epochs is None else epochs
         whole = epochs * samples.steps
-        taken = _Distillation(own, samples, max(1, round(share * whole)), began, seconds).run()
+        taken = _Distillation(own, samples, max(1, round(share * whole)), began, seconds).run(ranks)
         reset(own, batches, device=device)
         changed = () if not samples.missing(own) < missing else _taken(before, own.state_dict())
     layers = tuple(dict.fromkeys(name.rpartition(".")[0] for name in changed))
@@ -102,24 +104,27 @@ class _Distillation(Learner):
         fused = all(p.device.type == "cpu" for p in parameters) or None  # one pass over them, not ten
         self.optimizer = optimizers.make(torch.optim.Adam, _rated(parameters), fused=fused)
 
-    def run(self) -> int:
+    def run(self, ranks: Ranks) -> int:
         """The steps that were taken."""
+        self.ranks = ranks
         with evaluating(self.network), torch.enable_grad():
             for norm in networks.running_norms(self.network).values():
                 norm.training = True
-            learn(self, Made(lambda: self.samples))
+            learn(self, Made(lambda: self.samples), ranks)
         return self.done
 
     def over(self) -> bool:
         passed = (time.monotonic() - self.began) / self.seconds if self.seconds > 0 else 1.0
-        self.share = max(self.done / self.steps, passed)
+        self.share = max(self.done / self.steps, passed if passed == 0 else self.ranks.agree(passed))
         return self.share >= 1
 
-    def loss(self, inputs: Any, targets: Any) -> Tensor:
+    def begin_step(self, inputs: Any, targets: Any) -> None:
         falling = cosine(self.share)
         for group in self.optimizer.param_groups:
             group["lr"] = group["rate"] * falling
         self.optimizer.zero_grad(set_to_none=True)
+
+    def loss(self, inputs: Any, targets: Any) -> Tensor:
         return self.samples.loss(self.network, inputs, targets)
 
     def move(self) -> None:

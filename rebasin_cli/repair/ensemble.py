@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -19,19 +20,21 @@ from ..networks.forward import evaluating, fed, needs_two, returned
 from ..networks.layout import in_parts
 from ..networks.returned import leaves_of
 from ..networks.state import duplicate
+from ..runtime.ranks import ALONE, Ranks
 from ..types import Batches
 from .options import STEP
 
 LEAST = 1e-6  # nats: a smaller divergence is rounding
 MEMORY = 1 << 28  # bytes of targets that are kept; what is beyond is computed again
 
-Step = tuple[Any, tuple[Tensor, ...]]  # some inputs and their targets
+Step = tuple[Any, tuple[Tensor, ...] | None]  # some inputs and their targets
 
 
 class Ensemble:
     """Inputs and the weighted mean of the teachers' outputs on them, step by step, in the order of batches.
 
-    Targets beyond `memory` bytes are computed at every pass. Labels are looked at for their shape alone:
+    Targets beyond `memory` bytes are computed at every pass; with several `ranks`, who share the steps, each
+    then makes those of its own samples (None: not made yet). Labels are looked at for their shape alone:
     where they are numbers of classes, it tells the axis of logits.
     """
 
@@ -44,7 +47,9 @@ class Ensemble:
         memory: int = MEMORY,
         device: str | torch.device = "cpu",
         logits: bool = True,
+        ranks: Ranks = ALONE,
     ):
+        self.ranks, self.full = ranks, False
         self.teachers, self.shares, self.batches = teachers, shares, batches
         self.output, self.left, self.device = output, memory, device
         self.normed = bool(networks.running_norms(teachers[0]))
@@ -75,20 +80,26 @@ class Ensemble:
                 else DataError("the data holds no batches to train on")
             )
 
-    def _targets(self, inputs: Any) -> tuple[Tensor, ...]:
+    def _targets(self, inputs: Any) -> tuple[Tensor, ...] | None:
         if self.steps < len(self.known):
             return self.known[self.steps]
-        with torch.no_grad():
-            every = [self._answers(teacher, inputs) for teacher in self.teachers]
-        targets = tuple(
-            reduce(torch.add, (share * one for share, one in zip(self.shares, same, strict=True)))
-            for same in zip(*every, strict=True)
-        )
+        if self.full and self.ranks.size > 1:
+            return None
+        targets = self._made(inputs)
         size = sum(one.nbytes for one in targets)
+        self.full |= size > self.left
         if self.steps == len(self.known) and size <= self.left:
             self.known.append(targets)
             self.left -= size
         return targets
+
+    def _made(self, inputs: Any) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            every = [self._answers(teacher, inputs) for teacher in self.teachers]
+        return tuple(
+            reduce(torch.add, (share * one for share, one in zip(self.shares, same, strict=True)))
+            for same in zip(*every, strict=True)
+        )
 
     def _answers(self, network: nn.Module, inputs: Any) -> tuple[Tensor, ...]:
         """All numbers that a network returns, or of the output that was chosen. Raises NetworkError."""
@@ -114,25 +125,42 @@ class Ensemble:
 
         Of logits the divergence of distributions is the second kind, where there is any.
         """
-        with evaluating(network), torch.no_grad():
-            lost = [[one.item() for one in self._lacking(network, *step)] for step in self]
+        lost = self._by_step(network, self._lacking)
         every: list[float] = [sum(kind) / len(lost) for kind in zip(*lost, strict=True)]
         self.starts = (every[0] or 1.0, *(math.inf if one < LEAST else one for one in every[1:]))
         return sum(one / start for one, start in zip(every, self.starts, strict=True))
 
     def missing(self, network: nn.Module) -> float:
         """The mean square of what the network's outputs lack of the targets; after `begin`, `loss`."""
-        with evaluating(network), torch.no_grad():
-            lost = [self.loss(network, *step).item() for step in self]
-        return sum(lost) / len(lost)
+        lost = self._by_step(network, lambda *step: (self.loss(*step),))
+        return sum(one for (one,) in lost) / len(lost)
 
-    def loss(self, network: nn.Module, inputs: Any, targets: tuple[Tensor, ...]) -> Tensor:
+    def _by_step(
+        self, network: nn.Module, figures: Callable[..., tuple[Tensor, ...]]
+    ) -> list[tuple[float, ...]]:
+        """Figures of every step, for which ranks take turns."""
+        ranks = self.ranks
+
+        def mine() -> list[tuple[int, tuple[float, ...]]]:
+            with evaluating(network), torch.no_grad():
+                return [
+                    (k, tuple(one.item() for one in figures(network, *step)))
+                    for k, step in enumerate(self)
+                    if k % ranks.size == ranks.rank
+                ]
+
+        return [found for _, found in sorted(itertools.chain(*ranks.shared(mine)))]
+
+    def loss(self, network: nn.Module, inputs: Any, targets: tuple[Tensor, ...] | None) -> Tensor:
         """The mean square of what is missing, over all numbers of all outputs; more after `begin`."""
         lacking = zip(self._lacking(network, inputs, targets), self.starts, strict=False)
         return reduce(torch.add, (one / start for one, start in lacking))
 
-    def _lacking(self, network: nn.Module, inputs: Any, targets: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _lacking(
+        self, network: nn.Module, inputs: Any, targets: tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, ...]:
         """The mean square; of logits the divergence from the targets' distributions, too, in nats."""
+        targets = self._made(inputs) if targets is None else targets
         answers = self._answers(network, inputs)
         every = sum(one.numel() for one in targets)
         lost = [F.mse_loss(*pair) * (pair[1].numel() / every) for pair in zip(answers, targets, strict=True)]

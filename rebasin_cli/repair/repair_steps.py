@@ -83,7 +83,8 @@ class Repairs:
     classes, which a loss of the user's own does not tell. `known` keeps what the endpoints say, for
     all merges. "auto" measures by `scores` and chooses by the figure `by`; `metrics` are told if asked for,
     and where what is measured was `named` by the user it has to be measurable. Several ranks that
-    share `scores` take turns with the batches of a refit and of moments; all else each does alike.
+    share `scores` take turns with the batches of a refit and of moments, and share the steps of a
+    distillation; all else each does alike.
     """
 
     how: str
@@ -129,6 +130,7 @@ class Repairs:
                 seconds=left,
                 share=self.share,
                 logits=self.logits,
+                ranks=self.ranks,
             )
             return after(first, done)
         return renormalize(

@@ -157,14 +157,20 @@ class Together(Ranks):
         return result
 
     def each(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        error = None
+        found: list[T] = []
+        self.shared(lambda: found.append(step(*args, **kwargs)))
+        return found[0]
+
+    def shared(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> list[T]:
+        result, error = None, None
         try:
             result = step(*args, **kwargs)
         except Exception as raised:
             error = raised
         mine = None if error is None else (isinstance(error, Elsewhere), self.rank, in_short(error))
-        if not (failed := [its for its in self.all(mine) if its is not None]):
-            return result
+        every = self.all((mine, result))
+        if not (failed := [its for its, _ in every if its is not None]):
+            return [cast(T, found) for _, found in every]
         _, rank, told = min(failed)  # of a step within this one the rank that failed tells it
         if error is not None and rank == self.rank:
             raise error

@@ -80,6 +80,10 @@ class Ranks:
         """Run `step` on every rank, each for its own result; an error of one is an error of all."""
         return step(*args, **kwargs)
 
+    def shared(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> list[T]:
+        """As `each`: what every rank has found, on all, as pickles; in their order."""
+        return [step(*args, **kwargs)]
+
     def all(self, value: T) -> list[T]:
         """What every rank has here, in their order; the values go from one to the other as pickles."""
         return [value]

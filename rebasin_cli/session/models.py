@@ -46,7 +46,7 @@ def know_digests(models: Sequence[Checkpoint], ranks: Ranks) -> None:
     def read() -> dict[int, str]:
         return {k: model.digest() for k, model in enumerate(models) if k % ranks.size == ranks.rank}
 
-    for found in ranks.all(ranks.each(read)):
+    for found in ranks.shared(read):
         for k in found.keys() & {*range(len(models))}:
             models[k].know(found[k])
 

@@ -13,8 +13,10 @@ import torch
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.tensors import CHUNK, rows
 from ...datasets.batches import size_of
+from ...learning.setup import Setup
 from ...measure.samples import digest
 from ...registry.regular import content
+from ...runtime.ranks import Ranks
 from ...session.session import Session
 from ...types import Batches
 from ...version import version
@@ -62,6 +64,13 @@ def check_measured(session: Session, splits: Mapping[str, Batches]) -> None:
     if session.command != "eval" or not named:
         more["the spec"] = lambda: session.fitted.spec.digest
     check_same(session, more)
+
+
+def check_trained(ranks: Ranks, prepared: Setup) -> None:
+    """The same of a training: what it is, its samples, how they are batched."""
+    if ranks.size > 1:
+        told = {"the version of torch": torch.__version__, "an option": prepared.identity}
+        ranks.check_same(told | {"the data": [_read(its) for its in (prepared.train, prepared.test)]})
 
 
 def _read(samples: Batches) -> tuple[str, list[int]]:

@@ -179,8 +179,8 @@ def to_try(plan: RepairPlan, asked: Repair, inputs: Mapping[str, Any]) -> Mappin
 
 def not_shared(session: Session, plan: RepairPlan) -> str:
     """Why processes cannot share this repair; "" where they can."""
-    if plan.how in ("auto", "distill"):
-        return f"--repair {plan.how} is not shared"
+    if plan.how == "auto":
+        return "--repair auto is not shared"
     return "a temperature is fitted by one process" if session.asked.repair.bake_temperature else ""
 
 

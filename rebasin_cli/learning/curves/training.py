@@ -23,12 +23,13 @@ from ...checkpoints.tensors import replaced
 from ...datasets.batches import to_device
 from ...errors import NetworkError, UsageError, unknown
 from ...matchers import Problem, State
-from ...matchers.straight_through.mixture import Mixture
+from ...matchers.straight_through.mixture import AtMixture, Mixture
 from ...networks.attacks import Attack, Attacker
 from ...runtime.seeds import generator, uniform
 from ...symmetry.elements import Elements
 from ...types import Tensors
-from ..loop import Learner, Passes, learn
+from ..learner import UNDER_ATTACK
+from ..loop import Passes, learn
 from ..recipe import cosine, halving, has_convolutions
 from .curve import check_kind, shares
 
@@ -102,7 +103,7 @@ def train(
     return Search(problem, element, options, controls, nu).run()
 
 
-class Search(Learner):
+class Search(AtMixture):
     """A training on its way: ends, control points and their momenta as rows of numbers.
 
     Of a network of a millisecond a step, what is done beside its passes counts. So control points are
@@ -131,11 +132,12 @@ class Search(Learner):
         self.last: tuple[Any, Any] | None = None
         self.losses: list[float] = []
         self.attacker = Attacker(Attack.parse(options.attack), problem.data) if options.attack else None
+        self.alone = UNDER_ATTACK if options.attack else ""
         if problem.start is not None:
             self._go_on(problem.start)
 
     def run(self) -> Trained:
-        learn(self, self.passes)
+        learn(self, self.passes, self.problem.ranks)
         self._check_end()
         rows = [self.mixture.flat.views(row) for row in self.controls]
         controls = tuple(
@@ -161,12 +163,14 @@ class Search(Learner):
         self.now = self.rate * (shape(share) if shape else 1.0)
         return nullcontext()
 
-    def loss(self, inputs: Any, targets: Any) -> torch.Tensor:
+    def begin_step(self, inputs: Any, targets: Any) -> None:
         """At one point of the curve."""
         self.last = inputs, targets
         self.t = uniform(self.problem.seed, f"point {self.done}")
         self.weights = shares(self.options.kind, self.t, len(self.mixture.rows))
         self.mixture.mix(self.weights)
+
+    def loss(self, inputs: Any, targets: Any) -> torch.Tensor:
         targets = to_device(targets, self.mixture.device)
         if self.attacker is not None:
             inputs = to_device(inputs, self.mixture.device)

@@ -11,6 +11,7 @@ Tatro et al. 2020, appendix E, equations 34, 35 and 51 (NeurIPS 2020).
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from ...checkpoints.tensors import replaced
 from ...datasets import Data
 from ...datasets.batches import size_of, to_device
 from ...errors import CheckpointError, UsageError
-from ...learning.loop import Learner, Passes, a_pass, learn
+from ...learning.loop import Passes, a_pass, learn
 from ...learning.recipe import has_convolutions
 from ...networks.forward import needs_two
 from ...registry import option
@@ -35,7 +36,7 @@ from ...symmetry.permutation import permuted
 from ...types import Permutations, Tensors
 from .. import INITS, Declared, MatchResult, Problem, State, kept
 from ..accounts import Relaxed, Rounded
-from ..straight_through.mixture import Mixture
+from ..straight_through.mixture import AtMixture, Mixture
 from ..straight_through.start import STARTS, started
 from .matrices import PROJECTIONS, Rounding, cleaned, moved, of_permutations, projected
 
@@ -115,11 +116,11 @@ def search(problem: Problem, options: Descent, bend: Tensors | None = None) -> M
     with torch.inference_mode(False), torch.enable_grad():  # whatever holds for the caller
         run = Run(problem, options, bend)
         run.begin(problem.start)
-        learn(run, run.passes)
+        learn(run, run.passes, problem.ranks)
         return run.rounded()
 
 
-class Run(Learner):
+class Run(AtMixture):
     """One search: both models as rows of numbers, a matrix a word, and where all began."""
 
     def __init__(self, problem: Problem, options: Descent, bend: Tensors | None = None):
@@ -128,12 +129,12 @@ class Run(Learner):
         _check_finite(problem)
         self.b = replaced(b, {name: a[name] for name in fitted.ignored})
         models = (a, self.b) if bend is None else (a, self.b, bend)
-        self.line = Mixture(dataclasses.replace(problem, models=models), "fp32", turned=False)
-        self.device, self.flat = self.line.device, self.line.flat
+        self.mixture = Mixture(dataclasses.replace(problem, models=models), "fp32", turned=False)
+        self.device, self.flat = self.mixture.device, self.mixture.flat
         own = [name for name in self.flat.shapes if _moves(fitted.tensors.get(name, ()))]
         self.given = {name: b[name].detach().float().to(self.device) for name in own}
-        self.rate = options.learning_rate or RATES[has_convolutions(self.line.network)]
-        data, least = problem.given_data, self.line.normed + 1
+        self.rate = options.learning_rate or RATES[has_convolutions(self.mixture.network)]
+        data, least = problem.given_data, self.mixture.normed + 1
         self.passes = Passes(data, problem.seed, options.epochs, options.limit, least)
         self.init, self.before = STARTS[-1], 0.0
         self.start: dict[str, Tensor] = {}
@@ -163,7 +164,7 @@ class Run(Learner):
 
     # --------------------------------------------------------------------------------------------- steps
 
-    def loss(self, inputs: Any, targets: Any) -> Tensor:
+    def begin_step(self, inputs: Any, targets: Any) -> None:
         """At one point of the line."""
         self.t = torch.rand((), generator=generator(self.problem.seed, f"point {self.done}")).item()
         for matrix in self.matrices.values():
@@ -171,11 +172,14 @@ class Run(Learner):
         fitted = self.problem.fitted
         self.placed = {n: moved(n, tensor, self.matrices, fitted) for n, tensor in self.given.items()}
         self._place(self.placed)
-        return self._at(self.t, inputs, targets)
+        self._mix(self.t)
+
+    def loss(self, inputs: Any, targets: Any) -> Tensor:
+        return self.mixture.loss(to_device(inputs, self.device), to_device(targets, self.device), self.done)
 
     def move(self) -> None:
         """The matrices by their gradient, and projected."""
-        views = self.flat.views(self.line.gradient())
+        views = self.flat.views(self.mixture.gradient())
         words = list(self.matrices)
         slopes = torch.autograd.grad(
             list(self.placed.values()),
@@ -199,15 +203,14 @@ class Run(Learner):
 
     def _place(self, tensors: Mapping[str, Tensor]) -> None:
         """Let these be the second model."""
-        views = self.flat.views(self.line.rows[1])
+        views = self.flat.views(self.mixture.rows[1])
         with torch.no_grad():
             for name, tensor in tensors.items():
                 views[name].copy_(tensor)
 
-    def _at(self, t: float, inputs: Any, targets: Any) -> Tensor:
-        """The loss of a batch at t."""
-        self.line.mix([1 - t, t, *[2 * t * (1 - t)] * self.bent])
-        return self.line.loss(to_device(inputs, self.device), to_device(targets, self.device), self.done)
+    def _mix(self, t: float) -> None:
+        """Let the network be at t."""
+        self.mixture.mix([1 - t, t, *[2 * t * (1 - t)] * self.bent])
 
     def _tell(self, found: Sequence[Permutations], objective: float, notes: Mapping[str, float]) -> None:
         if self.problem.progress is None:
@@ -226,8 +229,14 @@ class Run(Learner):
         options, rng = self.options, generator(self.problem.seed, "draws")
         clean = {word: cleaned(matrix.detach()) for word, matrix in self.matrices.items()}
         rounding = Rounding(clean, self.problem.fitted, options.terms)
-        found = {"start": self.start, "nearest": rounding.nearest()}
-        found |= {f"draw {k}": rounding.draw(rng) for k in range(1, options.samples + 1)}
+        draws = range(1, options.samples + 1)
+        found = self.problem.ranks.first(  # for all: matrices may round elsewhere on other processors
+            lambda: {
+                "start": self.start,
+                "nearest": rounding.nearest(),
+                **{f"draw {k}": rounding.draw(rng) for k in draws},
+            }
+        )
         losses: dict[str, float] = {}
         penalised: dict[str, float] = {}
         for name, perms in found.items():
@@ -270,23 +279,30 @@ class Run(Learner):
         """The mean loss along the line, in nats: every batch at another t, which lie evenly in 0–1."""
         model = permuted(self.b, self.problem.fitted, perms)
         self._place({name: model[name].to(self.device) for name in self.given})
-        batches = list(self._scored())
         total = samples = 0.0
-        with torch.no_grad():
-            for k, (inputs, targets) in enumerate(batches):
-                size = size_of(targets, inputs)
-                total += size * self._at((k + 0.5) / len(batches), inputs, targets).item()
-                samples += size
+        for _, size, loss in sorted(itertools.chain(*self.problem.ranks.shared(self._losses))):
+            total += size * loss
+            samples += size
         if not samples:
             raise needs_two("of all batches")
         return math.inf if math.isnan(total) else total / samples
+
+    def _losses(self) -> list[tuple[int, int, float]]:
+        """The number, samples and loss of every batch that is this rank's."""
+        ranks, found, batches = self.problem.ranks, list[tuple[int, int, float]](), list(self._scored())
+        with torch.no_grad():
+            for k, (inputs, targets) in enumerate(batches):
+                if k % ranks.size == ranks.rank:
+                    self._mix((k + 0.5) / len(batches))
+                    found.append((k, size_of(targets, inputs), self.loss(inputs, targets).item()))
+        return found
 
     def _scored(self) -> Iterator[tuple[Any, Any]]:
         """The first samples in small batches, so that many points of the line are looked at."""
         data, most, seed = self.problem.given_data, self.options.scored, self.problem.seed
         if isinstance(data, Data):
             data = data.subset(most, seed).with_batch_size(BATCH)
-        return a_pass(data, generator(seed, "order of samples"), limit=most, least=self.line.normed + 1)
+        return a_pass(data, generator(seed, "order of samples"), limit=most, least=self.mixture.normed + 1)
 
 
 def _same(one: Permutations, other: Permutations) -> bool:

@@ -8,6 +8,7 @@ as it knows them.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -20,6 +21,7 @@ from torch import nn
 from ... import networks
 from ...datasets.batches import checked, head, size_of, to_device
 from ...errors import DataError, NetworkError
+from ...learning.learner import HALF, NEAR, Learner
 from ...networks.classes import accuracies, any_counts, turned
 from ...networks.forward import fed, forward, returned
 from ...networks.layout import in_parts
@@ -149,6 +151,11 @@ class Mixture:
         self.flat.from_network(self._gradient, self._point)
         return self._point
 
+    @property
+    def slopes(self) -> torch.Tensor:
+        """The gradients (numbers,) as passes leave them, in the network's own order."""
+        return self._gradient
+
     def loss(self, inputs: Any, targets: Any, number: int) -> torch.Tensor:
         """The mean loss of a batch, with a gradient; `number` is what an error calls the batch."""
         return self._scored(inputs, targets, number)[0]
@@ -185,29 +192,23 @@ class Mixture:
         return total
 
     def held_out(self, held: Iterable[Any], number: int = 0) -> Held:
-        """What the mean loses on the samples that are held out, norms on batch statistics."""
-        count = len(self.rows)
+        """What the mean loses on the samples that are held out, norms on batch statistics.
+
+        The problem's ranks take turns with the batches.
+        """
+        count, ranks = len(self.rows), self.problem.ranks
         self.mix([1 / count] * count)
         total_loss = right = 0.0
         samples = counted = 0
-        kept = Kept()
-        with torch.no_grad():
-            for inputs, targets in checked(held):
-                size = size_of(targets, inputs)
-                if (size <= self.normed and samples) or not (self.scored.own or any_counts(targets)):
-                    continue
-                targets = to_device(targets, self.device)
-                loss, outputs = self._scored(inputs, targets, number)
-                total_loss += size * loss.item()
-                samples += size
-                if not self.scored.own:
-                    logits = turned(outputs, targets)
-                    each = accuracies(logits, targets)  # NaN where targets do not count
-                    right += each.nansum().item()
-                    counted += int((~each.isnan()).sum())
-                    kept.add(logits, targets)
-                if samples >= HELD_OUT:
-                    break
+        looks, every = zip(*ranks.shared(self._looks, held, number), strict=True)
+        for _, look in sorted(itertools.chain(*looks)):  # whoever has looked
+            samples += look.samples
+            total_loss += look.samples * look.loss
+            right += look.right
+            counted += look.counted
+        kept, *others = every
+        for other in others:
+            kept.join(other)
         if not samples:
             raise DataError(
                 "no target of the held-out samples counts: all are −100",
@@ -217,6 +218,63 @@ class Mixture:
         if self.scored.own:
             return Held(mean, math.nan, mean)
         return Held(mean, right / counted if counted else math.nan, kept.calibrated(mean))
+
+    def _looks(self, held: Iterable[Any], number: int) -> tuple[list[tuple[int, Look]], Kept]:
+        """What this rank has seen, by the numbers of the batches, and their logits."""
+        ranks, kept, samples = self.problem.ranks, Kept(), 0
+        found: list[tuple[int, Look]] = []
+        batches = itertools.count()
+        with torch.no_grad():
+            for inputs, targets in checked(held):
+                size = size_of(targets, inputs)
+                if (size <= self.normed and samples) or not (self.scored.own or any_counts(targets)):
+                    continue
+                if (k := next(batches)) % ranks.size == ranks.rank:
+                    found.append((k, self._look(inputs, to_device(targets, self.device), number, k, kept)))
+                samples += size
+                if samples >= HELD_OUT:
+                    break
+        return found, kept
+
+    def _look(self, inputs: Any, targets: Any, number: int, batch: int, kept: Kept) -> Look:
+        loss, outputs = self._scored(inputs, targets, number)
+        samples = size_of(targets, inputs)
+        if self.scored.own:
+            return Look(samples, loss.item())
+        logits = turned(outputs, targets)
+        each = accuracies(logits, targets)  # NaN where targets do not count
+        kept.add(batch, logits, targets)
+        return Look(samples, loss.item(), each.nansum().item(), int((~each.isnan()).sum()))
+
+
+class AtMixture(Learner):
+    """What learns by the loss at a mixture."""
+
+    mixture: Mixture
+
+    @property
+    def network(self) -> nn.Module:  # type: ignore[override]
+        return self.mixture.network
+
+    @property
+    def near(self) -> float:  # type: ignore[override]
+        return HALF if self.mixture.precision == "bf16" else NEAR
+
+    @property
+    def slopes(self) -> torch.Tensor:
+        return self.mixture.slopes
+
+    def counted(self, targets: Any, size: int) -> int:
+        return self.mixture.scored.counted(targets, size)
+
+
+class Look(NamedTuple):
+    """Of a batch: samples, their mean loss, and right answers of so many that count."""
+
+    samples: int
+    loss: float
+    right: float = 0.0
+    counted: int = 0
 
 
 class Held(NamedTuple):
@@ -231,22 +289,23 @@ class Held(NamedTuple):
 
 
 class Kept:
-    """Logits and their targets, as long as there are few enough."""
+    """Logits and their targets by the numbers of batches, as long as there are few enough."""
 
     def __init__(self) -> None:
-        self.parts: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.parts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.left = MOST
 
-    def add(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+    def add(self, batch: int, outputs: torch.Tensor, targets: torch.Tensor) -> None:
         self.left -= outputs.numel()
-        if self.left < 0:
-            self.parts = []
-        else:
-            self.parts.append(rows_of(outputs.float(), targets))
+        self.parts = {} if self.left < 0 else self.parts | {batch: rows_of(outputs.float(), targets)}
+
+    def join(self, other: Kept) -> None:
+        self.left -= MOST - other.left
+        self.parts = {} if self.left < 0 else self.parts | other.parts
 
     def calibrated(self, loss: float) -> float:
         """Their loss at the best temperature; `loss` where they are too many or no finite numbers."""
         if self.left < 0 or not math.isfinite(loss):
             return loss
-        logits, targets = map(torch.cat, zip(*self.parts, strict=True))
+        logits, targets = map(torch.cat, zip(*(self.parts[k] for k in sorted(self.parts)), strict=True))
         return calibrated_loss(logits, targets) if logits.isfinite().all() else loss

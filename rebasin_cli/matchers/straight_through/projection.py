@@ -9,10 +9,13 @@ Several models take turns, and are solved side by side.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 
+from ...errors import Lost
+from ...runtime.ranks import ALONE, Ranks
 from ...runtime.seeds import generator
 from ...runtime.threads import on_one_thread, pool
 from ...spec.notation import words_of
@@ -27,6 +30,7 @@ from ...types import Permutations, Tensors
 from ..descent import starred
 from ..descent.pair import Pair
 
+K, L, V = TypeVar("K"), TypeVar("L"), TypeVar("V")
 AHEAD = 1 << 30  # bytes of matrices that are assigned while the next are made, beside a GPU
 DOUBT = 1e-6  # of what similarities with signs could be worth: a step that gains less is rounding
 TOGETHER = 1 << 22  # bytes of matrices that are assigned one after the other: the solver stays in the caches
@@ -62,6 +66,7 @@ class Projection:
             for name, words in self.members.items()
             if any(fitted.words[word] > 1 for word in words) and staying.isdisjoint(words)
         )
+        self._owners = {name: k for k, name in enumerate(self.names)}
         self.signs = {word: torch.ones(fitted.words[word], dtype=torch.float64) for word in signed - twice}
         self._starts: dict[str, Solution] = {}
         self._carrying = {
@@ -91,21 +96,36 @@ class Projection:
         for word, now in signs.items():
             self._flip(word, now * self.signs[word])
 
-    def solve(self, names: Sequence[str]) -> int:
+    def solve(self, names: Sequence[str], ranks: Ranks = ALONE) -> int:
         """Best permutations of these words and groups in turn, all others held; how many units moved.
 
         Words that do not touch are solved together, ahead of those between them, and those with signs last.
+        Of several `ranks` each solves some of those that are solved together; signs have to be one's alone.
         """
         total = 0
         for some in self._side_by_side([name for name in names if name not in self.signs]):
             self.pair.refresh()
             self.solves += len(some)
-            changes = self._together(some[0]) if some[0] in self._groups else self._alone(some)
+            mine = [name for name in some if self._owners[name] % ranks.size == ranks.rank]
+            changes = shared(ranks, self._changes, mine, some)
+            for word in changes.keys() - {*mine}:
+                self._starts.pop(word, None)
             moved = {word: int((change != self._still[word]).sum()) for word, change in changes.items()}
             if any(moved.values()):
                 self._move({word: changes[word] for word in changes if moved[word]})
             total += sum(moved.values())
         return total + sum(self._with_signs(word) for word in names if word in self.signs)
+
+    def _changes(self, some: Sequence[str]) -> dict[str, torch.Tensor]:
+        if not some:
+            return {}
+        return self._together(some[0]) if some[0] in self._groups else self._alone(some)
+
+    def take(self, names: Sequence[str], permutations: Permutations) -> None:
+        """Stand so, as another rank has solved these words."""
+        self.solves += len(names)
+        self._starts.clear()  # how far words came that another rank moved is no start
+        self.place(permutations)
 
     def _side_by_side(self, names: Sequence[str]) -> Iterator[list[str]]:
         """Sets of words that do not touch, as many together as may be, cut where their matrices are many."""
@@ -203,11 +223,28 @@ def _words(fitted: FittedSpec, name: str) -> set[str]:
     return {word for axis in fitted.tensors.get(name, ()) for word in words_of(axis)}
 
 
+def shared(ranks: Ranks, step: Callable[[list[K]], dict[L, V]], mine: list[K], every: list[K]) -> dict[L, V]:
+    """What all ranks have found, each of its own.
+
+    Where another is lost this one does the rest: a step ends whole, and can be kept; the next sum ends all.
+    """
+    own: dict[L, V] = {}
+
+    def run() -> dict[L, V]:
+        own.update(step(mine))
+        return own
+
+    try:
+        return {key: value for part in ranks.shared(run) for key, value in part.items()}
+    except Lost:
+        return own | step([each for each in every if each not in mine])
+
+
 class Followers:
     """The models as they stand, `queue` for whose turn it is, and threads to solve several at once."""
 
-    def __init__(self, projections: list[Projection], seed: int):
-        self.projections = projections
+    def __init__(self, projections: list[Projection], seed: int, ranks: Ranks = ALONE):
+        self.projections, self.ranks = projections, ranks
         self.queue = Queue(projections, seed)
         self.threads = torch.get_num_threads()
         many = len(projections) > 1 and self.threads > 1
@@ -227,28 +264,49 @@ class Followers:
             projection.place(perms)
 
     def solve(self, quota: float) -> tuple[int, int]:
-        """Solve the permutations whose turn it is, models side by side; units that moved, of how many."""
+        """Solve the permutations whose turn it is, models side by side; units that moved, of how many.
+
+        Ranks share models, where there are several, else the words of one.
+        """
         turns: dict[int, list[str]] = {}
         for k, name in self.queue.take(quota):
             turns.setdefault(k, []).append(name)
 
-        def solve(k: int) -> int:
-            return self.projections[k].solve(turns[k])
-
-        if len(turns) > 1 and self.pool is not None:
-            with on_one_thread():
-                moved = sum(self.pool.map(solve, turns))
+        if len(turns) == 1:
+            ((k, names),) = turns.items()
+            with self.projections[k].pair.computing():
+                moved = self.projections[k].solve(names, self.ranks)
         else:
-            moved = 0
-            for k in turns:
-                with self.projections[k].pair.computing():
-                    moved += solve(k)
+            mine = [k for k in turns if k % self.ranks.size == self.ranks.rank]
+            found = shared(self.ranks, lambda some: self._solved(turns, some), mine, [*turns])
+            for k in turns.keys() - {*mine}:
+                self.projections[k].take(turns[k], found[k][1])
+            moved = sum(units for units, _ in found.values())
         units = 0
         for k in turns:
             projection = self.projections[k]
             sizes = projection.fitted.words
             units += sum(sizes[word] for name in turns[k] for word in projection.members[name])
         return moved, units
+
+    def _solved(
+        self, turns: Mapping[int, Sequence[str]], some: Sequence[int]
+    ) -> dict[int, tuple[int, Permutations]]:
+        """Of some models: how many units moved, and how each stands then."""
+
+        def solve(k: int) -> int:
+            return self.projections[k].solve(turns[k])
+
+        if len(some) > 1 and self.pool is not None:
+            with on_one_thread():
+                moved = [*self.pool.map(solve, some)]
+        else:
+            moved = []
+            for k in some:
+                with self.projections[k].pair.computing():
+                    moved.append(solve(k))
+        stands = (self.projections[k].permutations for k in some)
+        return dict(zip(some, zip(moved, stands, strict=True), strict=True))
 
     def close(self) -> None:
         if self.pool is not None:

@@ -23,7 +23,7 @@ from ...datasets import Data
 from ...datasets.batches import size_of, to_device
 from ...datasets.held_out import held_out
 from ...errors import UsageError, no_number
-from ...learning.loop import Learner, Passes, learn
+from ...learning.loop import Passes, learn
 from ...runtime.seeds import derive, generator
 from ...symmetry import permutation
 from ...symmetry.elements import Elements
@@ -33,7 +33,7 @@ from ...types import Permutations
 from .. import MatchResult, Problem, State, kept
 from ..accounts import Learned, Setting
 from .history import LOOKED, packed, unpacked
-from .mixture import Mixture
+from .mixture import AtMixture, Mixture
 from .projection import Followers, Projection
 from .settings import HELD_OUT, RATES, Optimizer, Training
 from .start import STARTS, started
@@ -75,13 +75,13 @@ def search(
         run = Run(problem, options, weights, scale, literal=literal)
         try:
             run.begin(problem.start)
-            learn(run, run.passes)
+            learn(run, run.passes, problem.ranks)
             return run.result()
         finally:
             run.close()
 
 
-class Run(Learner):
+class Run(AtMixture):
     """One search: what it holds is n models in one row of numbers each, n − 1 dummies and their optimizers.
 
     All that `state` shows is enough to go on from, bit for bit.
@@ -107,7 +107,7 @@ class Run(Learner):
             Projection(views(dummy, rest), views(row, model), problem.fitted, device=problem.device)
             for dummy, row, model in zip(self.dummies, rows, problem.models[1:], strict=True)
         ]
-        self.followers = Followers(made, self.seed)
+        self.followers = Followers(made, self.seed, problem.ranks)
         flat = self.mixture.flat
         self.turning = Turning(problem, options, flat, rows, made) if problem.groups else None
         self.train, self.held = _parts(problem, options, whole=bool(literal))
@@ -190,17 +190,19 @@ class Run(Learner):
 
     # --------------------------------------------------------------------------------------------- steps
 
-    def loss(self, inputs: Any, targets: Any) -> torch.Tensor:
+    def begin_step(self, inputs: Any, targets: Any) -> None:
         """At one mixture."""
         self.share = self.weights(generator(self.seed, f"mixture {self.done}"), len(self.dummies) + 1)
         self.mixture.mix(self.share.tolist())
-        device = self.mixture.device
-        inputs, targets = to_device(inputs, device), to_device(targets, device)
         if self.quota is None:  # one permutation a step at least: what is counted may be next to nothing
             queue = self.followers.queue
             least = queue.work / max(1, len(queue.turns))
-            self.quota = max(MATCHING * self.mixture.passes(inputs, size_of(targets, inputs)), least)
-        return self.mixture.loss(inputs, targets, self.done)
+            given = to_device(inputs, self.mixture.device)
+            self.quota = max(MATCHING * self.mixture.passes(given, size_of(targets, inputs)), least)
+
+    def loss(self, inputs: Any, targets: Any) -> torch.Tensor:
+        device = self.mixture.device
+        return self.mixture.loss(to_device(inputs, device), to_device(targets, device), self.done)
 
     def move(self) -> None:
         """The dummies by the gradient, and the models near to them again."""
