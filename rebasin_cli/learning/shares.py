@@ -24,6 +24,7 @@ from ..networks.attacks import statistics_kept
 from ..networks.shared_norms import SharedNorms
 from ..runtime.ranks import Ranks
 from ..runtime.seeds import seeded
+from ..runtime.text import in_a_line
 from .learner import Learner
 
 log = logging.getLogger("rebasin")
@@ -181,6 +182,10 @@ class Shared(Step):
                 self.learner.loss(*part[:2])
             except RebasinError as error:
                 return f"parts of one fail: {error.message}"
+            except (MemoryError, torch.OutOfMemoryError):
+                raise
+            except Exception as error:  # shapes, of what has no axis of samples
+                return f"parts of one fail: {in_a_line(error)}"
         return ""
 
     def _found(self, lost: Tensor) -> list[list[Tensor]]:

@@ -88,7 +88,9 @@ class _Normalized(torch.autograd.Function):
         here = torch.stack([slope.sum(axes), (slope * normed).sum(axes)])
         of_values = None
         if ctx.needs_input_grad[0]:
-            even, along = (one.to(own).view(wide) for one in ctx.ranks.sum(here.double()) / ctx.count)
+            even, along = (
+                one.to(own).view(wide) for one in ctx.ranks.sum(here.to(torch.float64, copy=True)) / ctx.count
+            )
             scale = inverse.to(own) if weight is None else inverse.to(own) * weight
             of_values = ((slope - even - normed * along) * scale.view(wide)).to(values.dtype)
         of_weight = None if weight is None else here[1].to(weight.dtype)
