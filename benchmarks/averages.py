@@ -99,21 +99,25 @@ def shared(folder: Path, size: int, processes: list[int]) -> None:
             row(what, size, count, f"{seconds:.1f}", f"{peak / 1e6:,.0f}", equal)
 
 
-def together(folder: Path, count: int, line: list[str]) -> tuple[float, int]:
-    """Processor seconds and peak bytes of the process that has most of each."""
+def together(folder: Path, count: int, line: list[str], out: Path | None = None) -> tuple[float, int]:
+    """Processor seconds and peak bytes of the process that has most of each; what the first tells is `out`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
     place |= {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "rebasin_cli", *line]
-    started = [
-        subprocess.Popen(
-            command, cwd=folder, env={**os.environ, **place, "RANK": str(rank)}, stdout=subprocess.DEVNULL
-        )
-        for rank in range(count)
-    ]
-    ended = [os.wait4(each.pid, 0) for each in started]
+    with open(out or os.devnull, "w") as first, open(os.devnull, "w") as others:
+        started = [
+            subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**os.environ, **place, "RANK": str(rank)},
+                stdout=others if rank else first,
+            )
+            for rank in range(count)
+        ]
+        ended = [os.wait4(each.pid, 0) for each in started]
     if any(status for _, status, _ in ended):
         raise SystemExit(f"{line}: {[status for _, status, _ in ended]}")
     used = [usage for *_, usage in ended]

@@ -8,6 +8,8 @@ import socket
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from tests import processes
 
@@ -52,6 +54,31 @@ MEASURES = {
     "stability": ["signature", *PAIR, *SOME[:2], "--method", "am", "--stability", "45,100", "--json"],
     "verified": ["verify", *PAIR, "--json"],
     "eval": ["eval", "a.safetensors", *DATA, "--against", "b.safetensors"],
+}
+
+TUNED = "--method wm --repair distill --points 3".split()
+# What is learned together is what one process learns up to rounding, of steps in float32.
+LEARNS = {
+    "train": [
+        "train",
+        "mlp",
+        *DATA[:4],
+        "--width",
+        "8",
+        *"--epochs 2 --keep-every 1 -o out/t.safetensors".split(),
+    ],
+    "ste": ["align", *PAIR, *SOME, "--method", "ste", "--epochs", "1", "-o", "out/ste.safetensors"],
+    "curve": ["curve", *PAIR, *SOME[:2], "--limit", "200", "--epochs", "2", "-o", "out/x.curve.safetensors"],
+    "pam": ["align", *PAIR, *SOME, *"--method pam --epochs 1 --samples 2 -o out/pam.safetensors".split()],
+    "many": [
+        "merge",
+        *PAIR,
+        "c.safetensors",
+        *SOME,
+        *"--method ste-mm --epochs 1 -o out/many.safetensors".split(),
+    ],
+    "distilled": ["merge", *PAIR, *ACTS, "--repair", "distill", "-o", "out/d.safetensors"],
+    "beside fine-tuned": ["barrier", *PAIR, *DATA[:-1], *TUNED, "--report", "out/tuned"],
 }
 
 
@@ -186,6 +213,39 @@ def test_processes_that_share_batches_have_the_figures_of_one(given, tmp_path, s
         assert _figures(json.loads(out)) == pytest.approx(_figures(expected[name].json()), rel=1e-10), name
         assert [other[name] for other in others] == [[code, "", ""]] * (size - 1), name
     assert content(one).keys() == content(tmp_path / "out").keys()
+
+
+@pytest.mark.parametrize(
+    ("size", "names"),
+    [(2, ("train", "ste")), *(pytest.param(size, LEARNS, marks=SWEEP) for size in (2, 3))],
+    ids=["2 few", "2", "3"],
+)
+def test_processes_that_share_steps_learn_what_one_learns(given, tmp_path, size, names):
+    lines = {name: [*LEARNS[name], "--json"] for name in names}
+    for folder in (one := tmp_path / "one", two := tmp_path / "two"):
+        folder.mkdir()
+        among(given, folder)
+    before = os.getcwd()
+    os.chdir(one)
+    try:
+        expected = {name: rebasin(*line) for name, line in lines.items()}
+    finally:
+        os.chdir(before)
+    first, *others = together(two, size, lines)
+    for name, (code, out, err) in first.items():
+        assert (code, expected[name].code) == (0, 0), (name, err, expected[name].err)
+        assert "not shared" not in err, (name, err)
+        assert _figures(json.loads(out)) == pytest.approx(
+            _figures(expected[name].json()), rel=1e-3, abs=1e-5
+        ), name
+        assert [other[name] for other in others] == [[0, "", ""]] * (size - 1), name
+    files = content(one / "out")
+    assert content(two / "out").keys() == files.keys()
+    for name in files:
+        if name.endswith(".safetensors"):
+            a, b = (load_file(folder / "out" / name) for folder in (one, two))
+            for key, tensor in a.items():
+                torch.testing.assert_close(tensor, b[key], rtol=1e-3, atol=1e-4)
 
 
 def _figures(values, place=""):

@@ -18,8 +18,12 @@ SIZE = 2
 WRITING = "rebasin_cli.checkpoints.tensor_writer.write_tensor"
 READING = "rebasin_cli.symmetry.fingerprints._sums"
 MEASURING = "rebasin_cli.networks.evaluation._part"
+LEARNING = "rebasin_cli.learning.shares.Shared.backward"
+MATCHING = "rebasin_cli.matchers.straight_through.projection.Projection._changes"
+STATES = (".search.safetensors", ".training.pt")  # what a command goes on from
 DIGITS = ("--data", "digits", "--limit", "40", "--batch-size", "7", "--skip-checks")
 PAIR = ("a.safetensors", "b.safetensors")
+STEPS = ("--data", "digits", "--batch-size", "100", "--epochs", "1", "--no-prove")
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "average": (WRITING, ("average", *PAIR, "-o", "out.safetensors", "--repair", "none")),
     "average to shards": (
@@ -41,6 +45,9 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "verify": (READING, ("verify", "b.safetensors", "p.safetensors", "-o", "out.perm.safetensors")),
     "eval": (MEASURING, ("eval", "a.safetensors", *DIGITS)),
+    "train": (LEARNING, ("train", "mlp", "--data", "digits", "--epochs", "1", "-o", "out.safetensors")),
+    "align by steps": (LEARNING, ("align", *PAIR, *STEPS, "--method", "ste", "-o", "out.safetensors")),
+    "curve": (LEARNING, ("curve", *PAIR, *STEPS, "-o", "out.curve.safetensors")),
 }
 
 
@@ -115,7 +122,7 @@ def tried(line: tuple[str, ...], place: str, fault: Fault, folder: Path, log: Pa
             each.wait()
     told = [rank.err for rank in ranks]
     left = sorted({*os.listdir(folder)} - before)
-    if final := [name for name in left if not name.startswith(".rebasin-")]:
+    if final := [name for name in left if not (name.startswith(".rebasin-") or name.endswith(STATES))]:
         return f"left {', '.join(final)}", told
     for rank, code in enumerate(codes):
         if code not in fault.codes[rank]:

@@ -14,9 +14,10 @@ from rebasin_cli.runtime.processes import joined
 from tests import processes
 from tests.cli.conftest import fresh, rebasin
 
-from .ranks import COMMANDS, FAULTS, tried
+from .ranks import COMMANDS, FAULTS, MATCHING, tried
 
-FEW = [("average to shards", fault) for fault in FAULTS] + [("eval", "rank 1 is killed")]
+FEW = [("average to shards", fault) for fault in FAULTS]
+FEW += [("eval", "rank 1 is killed"), ("train", "rank 1 is killed"), ("align by steps", "Ctrl-C to all")]
 
 
 @pytest.fixture
@@ -44,6 +45,18 @@ def test_a_rank_that_fails_ends_all(folder, tmp_path, command, fault):
     if command.startswith("average"):  # whoever writes there next tidies up
         assert rebasin(*line).code == 0
         assert not [name for name in os.listdir(folder) if name.startswith(".rebasin-")]
+
+
+def test_a_step_whose_other_process_is_killed_is_kept_whole_and_gone_on_with(folder, tmp_path):
+    line = COMMANDS["align by steps"][1]
+    problem, told = tried(line, MATCHING, FAULTS["rank 1 is killed"], folder, tmp_path / "log")
+    assert not problem, told
+    assert "interrupted after step 1; the search is kept in out.search.safetensors" in told[0]
+    assert rebasin(*line, "--resume").code == 0
+    assert rebasin(*line[:-1], "whole.safetensors").code == 0
+    whole = (folder / "whole.perm.safetensors").read_bytes()
+    assert (folder / "out.perm.safetensors").read_bytes() == whole
+    assert not (folder / "out.search.safetensors").exists()
 
 
 @pytest.fixture

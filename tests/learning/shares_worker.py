@@ -138,6 +138,51 @@ search("ste-mm", count=3, epochs=2, learning_rate=1e-2)
 search("pam", epochs=1, samples=3, learning_rate=5.0)
 
 
+class Stop(Exception):
+    """In place of Ctrl-C."""
+
+
+@scenario("train resumed")
+def _(ranks):
+    """What one process began, several go on with."""
+    build, options = TRAININGS["norms"]
+    network, given = drawn(0, build), {"epochs": 3, "batch_size": 37, "precision": "float32", **options}
+
+    def stop(at):
+        if at.epoch == 2:
+            raise Stop
+
+    def begin():
+        try:
+            training.train(drawn(0, build), (train, test), state_path=state, progress=stop, **given)
+        except Stop:
+            return state.exists()
+
+    state = FOLDER / "begun.pt"
+    assert ranks.size == 1 or ranks.first(begin)
+    found = training.train(
+        network, (train, test), ranks=ranks, state_path=state, resume=ranks.size > 1, **given
+    )
+    return [values(found.tensors), list(found.history)]
+
+
+@scenario("ste resumed")
+def _(ranks):
+    module, kept = matchers.registry.get("ste"), []
+
+    def keep(state):
+        if state.sweep == 4:
+            tensors = {name: tensor.clone() for name, tensor in state.tensors.items()}
+            kept.append(replace(state, tensors=tensors))
+
+    options = module.Options(epochs=2, share=1.0, learning_rate=1e-2)
+    found = module.match(problem(ALONE, progress=keep), options)
+    if ranks.size > 1:
+        found = module.match(problem(ranks, start=kept[0]), options)
+    moved = [{w: p.tolist() for w, p in perms.items()} for perms in found.permutations]
+    return [found.objective_before, found.objective_after, found.sweeps, moved]
+
+
 @scenario("curve")
 def _(ranks):
     how = curves.Training(epochs=2, weight_decay=1e-3, learning_rate=0.1)

@@ -53,6 +53,8 @@ SHARED = {
     "loss unused": 1e-10,
     "train mlp": 1e-5,
     "train norms": 1e-4,
+    "train resumed": 1e-3,
+    "ste resumed": 1e-6,
     "curve": 1e-5,
     "distill": 1e-4,
     "distill without memory": 1e-4,
