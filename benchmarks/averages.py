@@ -100,7 +100,7 @@ def shared(folder: Path, size: int, processes: list[int]) -> None:
 
 
 def together(folder: Path, count: int, line: list[str], out: Path | None = None) -> tuple[float, int]:
-    """Processor seconds and peak bytes of the process that has most of each; what the first tells is `out`."""
+    """Most processor seconds and peak bytes of a process; what the first one tells goes to `out`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
