@@ -3,8 +3,8 @@
     python benchmarks/together.py [--processes 1 2] [--only "train, mlp"]      # needs REBASIN_DATA
 
 Processes on this machine, each on one thread. Processor seconds are those of the process that had most, some
-three of them imports; "less imports" takes off those of a plan of `align`. The last column is what the command
-tells of what was learned: equal up to rounding.
+three of them imports; "less imports" takes off those of a plan of `align`. The last column is what the
+command tells of what was learned: equal up to rounding.
 """
 
 from __future__ import annotations

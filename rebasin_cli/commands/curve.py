@@ -50,6 +50,8 @@ class Curve(Loading, Network, DataSet, Screen):
     `rebasin merge A B --curve FILE --at 0.5` writes a point of it as a checkpoint. Its ends are A, and B
     with its units permuted (--method none: B as it is).
 
+    Processes that are started together share the steps: torchrun … -m rebasin_cli curve …
+
     Example: rebasin curve a.pt b.pt --data cifar10 --epochs 60 -o ab.curve.safetensors
     """
 

@@ -37,6 +37,8 @@ class Train:
     The file records data set, normalisation and accuracy. After Ctrl-C or SIGTERM, --resume goes on from
     the last epoch.
 
+    Processes that are started together share the steps: torchrun … -m rebasin_cli train …
+
     Example: rebasin train mlp --data mnist --seed 1 -o mnist1.safetensors
     """
 
