@@ -180,7 +180,7 @@ def run(asked: Train, listener: Listener = SILENT, ranks: Ranks = ALONE) -> Trai
             )
         kept = [_kept(output.path, epoch) for epoch in keep.epochs(epochs)]
         for path in kept:
-            ranks.first(lambda path=path: destination.check_output(path, force=again, inputs=inputs))
+            ranks.first(destination.check_output, path, force=again, inputs=inputs)
     if output.dry_run and prepared is not None:
         return Plan(_plan(net, prepared) | ({"keeps": list(map(str, kept))} if kept else {}))
     prepared = prepared or ranks.each(setup.prepare, net, data, **wanted)

@@ -46,7 +46,7 @@ class Step:
 
     def backward(self) -> None:
         if self.lost is not None:
-            self.lost.backward()  # type: ignore[no-untyped-call]
+            self.lost.backward()
         self.lost = None
 
     def settle(self) -> None:

@@ -30,7 +30,9 @@ from ...types import Permutations, Tensors
 from ..descent import starred
 from ..descent.pair import Pair
 
-K, L, V = TypeVar("K"), TypeVar("L"), TypeVar("V")
+K = TypeVar("K")
+L = TypeVar("L")
+V = TypeVar("V")
 AHEAD = 1 << 30  # bytes of matrices that are assigned while the next are made, beside a GPU
 DOUBT = 1e-6  # of what similarities with signs could be worth: a step that gains less is rounding
 TOGETHER = 1 << 22  # bytes of matrices that are assigned one after the other: the solver stays in the caches
