@@ -113,7 +113,7 @@ def together(folder, size, lines, **environment):
         processes.script(DRIVER, folder, named, log=f"{log}.{k}", RANK=str(k), **place) for k in range(size)
     ]
     try:
-        assert [rank.wait() for rank in ranks] == [0] * size, [rank.err for rank in ranks]
+        assert [rank.wait(400) for rank in ranks] == [0] * size, [rank.err for rank in ranks]
     finally:
         for process in ranks:
             process.kill()
