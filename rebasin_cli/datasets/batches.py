@@ -94,7 +94,7 @@ class Same:
     def __iter__(self) -> Iterator[Any]:
         number = 0
         for number, batch in enumerate(drawn(self.source), 1):
-            batch = _as_tensors(batch, f"batch {number - 1} of the data")
+            batch = as_tensors(batch, f"batch {number - 1} of the data")
             if number > len(self._seen) and not self._over:
                 self._seen.append(_digest(batch))
             elif [_digest(batch)] != self._seen[number - 1 : number]:
@@ -162,7 +162,7 @@ class Kept:
             self._over = batch is _END
             if self._over:
                 return
-            batch = _as_tensors(batch, f"batch {number} of the data")
+            batch = as_tensors(batch, f"batch {number} of the data")
         except BaseException:  # read anew, and whole, by whoever tries again
             self._rest, self._made = None, []
             raise
@@ -201,7 +201,7 @@ def steady(batches: Iterable[Any]) -> Iterable[Any]:
     kept = Kept(batches)
     try:
         first = next(iter(kept), None)
-        again = _as_tensors(next(drawn(batches, 1), None), "")
+        again = as_tensors(next(drawn(batches, 1), None), "")
     except Exception:  # whoever reads it tells what is wrong
         return batches
     one, other = list(tensors_in(first)), list(tensors_in(again))
@@ -237,7 +237,7 @@ def _pair(batch: Any, number: int, keyed: Keyed) -> tuple[Any, Any]:
         batch = keyed.parted(batch, number)
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         raise DataError(f"batch {number} of the data is {describe(batch)}", hint=_pairs(batch))
-    inputs, targets = (_as_tensors(part, f"batch {number} of the data") for part in batch)
+    inputs, targets = (as_tensors(part, f"batch {number} of the data") for part in batch)
     inputs, targets = _with_tuples(inputs), map_tensors(_widened, targets)
     for tensor in tensors_in(inputs):
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
@@ -258,10 +258,12 @@ def _pairs(batch: Any) -> str:
             f"{expected}: several inputs as a tuple or a dictionary of their own, ((a, b), targets); what is "
             "neither, such as a name, left out."
         )
+    if isinstance(batch, Tensor):
+        return f"{expected}. Where this is all inputs: torch.utils.data.TensorDataset(inputs, targets)."
     return f"{expected}."
 
 
-def _as_tensors(value: Any, where: str) -> Any:
+def as_tensors(value: Any, where: str) -> Any:
     """The same with tensors for arrays and for lists of numbers; a list of those stays one of several."""
     if isinstance(value, (np.ndarray, np.generic)):
         if value.dtype.kind not in "biuf":
@@ -271,11 +273,11 @@ def _as_tensors(value: Any, where: str) -> Any:
             native = np.dtype(np.float64)
         return torch.from_numpy(np.array(value, native))  # a copy: it may be read-only, or run backwards
     if isinstance(value, Mapping):
-        return {key: _as_tensors(item, where) for key, item in value.items()}
+        return {key: as_tensors(item, where) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         if value and _numbers(value):
             return torch.as_tensor(value)  # what is ragged raises, and is told as the data's failure
-        return _alike(value, [_as_tensors(item, where) for item in value])
+        return _alike(value, [as_tensors(item, where) for item in value])
     return value
 
 

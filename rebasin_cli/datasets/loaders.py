@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,15 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ..errors import DataError, UsageError
 from ..registry import user_code
 from ..runtime.seeds import seeded
-from .batches import SHOWN, Kept, Keyed, Same, checked, describe, drawn, head, part_of, size_of, steady
+from .batches import SHOWN, Kept, Keyed, Same, as_tensors, checked, describe, drawn, head, part_of, size_of, steady
 
 log = logging.getLogger("rebasin")
 ENDLESS = 10_000_000  # samples, after which a loader that does not tell its length is taken to have no end
+LOOKED_AT = 64  # items, to tell samples from batches
 MANY = 100_000  # of such a loader, after which it is said how many were read, and at twice as many again
 
 
@@ -144,7 +146,18 @@ def open_loader(
 
     def opened(batches: Any, how: str) -> LoaderData:
         """One split; kept as it was read first, where the loader gives other batches each time."""
-        if (single := _single(batches)) is not None:
+        if (single := _single(batches)) is None and _alone(batches, keyed):
+            if isinstance(batches, IterableDataset):
+                batches, how = DataLoader(batches, batch_size), f"{how}; a Dataset, {batch_size} at a time"
+            elif isinstance(batches, (tuple, list, DataLoader)) or not hasattr(batches, "__getitem__"):
+                raise DataError(
+                    f"{name} yields single samples for {split!r}: its first target is one number; expected batches",
+                    hint="Let it give torch.utils.data.DataLoader(samples, batch_size=32), or targets (1,) where "
+                    "a batch is one sample",
+                )
+            else:
+                single = _Rows(batches)
+        if single is not None:
             batches, how = (
                 _mixed(single, batch_size, 0),
                 f"{how}; a Dataset, mixed, in batches of {batch_size}",
@@ -196,6 +209,46 @@ def _single(batches: Any) -> Dataset[Any] | None:
     """
     by_number = isinstance(batches, Dataset) and not hasattr(batches, "__iter__")
     return batches if by_number and hasattr(batches, "__len__") else None
+
+
+class _Rows(Dataset[Any]):
+    """Single samples by number that are no `Dataset` of PyTorch's, as Hugging Face's are: numbers as tensors."""
+
+    def __init__(self, rows: Any):
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> Any:
+        return as_tensors(self.rows[number], f"sample {number} of the data")
+
+
+def _alone(batches: Any, keyed: Keyed) -> bool:
+    """Whether what is read are single samples: their targets are one number each, and not all the same.
+
+    What can only be gone through is not looked at, since it may give others each time.
+    """
+    found = set()
+    try:
+        with seeded(0, "a batch of a loader"):
+            for item in _items(batches):
+                targets = (keyed.parted(item, 0) if isinstance(item, Mapping) else item)[1]
+                each = as_tensors(targets, "")
+                each = each.item() if isinstance(each, Tensor) and not each.ndim else each
+                if not isinstance(each, (bool, int, float)):
+                    return False
+                found.add(each)
+    except Exception:  # whoever reads it tells what is wrong
+        return False
+    return len(found) > 1
+
+
+def _items(batches: Any) -> Iterator[Any]:
+    """The first few."""
+    if isinstance(batches, (tuple, list, IterableDataset)) or getattr(batches, "batch_size", 0) is None:
+        return itertools.islice(batches, LOOKED_AT)
+    return (batches[k] for k in range(min(len(batches), LOOKED_AT)))
 
 
 def _mixed(single: Dataset[Any], batch_size: int, seed: int) -> DataLoader[Any]:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..datasets.batches import checked, part_of, size_of, to_device
 from ..errors import NetworkError
 from ..runtime.ranks import ALONE, Ranks
+from ..runtime.seeds import begin, undrawn
 from ..runtime.text import clean, some
 from ..types import ACCURACY, CROSS_ENTROPY, Batches, Quantity
 from .classes import IGNORED, fit_classes, logits_of, wide
@@ -176,6 +177,7 @@ def evaluate(
     `each` keeps the figures of every sample or batch. Calibration is over so many `bins`.
     Several `ranks`, who have the same network and batches, take turns with these; all get the same figures.
     An object over the whole set sees all batches, so that each rank goes through all of them.
+    What any of these draws is drawn alike for every model, and randomness is as it was afterwards.
     Raises DataError for what is wrong with the batches, NetworkError for what is wrong with the network.
     """
     lost, metrics = Loss.of(loss), metrics_of(metric)
@@ -244,12 +246,14 @@ def _part(
         stack.enter_context(evaluating(network))
         stack.enter_context(torch.inference_mode(False))  # there no tensor says whether it was written to
         stack.enter_context(torch.no_grad())
+        stack.enter_context(undrawn(device))  # a network or a loss may draw: for every model the same
         for number, (inputs, targets) in enumerate(checked(batches)):
             if number % ranks.size != ranks.rank:
                 continue
             size = size_of(targets, inputs)
             targets = to_device(targets, device)
             inputs = fed(network, inputs, device)
+            begin(number, "a batch that is measured", device)
             if not part.sizes:
                 stack.enter_context(folded(network, inputs, output))
             outputs = in_parts(network, inputs, output)

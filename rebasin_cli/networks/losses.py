@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -23,6 +25,7 @@ from torch.nn import functional as F
 from ..datasets.batches import describe, part_of, tensors_in
 from ..errors import NetworkError, UsageError
 from ..registry import user_code
+from ..runtime.seeds import undrawn
 from ..runtime.text import many
 from ..types import ACCURACY, CROSS_ENTROPY, TAKEN, Quantity
 from .classes import IGNORED, accuracies, any_counts, counted, cross_entropies, logits_of, summed, turned
@@ -30,6 +33,7 @@ from .forward import versions
 from .pairing import check_number, muted_if_refused
 from .returned import leaves_of
 
+log = logging.getLogger("rebasin")
 OBJECT = ("update", "compute", "reset")
 OWN = Quantity("the network's own loss", larger_is_better=False)
 
@@ -39,13 +43,15 @@ class Loss:
     """How wrong outputs are: cross-entropy, or a user's `function(outputs, targets)`.
 
     `carried`: targets went into the network with the inputs, and what it returns carries its loss. `alone`:
-    the function is asked one sample at a time, since it gives nothing but a mean.
+    the function is asked one sample at a time, since it gives nothing but a mean. `judged`: of which kinds of
+    outputs and targets it was seen to give what it should.
     """
 
     quantity: Quantity = CROSS_ENTROPY
     function: Callable[[Any, Any], Any] | None = None
     carried: bool = False
     alone: bool = False
+    judged: set[tuple[Any, ...]] = field(default_factory=set, repr=False, compare=False)
 
     @classmethod
     def of(cls, given: Loss | Callable[[Any, Any], Any] | None, *, alone: bool = False) -> Loss:
@@ -135,13 +141,14 @@ class Loss:
 class Metric:
     """How good outputs are: accuracy, a user's `function(outputs, targets)`, an object over the `whole` set.
 
-    One that nobody named (`named`) is left out where it means nothing.
+    One that nobody named (`named`) is left out where it means nothing. `judged` as of a loss.
     """
 
     quantity: Quantity = ACCURACY
     function: Callable[[Any, Any], Any] | None = None
     whole: Any = None
     named: bool = True
+    judged: set[tuple[Any, ...]] = field(default_factory=set, repr=False, compare=False)
 
     @classmethod
     def of(cls, given: Metric | Any | None) -> Metric:
@@ -184,7 +191,10 @@ class Metric:
         return names if known else None
 
     def values(self, outputs: Any, targets: Any, number: int, count: int) -> Tensor | None:
-        """Of every sample, float64 (N,), or their mean, float64 (); None of an object, which keeps them."""
+        """Of every sample, float64 (N,), or their mean, float64 (); None of an object, which keeps them.
+
+        A sample that does not count has NaN; one whose outputs are no numbers is infinitely bad.
+        """
         name = self.quantity.name
         if self.whole is not None:
             with _reading(f"{name}, in update,", number, outputs, targets):
@@ -192,7 +202,21 @@ class Metric:
             return None
         if self.function is None:
             return accuracies(outputs, targets)
-        return _judged(self, outputs, targets, number, count)
+        found = _judged(self, outputs, targets, number, count)
+        return found if not found.ndim or not found.isnan().any() else self._counted(found, outputs)
+
+    def _counted(self, values: Tensor, outputs: Any) -> Tensor:
+        """One number a sample, some of them NaN."""
+        unknown, name = values.isnan(), self.quantity.name
+        worst = -math.inf if self.quantity.larger_is_better else math.inf
+        values = values.masked_fill(unknown & ~_sound(outputs, len(values)), worst)
+        if (left := int(values.isnan().sum())) and name not in _uncounted:
+            _uncounted.add(name)
+            log.info(
+                "%s is NaN for %d of %s whose outputs are numbers; what is NaN does not count in it",
+                *(name, left, many(len(values), "sample")),
+            )
+        return values
 
     def _asked(self, outputs: Any, targets: Any, number: int) -> Any:
         assert self.function is not None  # `values` asks no other
@@ -325,18 +349,44 @@ def _one(value: Any) -> bool:
     return isinstance(value, (int, float)) or (hasattr(value, "__float__") and not hasattr(value, "__len__"))
 
 
+_uncounted: set[str] = set()  # metrics of which it was told that some samples do not count
+
+
+def _sound(outputs: Any, count: int) -> Tensor:
+    """Of which samples all outputs are numbers, bool (N,)."""
+    found = torch.ones(count, dtype=torch.bool)
+    for tensor in _tensors_of(outputs):
+        if tensor.is_floating_point() and not (known := tensor.isfinite()).all():
+            own = tensor.ndim > 0 and len(tensor) == count
+            found &= known.flatten(1).all(1).cpu() if own and tensor.ndim > 1 else known.cpu() if own else False
+    return found
+
+
 def _judged(of: Loss | Metric, outputs: Any, targets: Any, number: int, count: int) -> Tensor:
-    """What a loss or a metric gives, as `_number`; a user's function is judged by its first batch."""
+    """What a loss or a metric gives, as `_number`; a user's function is judged by the first batch that tells.
+
+    It is asked a few times for that, which costs it nothing that it draws.
+    """
     with nullcontext() if number else muted_if_refused():
         value = _number(of._asked(outputs, targets, number), of.quantity, count, number)
-        if number == 0 and of.function is not None:
-            with _reading(of.quantity.name, number, outputs, targets):
-                check_number(of.quantity.name, of.function, outputs, targets, value, count)
+        if number == 0 and of.function is not None and (kind := _kind(outputs, targets)) not in of.judged:
+            device = next((tensor.device for tensor in _tensors_of(outputs)), "cpu")
+            with undrawn(device), _reading(of.quantity.name, number, outputs, targets):
+                if check_number(of.quantity.name, of.function, outputs, targets, value, count):
+                    of.judged.add(kind)
     return value
+
+
+def _kind(outputs: Any, targets: Any) -> tuple[Any, ...]:
+    """What outputs and targets are, but for how many samples there are."""
+    tensors = (*_tensors_of(outputs), *tensors_in(targets))
+    return tuple((tensor.dtype, tensor.ndim, tensor.shape[1:]) for tensor in tensors)
 
 
 def _number(value: Any, quantity: Quantity, count: int, number: int) -> Tensor:
     """What a function gave, float64 (N,) or (). Raises NetworkError for anything else."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        value = torch.from_numpy(np.array(value, np.float64))
     if not isinstance(value, Tensor):
         if _one(value):
             return torch.tensor(float(value), dtype=torch.float64)
@@ -369,7 +419,8 @@ def _reading(name: str, number: int, outputs: Any, targets: Any) -> Iterator[Non
     """While a user's function reads these. Raises NetworkError where it fails, or writes into them."""
     own = {"outputs": _tensors_of(outputs), "targets": [*tensors_in(targets)]}
     before = {what: versions(tensors) for what, tensors in own.items()}
-    with user_code(f"{name} fails on batch {number}"):
+    called = f"It is called with outputs, {describe(outputs)}, and then targets, {describe(targets)}"
+    with user_code(f"{name} fails on batch {number}", hint=called):
         yield
     if wrote := [what for what, tensors in own.items() if versions(tensors) != before[what]]:
         raise NetworkError(

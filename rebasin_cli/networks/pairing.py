@@ -30,38 +30,42 @@ NAMED: set[str] = set()  # of whom it was told that other batches give another f
 
 def check_number(
     name: str, function: Callable[[Any, Any], Any], outputs: Any, targets: Any, found: Tensor, count: int
-) -> None:
+) -> bool:
     """Raise NetworkError where what a function `found` of so many samples is a number of all pairs, or a sum.
 
-    Where it is no mean of its samples either, that is said once.
+    Where it is no mean of its samples either, that is said once. Whether these samples told: where many
+    of them are alike, or the function refuses what it is asked, others may.
     """
     if found.ndim:
-        return
+        return True
+    told = True
     if isinstance(outputs, Tensor) and isinstance(targets, Tensor):
+        told = False
         with suppress(ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError):
             # which a user's code may raise of targets that are no data, such as of one class
-            _check_pairs(name, function, outputs, targets, found)
-    check_parts(
+            told = _check_pairs(name, function, outputs, targets, found)
+    parts = check_parts(
         name,
         found,
         count,
         lambda start, stop: function(part_of(outputs, start, stop), part_of(targets, start, stop)),
     )
+    return told and parts
 
 
 def _check_pairs(
     name: str, function: Callable[[Any, Any], Any], outputs: Tensor, targets: Tensor, found: Tensor
-) -> None:
+) -> bool:
     """As `check_number`, of what is broadcast, and the same for other pairs.
 
     What takes no notice of targets at all, whichever they are, is let through.
     """
     if not targets.ndim or not outputs.ndim or len(outputs) != len(targets):
-        return
-    if torch.equal(targets.roll(1, 0), targets) or not all(
-        _same(function(outputs, targets.roll(k, 0)), found) for k in TURNS
-    ):
-        return
+        return True
+    if torch.equal(targets.roll(1, 0), targets):
+        return False
+    if not all(_same(function(outputs, targets.roll(k, 0)), found) for k in TURNS):
+        return True
     first = targets[:1].expand_as(targets)
     try:
         together = torch.broadcast_shapes(outputs.shape, targets.shape)
@@ -74,7 +78,7 @@ def _check_pairs(
                 f"though outputs are {describe(outputs)} and targets {describe(targets)}: it broadcasts them",
                 hint="Compare tensors of one shape in the function, such as outputs[:, 0] and targets",
             )
-        return
+        return False
     if not _same(function(outputs, first), found):
         raise NetworkError(
             f"{name} is the same whichever target belongs to which output: it compares all with all, since "
@@ -82,6 +86,7 @@ def _check_pairs(
             hint="Bring them into one shape: outputs.squeeze(1) in the function, or targets[:, None] in the "
             "loader",
         )
+    return False
 
 
 def _crossed(function: Callable[[Any, Any], Any], outputs: Tensor, targets: Tensor, found: float) -> bool:
@@ -102,22 +107,23 @@ def _crossed(function: Callable[[Any, Any], Any], outputs: Tensor, targets: Tens
     return math.isclose(math.fsum(each) / len(each), found, rel_tol=NEAR)
 
 
-def check_parts(name: str, found: Tensor, count: int, of: Callable[[int, int], Any]) -> None:
+def check_parts(name: str, found: Tensor, count: int, of: Callable[[int, int], Any]) -> bool:
     """Raise NetworkError where a figure adds up over samples; say it where it is not their mean.
 
     `of` gives the figure of some samples in a row, as `found` is that of all `count`. With sums over thirds
     A, B, C, whatever else is added to them, f(A) + f(B) − f(AB) is what f is of no sample at all, and so is
     f(AB) + f(C) − f(ABC); a mean has that only where all thirds are alike. Who cannot be asked may go on.
+    Whether the thirds told.
     """
     third = count // 3
     if not third:
-        return
+        return False
     parts = (0, third), (third, 2 * third), (2 * third, count), (0, 2 * third), (third, count)
     try:
         values = [of(*part) for part in parts]
         a, b, c, ab, bc = map(float, values)
     except Exception:  # whatever the user's code raises on such
-        return
+        return False
     eps = max(
         (torch.finfo(v.dtype).eps for v in values if isinstance(v, Tensor) and v.is_floating_point()),
         default=0,
@@ -125,7 +131,7 @@ def check_parts(name: str, found: Tensor, count: int, of: Callable[[int, int], A
     whole, near = float(found), max(NEAR, 16 * eps)
     largest = max(map(abs, (a, b, c, ab, bc, whole)))
     if not 0 < largest < math.inf:
-        return
+        return False
     nothing = a + b - ab, ab + c - whole, b + c - bc
     telling = sum(abs(part - nothing[0]) > near * largest for part in (a, b, c))
     # What one third alone has, such as the one sample of a class, a sum and a ratio have alike
@@ -148,6 +154,7 @@ def check_parts(name: str, found: Tensor, count: int, of: Callable[[int, int], A
             "sample, (N,), would not depend on it, nor would a metric that is an object",
             *(name, whole, count, apart),
         )
+    return telling > 1
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Protocol
@@ -73,15 +73,53 @@ def import_reference(text: str, *, error: type[RebasinError]) -> Any:
         )
     if module_name.endswith(".py"):
         _check_source(path)
-    file, folder = path.absolute(), (path.parent if module_name.endswith(".py") else Path()).absolute()
-    with user_code(f"importing {module_name} failed", error):
-        with findable(folder):
-            module = _import_file(file) if module_name.endswith(".py") else _import_module(module_name)
+    is_file = module_name.endswith(".py")
+    with user_code(f"importing {module_name} failed", error, hint=_relative(path) if is_file else None):
+        with ExitStack() as stack:
+            for folder in _folders_of(path) if is_file else [Path()]:
+                stack.enter_context(findable(folder))
+            module = _import_file(path.absolute()) if is_file else _import_module(module_name)
         found = getattr(module, attribute, missing)  # may run the module's own __getattr__
         names = [name for name in dir(module) if not name.startswith("_")] if found is missing else []
     if found is missing:
         raise unknown(f"name in {module_name}:", attribute, names)
     return found
+
+
+def _package_of(file: Path) -> list[str]:
+    """The names of the packages that a file lies in, the outermost first."""
+    names = []
+    for folder in file.absolute().parents:
+        if not (folder / "__init__.py").is_file() or not folder.name.isidentifier():
+            break
+        names.insert(0, folder.name)
+    return names
+
+
+def _folders_of(file: Path) -> list[Path]:
+    """Where what a file imports may lie: beside it, where its outermost package begins, and here."""
+    beside = file.absolute().parent
+    return [*dict.fromkeys((beside, file.absolute().parents[len(_package_of(file))], Path().absolute()))]
+
+
+def _relative(file: Path) -> str | None:
+    """What to do for a file in no package that imports from one."""
+    if _package_of(file) or not any(
+        isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(_tree(file))
+    ):
+        return None
+    return (
+        f"It imports from the package that it lies in (from .… import …): put an empty __init__.py beside it, "
+        f"or name it as a module from the folder above: {file.absolute().parent.name}.{file.stem}:NAME"
+    )
+
+
+def _tree(file: Path) -> ast.AST:
+    """What its source says; nothing where it cannot be read, which is told when it is imported."""
+    try:
+        return ast.parse(content(file, MOST_SOURCE))
+    except (OSError, *_UNPARSED):
+        return ast.Module([], [])
 
 
 def _check_source(path: Path) -> None:
@@ -124,29 +162,27 @@ def files_of(text: str) -> list[Path]:
     if not is_reference(text):
         return []
     module, _, _ = text.rpartition(":")
-    folder = Path(module).parent if module.endswith(".py") else Path()
-    found: list[Path] = []
-    waiting = [Path(module)] if module.endswith(".py") else _modules(folder, module.split("."))
+    is_file = module.endswith(".py")
+    folders = _folders_of(Path(module)) if is_file else [Path()]
+    here, found = Path().absolute(), list[Path]()
+    waiting = [Path(module)] if is_file else _modules(Path(), module.split("."))
     while waiting:
         path = waiting.pop()
+        path = path.relative_to(here) if path.is_absolute() and path.is_relative_to(here) else path
         if path in found or not os.path.isfile(path) or len(found) >= MOST_FILES:
             continue
         found.append(path)
-        try:
-            nodes = list(ast.walk(ast.parse(content(path, MOST_SOURCE))))
-        except (OSError, *_UNPARSED):  # told when it is imported
-            continue
-        for node in nodes:
+        for node in ast.walk(_tree(path)):
             if isinstance(node, ast.Import):
                 for alias in node.names:
-                    waiting += _modules(folder, alias.name.split("."))
+                    waiting += [file for folder in folders for file in _modules(folder, alias.name.split("."))]
             elif isinstance(node, ast.ImportFrom):
-                above = [*path.parents][: node.level] if node.level else [folder]
-                base = above[-1]
+                above = [*path.absolute().parents][: node.level] if node.level else []
                 words = node.module.split(".") if node.module else []
-                waiting += _modules(base, words)
-                for alias in node.names:
-                    waiting += _modules(base, [*words, alias.name])
+                for base in above[-1:] or folders:
+                    waiting += _modules(base, words)
+                    for alias in node.names:
+                        waiting += _modules(base, [*words, alias.name])
     return found
 
 
@@ -217,7 +253,7 @@ class _AsItStands(importlib.machinery.SourceFileLoader):
 
 
 def _import_file(path: Path) -> ModuleType:
-    name = f"_rebasin_user_{path.stem}"
+    name = ".".join([*_package_of(path), f"_rebasin_user_{path.stem}"])  # with it relative imports work
     loader = _AsItStands(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None  # with a loader there is one

@@ -26,16 +26,35 @@ def generator(seed: int, purpose: str) -> torch.Generator:
 
 
 @contextmanager
-def seeded(seed: int, purpose: str, device: str = "cpu") -> Iterator[None]:
-    """The randomness of torch, numpy and Python from a derived seed, and as it was afterwards."""
-    kind, drawn = torch.device(device), derive(seed, purpose)
-    before = random.getstate(), np.random.get_state()
+def undrawn(device: str | torch.device = "cpu") -> Iterator[None]:
+    """Whatever is drawn within, the randomness of torch, numpy and Python is as it was afterwards."""
+    kind, before = torch.device(device), (random.getstate(), np.random.get_state())
     with torch.random.fork_rng([kind] if kind.type == "cuda" else []):
-        torch.manual_seed(drawn)
-        random.seed(drawn)
-        np.random.seed(drawn % 2**32)
         try:
             yield
         finally:
             random.setstate(before[0])
             np.random.set_state(before[1])
+
+
+def begin(seed: int, purpose: str, device: str | torch.device = "cpu") -> None:
+    """Let what is drawn from here on, on the processor and this device, come from a derived seed.
+
+    For the inside of `undrawn`, many times: it takes a hundredth of what `seeded` takes.
+    """
+    drawn, kind = derive(seed, purpose), torch.device(device)
+    if kind.type == "cpu":
+        torch.default_generator.manual_seed(drawn)
+    else:
+        torch.manual_seed(drawn)
+    random.seed(drawn)
+    np.random.seed(drawn % 2**32)
+
+
+@contextmanager
+def seeded(seed: int, purpose: str, device: str | torch.device = "cpu") -> Iterator[None]:
+    """The randomness of torch, numpy and Python from a derived seed, and as it was afterwards."""
+    with undrawn(device):
+        begin(seed, purpose, device)
+        torch.manual_seed(derive(seed, purpose))  # of every device there is
+        yield
