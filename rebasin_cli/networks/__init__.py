@@ -9,8 +9,11 @@ from typing import Any, TypeGuard
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import UninitializedTensorMixin
+from torch.optim.swa_utils import AveragedModel
 
 from .. import nets
+from ..checkpoints.wrappers import WRAPPERS
 from ..errors import CheckpointError, NetworkError, UsageError
 from ..registry import unnamed, user_code
 from ..spec.spec import Spec
@@ -19,6 +22,7 @@ from . import caches, hub
 from .state import duplicate
 from .tied import absent, check_equal, groups
 
+COMPILED = WRAPPERS[0]  # the name that torch.compile gives to what it wraps
 FACTORY = (
     "Expected a function that takes nothing, or the tensors' shapes by name, and returns a torch.nn.Module: "
     "def net(): return MyNetwork(width=64)"
@@ -92,6 +96,21 @@ def _call(factory: Callable[..., Any], name: str, shapes: Shapes) -> nn.Module:
         raise NetworkError(
             f"{name} returned {type(network).__name__}, expected a torch.nn.Module", hint=FACTORY
         )
+    return unwrapped(network)
+
+
+def unwrapped(network: nn.Module) -> nn.Module:
+    """A network without what compiles it, shares it among devices or keeps its average.
+
+    Checkpoints are read without what these put before names, too (`checkpoints.wrappers`).
+    """
+    around = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
+    while isinstance(network, around) or COMPILED in network._modules:
+        network = network.get_submodule("module" if isinstance(network, around) else COMPILED)
+    for parent in [*network.modules()]:
+        for name, child in parent.named_children():
+            if COMPILED in child._modules:
+                parent._modules[name] = unwrapped(child)
     return network
 
 
@@ -99,6 +118,13 @@ def check_values(network: nn.Module, name: str = "the network") -> None:
     """Raise NetworkError that lists every tensor that has no values, since it is on the meta device."""
     with user_code(f"{name} does not say which tensors it has"):
         own = (*network.named_parameters(), *network.named_buffers())
+    if lazy := [n for n, tensor in own if isinstance(tensor, UninitializedTensorMixin)]:
+        raise NetworkError(
+            f"{name} has lazy layers, whose shapes are not known before it has run",
+            problems=[f"{key}  has no shape" for key in lazy],
+            hint="Run it once where it is built: def net(): network = Net(); network(torch.zeros(1, 3, 32, 32)); "
+            "return network",
+        )
     empty = [n for n, tensor in own if tensor.is_meta]
     if empty:
         raise NetworkError(
@@ -116,10 +142,10 @@ def check(network: nn.Module, shapes: Shapes, name: str = "the network") -> None
     """
     if not isinstance(network, nn.Module):
         raise UsageError(f"{name} is of type {type(network).__name__}, not a torch.nn.Module")
+    check_values(network, name)
     with user_code(f"{name} does not say which tensors it has"):
         state = network.state_dict()
         own = {key: tuple(tensor.shape) for key, tensor in state.items()}
-    check_values(network, name)
     if problems := differences(network, own, shapes):
         raise NetworkError(f"{name} is not the network of this checkpoint", problems=problems)
 

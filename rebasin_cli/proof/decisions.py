@@ -25,6 +25,7 @@ from ..graph.operations import operation_of
 from ..graph.recorder import LEAVING, VALUES
 from .distance import difference
 
+DROPPING = "bernoulli_"  # the operation that dropout is made of
 NOTHING: frozenset[int] = frozenset()
 COPIES = frozenset({"__deepcopy__", "__reduce_ex__"})  # which are made where nothing is dispatched
 # What gives whole numbers beside others, or in place of them, and decides nothing by them:
@@ -69,14 +70,15 @@ class Decisions(Uncompiled):
     """While it lasts, keeps the numbers of which others in steps were made.
 
     What follows from these is known by its memory, so that views of it are, too. `found` says which numbers
-    decided on what the network returned; `written` are those of the `given` tensors that it wrote into; and
-    `places` those in the code where values may decide what runs.
+    decided on what the network returned; `written` are those of the `given` tensors that it wrote into;
+    `places` those in the code where values may decide what runs; and `drops` whether chance dropped entries.
     """
 
     def __init__(self, given: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()
         self._given = {_memory(tensor): tensor for tensor in given if tensor.numel()}
         self.written: dict[int, torch.Tensor] = {}
+        self.drops = False
         self.places: set[tuple[str, int]] = set()  # file and line of what Python learns of numbers
         self._outside = sys._getframe(1)
         self._leaving = _Leaving(self)
@@ -115,6 +117,7 @@ class Decisions(Uncompiled):
         self, func: Any, read: list[torch.Tensor], made: list[torch.Tensor], kwargs: dict[str, Any]
     ) -> None:
         does = _does(func)
+        self.drops |= func._opname == DROPPING
         if does.writes and read and (own := self._given.get(_memory(read[0]))) is not None:
             self.written[_memory(read[0])] = own
         behind, new = self._behind(read), NOTHING

@@ -15,9 +15,11 @@ from ..graph.float64 import in_float64
 from ..networks.forward import fed, forward
 from ..networks.returned import Kept, Returned
 from ..networks.state import buffers_kept, fresh, own_state
+from ..runtime.seeds import begin, undrawn
 from . import random_weights
-from .decisions import Decided, Decisions
+from .decisions import DROPPING, Decided, Decisions
 from .distance import same_shapes
+from .means import Means
 
 T = TypeVar("T")
 
@@ -53,8 +55,10 @@ class Runs:
         self.around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         self.last = Returned((), (), (), ())
         self.decides: bool | None = None  # whether anything is in steps; None: it has not run yet
+        self.seed = 0  # of what it draws, the same in every run
         self.decided = Decided()  # what decided on what it returned at last
         self.places: set[tuple[str, int]] = set()  # where values decided what ran, in any run
+        self._drops = False  # it drops entries by chance in evaluation, too: these count as their mean
         self._written: list[torch.Tensor] = []  # parameters that the network writes into
 
     def draw(self, rng: torch.Generator) -> None:
@@ -82,14 +86,18 @@ class Runs:
                 decided += self.decided
             self.decided = decided
             return [torch.stack(its) for its in zip(*each, strict=True)] if same_shapes(each) else each[0]
-        first = False
+        first = dropped = False
         decisions = None if self.decides is False else Decisions(self.network.parameters())
         try:
             with contextlib.ExitStack() as modes:
                 modes.callback(self._refresh)  # a tensor that the run put in another's place is not permuted
                 modes.enter_context(buffers_kept(self.network))
+                modes.enter_context(undrawn())
+                begin(self.seed, "a run of a proof")
                 modes.enter_context(_values_kept([] if scale else self._written))
                 modes.enter_context(self.around())
+                if self._drops:
+                    modes.enter_context(Means([DROPPING]))
                 if scale and self.drawn:
                     modes.enter_context(random_weights.Scaling(self.network))
                 if decisions is not None:
@@ -105,8 +113,10 @@ class Runs:
             self.places |= decisions.places
             first = not self._written
             self._written = self._written or list(decisions.written.values())
-        if self._written and (first or scale):  # the next call would compute with what this one left
-            return self.outputs(inputs)
+            dropped = decisions.drops and not self._drops
+            self._drops |= decisions.drops
+        if dropped or (self._written and (first or scale)):
+            return self.outputs(inputs)  # it computed by chance, or the next one would with what this one left
         return [self._real(tensor) for tensor in self.last.tensors]
 
     def _real(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -15,16 +15,14 @@ from torch import Tensor, nn
 
 from ..datasets.batches import map_tensors
 from ..errors import RebasinError
-from ..graph.float64 import Uncompiled
 from ..runtime.seeds import generator
 from ..spec.spec import FittedSpec
 from .distance import MARGIN
+from .means import Means
 from .permuted import Changed, draw
 from .runs import Runs, Series
 
 CLEAR = 1e-6  # relative: statistics of few samples amplify rounding
-DRAWN = {"rand": 0.5, "rand_like": 0.5, "randn": 0.0, "randn_like": 0.0}  # operations, and their mean
-DRAWN |= {"uniform_": 0.5, "normal_": 0.0, "bernoulli_": 0.5}
 
 
 def torn(runs: Runs, batch: Any, fitted: FittedSpec, before: list[Tensor], seed: int) -> tuple[str, ...]:
@@ -52,8 +50,9 @@ def torn(runs: Runs, batch: Any, fitted: FittedSpec, before: list[Tensor], seed:
             found = changed.outputs(names, max(CLEAR, MARGIN * rounding))
         finally:
             changed.undo()
-        torch.manual_seed(seed + 1)
+        runs.seed += 1
         again = runs.outputs(batch)
+        runs.seed -= 1
         if all(map(torch.equal, own, again)):
             return tuple(name for name, changes in found.items() if changes)
     return ()
@@ -71,8 +70,7 @@ def training(runs: Runs) -> Iterator[None]:
     before = runs.around
     runs.around = lambda: _in_training(runs.network)
     try:
-        with torch.random.fork_rng(devices=[]):
-            yield
+        yield
     finally:
         runs.around = before
 
@@ -83,27 +81,8 @@ def _in_training(network: nn.Module) -> Iterator[None]:
     try:
         with contextlib.suppress(Exception):  # some graphs know no training
             network.train()
-        with _Means():
+        with Means():
             yield
     finally:
         for module, mode in modes.items():
             module.training = mode
-
-
-class _Means(Uncompiled):
-    """While it lasts, numbers that are drawn are their mean."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result, name = func(*args, **(kwargs or {})), func._opname
-        if name in DRAWN and isinstance(result, Tensor) and result.is_floating_point():
-            mean: Any = DRAWN[name]
-            if name == "uniform_" and len(args) > 2:
-                mean = (args[1] + args[2]) / 2
-            elif name in ("normal_", "bernoulli_") and len(args) > 1:
-                mean = args[1]
-            result.copy_(mean if isinstance(mean, Tensor) else torch.full_like(result, mean))
-        elif name == "bernoulli" and result.is_floating_point():
-            result.copy_(args[0] if len(args) < 2 else torch.full_like(result, args[1]))
-        return result

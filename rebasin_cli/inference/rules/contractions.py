@@ -152,8 +152,6 @@ def weight_norm(walk: Walk, a: dict[str, Any]) -> Any:
 
 @kind("attention")
 def attention(walk: Walk, a: dict[str, Any]) -> Axes | None:
-    if a["dropout_p"]:  # it drops in evaluation, too
-        return None
     query, key, value = a["query"].axes, a["key"].axes, a["value"].axes
     if len(query) > 3 and a["enable_gqa"] and query[-3].size != key[-3].size:
         walk.unify(key[-3], value[-3])

@@ -106,10 +106,19 @@ def run_of_numbers(walk: Walk, node: fx.Node, size: int) -> range | None:
 
 @rule("index_put")
 def index_put(walk: Walk, a: dict[str, Any]) -> Axes | None:
-    """Rows put, or added, where numbers or a mask say: these stay, and the numbers go with the rows."""
+    """Rows put, or added, where numbers or a mask say: these stay, and the numbers go with the rows.
+
+    Of one number put where a mask is true, no order matters: `x[x < 0] = 0`.
+    """
     axes: Axes = a["self"].axes
     numbers = {d: lookup.axes for d, lookup in enumerate(a["indices"]) if lookup is not None}
     if any(lookup is not None and lookup.dtype in MASKS for lookup in a["indices"]):
+        masks = [lookup for lookup in a["indices"] if lookup is not None]
+        if len(masks) == 1 and all(axis.size == 1 for axis in a["values"].axes):  # as `torch.where` has it
+            at = len(a["indices"]) - 1
+            for own, mask in zip(axes[at:], masks[0].axes, strict=False):
+                walk.unify(own, mask)
+            return axes
         kept = len(axes) - len(a["indices"][-1].axes) + 1
         rows = (Fixed(1),) * (kept - len(a["values"].axes)) + a["values"].axes
         put = _masked(walk, axes, a["indices"], [axis.size for axis in rows])

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 @kind("activation", "plain", "adding", "scaling", "same", "cast", "dropout")
 def pointwise(walk: Walk, a: dict[str, Any]) -> Axes | None:
-    if a.get("train"):  # dropout that drops
-        return None
     return elementwise(walk, a)
 
 
@@ -32,8 +30,9 @@ def elementwise(walk: Walk, a: dict[str, Any]) -> Axes:
 
 
 @rule("native_dropout")
-def native_dropout(walk: Walk, a: dict[str, Any]) -> Any:
-    return None if a["train"] else [a["input"].axes, a["input"].axes]
+def native_dropout(walk: Walk, a: dict[str, Any]) -> list[Axes]:
+    """Also where it drops in evaluation: by the same chance for every unit, so that orders change nothing."""
+    return [a["input"].axes, a["input"].axes]
 
 
 @kind("softmax")
