@@ -258,9 +258,7 @@ def _pairs(batch: Any) -> str:
             f"{expected}: several inputs as a tuple or a dictionary of their own, ((a, b), targets); what is "
             "neither, such as a name, left out."
         )
-    if isinstance(batch, Tensor):
-        return f"{expected}. Where this is all inputs: torch.utils.data.TensorDataset(inputs, targets)."
-    return f"{expected}."
+    return f"{expected}; (inputs, None) where there are no targets. Two whole tensors are one batch: [(x, y)]."
 
 
 def as_tensors(value: Any, where: str) -> Any:

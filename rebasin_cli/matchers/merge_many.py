@@ -45,12 +45,16 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     problem = problem.stacked
     if len(problem.models) < 2:
         raise UsageError("merge-many needs at least two models")
-    begun = starts(problem, options)
-    few = options.effort != "high"
-    search = Rounds(problem, [*begun, *kicks(begun[0].many, begun[0].order, KICKS[options.effort], few)])
+    search = rounds(problem, options)
     if problem.start is not None:
         search.resume(problem.start)
     return search.result(search.run(options.max_sweeps))
+
+
+def rounds(problem: Problem, options: Options) -> Rounds:
+    """The search, which has not begun."""
+    begun, few = starts(problem, options), options.effort != "high"
+    return Rounds(problem, [*begun, *kicks(begun[0].many, begun[0].order, KICKS[options.effort], few)])
 
 
 def starts(problem: Problem, options: Options) -> list[Start]:

@@ -9,11 +9,11 @@ from which rounds of MergeMany go on until nothing improves: Frank-Wolfe alone i
 since its last steps take longer than they are worth (`ascent=False` has the method as published).
 
 The objective has many optima close to each other, and where this search ends is not always the best of them.
-So models in turn are the first that the others join, too, with rounds from there. All of this takes the
-models in the order of their norms, which elements do not change, and knows nothing of who is named first.
-Then comes where MergeMany begins, in the order of names, and last its kicks, from the best of all ends. What
-ends highest is taken, and of equals the first. Another result for other orders of names comes only from what
-MergeMany begins with. With groups it may depend on the frames that models come in, where Frank-Wolfe begins.
+So all of MergeMany comes first, in the order of names, and what it finds is the least that is taken: no result
+is below its own. And after Frank-Wolfe models in turn are the first that the others join, too, with rounds from
+there, and kicks from the best of all ends. All of this takes the models in the order of their norms, which
+elements do not change, and knows nothing of who is named first: another result for other orders of names comes
+only from MergeMany. With groups it may depend on the frames that models come in, where Frank-Wolfe begins.
 
 The merge in the universe is the mean of all P_i θ_i; carried back by P_1ᵀ it computes the same, and that is
 what the mean of the results is, which are turned so that the first model keeps the identity.
@@ -40,7 +40,7 @@ from .descent.many import Many
 from .descent.mixtures import Mixtures
 from .descent.options import Effort, Tolerance
 from .descent.rounds import Rounds, Start, kicks, turns
-from .merge_many import KICKS, starts
+from .merge_many import KICKS
 
 NEEDS: frozenset[str] = frozenset()
 MANY = True
@@ -52,8 +52,8 @@ DECLARES = frozenset({"identity", "planted"})
 class Options(Tolerance, Effort):
     """Frank-Wolfe ends when two steps gain less than `gain`, a share of Σ over pairs ‖θ_i‖·‖θ_j‖.
 
-    `ascent`: rounds of MergeMany follow; `tolerance` and `memory` are those of the weight matching inside.
-    `max_sweeps` counts the steps and the rounds. `effort`: fast leaves out all starts but the mixtures.
+    `ascent`: rounds follow, and MergeMany goes before; `tolerance` and `memory` are those of the weight matching
+    inside. `max_sweeps` counts the steps and the rounds. `effort`: fast begins with the mixtures alone.
     """
 
     gain: float = option(1e-3, "Stop mixing when two steps gain less than this share of the norms.", min=0)
@@ -81,17 +81,27 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     there = replace(problem, models=tuple(problem.models[k] for k in order))
     many = Many(there, "universe", options.tolerance, options.memory)
     begun, start, few = [Start(many, order, stay=True)], problem.start, options.effort != "high"
-    if options.effort != "fast":
+    before = None
+    if options.ascent and options.effort != "fast":
         begun += [Start(many, order, joining) for joining in turns(len(order), few)[: len(order)]]
         same = {field.name: getattr(options, field.name) for field in fields(merge_many.Options)}
-        begun += starts(problem, merge_many.Options(**same))
+        before = merge_many.rounds(problem, merge_many.Options(**same))
+        if start is None or ("start" in start.notes and "surpassed" not in start.notes):
+            if start is not None:
+                before.resume(start)
+            if not before.run(options.max_sweeps):
+                return before.result(False)
+            start = None
     begun += kicks(many, order, KICKS[options.effort], few)
-    search, mixed = Rounds(problem, begun), True
+    search, mixed = Rounds(problem, begun, before), True
     if start is not None and "start" in start.notes:
         search.resume(start)
     else:
-        many.current, steps, mixed = mix(many, options, start)
-        search.sweep = search.begun = steps
+        if start is not None and before is not None and "steps" in start.tensors:
+            with kept():
+                search.take_over(start)
+        many.current, steps, mixed = mix(many, options, start, search)
+        search.sweep = search.begun = search.first + steps
     ended = mixed and (search.run(options.max_sweeps) if options.ascent else True)
     return search.result(ended)
 
@@ -104,8 +114,13 @@ def by_norm(problem: Problem) -> tuple[int, ...]:
     return tuple(sorted(range(len(norms)), key=norms.__getitem__))
 
 
-def mix(many: Many, options: Options, start: State | None) -> tuple[list[Elements], int, bool]:
-    """Frank-Wolfe; how the mixtures are rounded, the steps, and whether it came to its end."""
+def mix(
+    many: Many, options: Options, start: State | None, search: Rounds
+) -> tuple[list[Elements], int, bool]:
+    """Frank-Wolfe; how the mixtures are rounded, the steps, and whether it came to its end.
+
+    What it keeps of itself holds what there is before the `search` from there, too.
+    """
     threads, device = torch.get_num_threads(), many.problem.device
     with on_one_thread():
         mixtures = Mixtures(many.models, many.fitted, many.shares, device=device, threads=threads)
@@ -127,13 +142,15 @@ def mix(many: Many, options: Options, start: State | None) -> tuple[list[Element
             objectives.append(float(line(share)))
             steps.append(share)
             walked.append(corners)
-            many.problem.report(_mixing(walked, objectives, steps))
+            many.problem.report(_mixing(walked, objectives, steps, search))
             done = settled(objectives, steps, options.gain * limit)
         many.solves += mixtures.solves
         return [mixtures.nearest(matrices) for matrices in mixtures.current], len(steps), done
 
 
-def _mixing(walked: Sequence[Sequence[Elements]], objectives: list[float], steps: list[float]) -> State:
+def _mixing(
+    walked: Sequence[Sequence[Elements]], objectives: list[float], steps: list[float], search: Rounds
+) -> State:
     """The last corners, and in `tensors` all of them: mixtures are made of these by their shares again."""
     tensors = {
         _name(number, k) + name: tensor
@@ -143,7 +160,9 @@ def _mixing(walked: Sequence[Sequence[Elements]], objectives: list[float], steps
     }
     tensors["steps"] = torch.tensor(steps, dtype=torch.float64)
     tensors["objectives"] = torch.tensor(objectives, dtype=torch.float64)
-    return State(tuple(walked[-1]), len(steps), objectives[-1], tensors=tensors)
+    tensors |= search.kept_best() if search.after else {}
+    sweep = search.first + len(steps)
+    return State(tuple(walked[-1]), sweep, objectives[-1], search.surpassed, tensors)
 
 
 def _name(number: int, k: int) -> str:

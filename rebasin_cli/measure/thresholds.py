@@ -363,9 +363,10 @@ def _limit(text: str, value: str, figure: Figure) -> float:
     digits = value.removesuffix(figure.unit.strip()) if figure.unit else value.removesuffix("%")
     if value.endswith("%") and not figure.share and figure.unit.strip() != "%":
         told = f"in{figure.unit}, not in per cent" if figure.unit else "no share of 1"
+        known = "" if figure.unit else "; or say in its file that it is a share: NAME.range = (0, 1)"
         raise UsageError(
             f"--gate {shown(text)}: {figure.sentence} is {told}",
-            hint="Write a number, such as 0.05",
+            hint=f"Write a number, such as 0.05{known}",
         )
     try:
         limit = options.real(digits)

@@ -147,7 +147,20 @@ def check(network: nn.Module, shapes: Shapes, name: str = "the network") -> None
         state = network.state_dict()
         own = {key: tuple(tensor.shape) for key, tensor in state.items()}
     if problems := differences(network, own, shapes):
-        raise NetworkError(f"{name} is not the network of this checkpoint", problems=problems)
+        found = f"{name} is not the network of this checkpoint"
+        raise NetworkError(found, problems=problems, hint=_within(own, shapes))
+
+
+def _within(own: Shapes, shapes: Shapes) -> str | None:
+    """The next step where a checkpoint holds all tensors of the network, and others, below one name."""
+    first = next(iter(own), "")
+    for prefix in (name.removesuffix(first) for name in shapes if name.endswith(f".{first}")):
+        if all(tuple(shapes.get(prefix + key, ())) == tuple(shape) for key, shape in own.items()):
+            return (
+                f"The checkpoint has all of it below {prefix!r}, beside other tensors: name the network that "
+                "holds it there, such as the whole LightningModule"
+            )
+    return None
 
 
 def differences(network: nn.Module, own: Shapes, shapes: Shapes) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 import weakref
@@ -54,12 +55,28 @@ def forward(network: Callable[..., Any], inputs: Any) -> Any:
     try:
         with _unwritten(network, inputs) as given:
             args, kwargs = arguments_of(given)
-            with user_code(lambda: f"the network fails on inputs {describe(inputs)}"):
+            with user_code(
+                lambda: f"the network fails on inputs {describe(inputs)}",
+                hint=lambda: _not_taken(network, kwargs),
+            ):
                 return network(*args, **kwargs)
     except NetworkError as error:
         if any(said in error.message for said in ALONE):
             raise needs_two(describe(inputs)) from error
         raise
+
+
+def _not_taken(network: Callable[..., Any], given: Mapping[str, Any]) -> str | None:
+    """The next step where `forward` has no parameters of some of these names."""
+    try:
+        known = inspect.signature(getattr(network, "forward", network)).parameters
+    except (TypeError, ValueError):  # it does not say
+        return None
+    if any(one.kind is one.VAR_KEYWORD for one in known.values()):
+        return None
+    if not (others := [name for name in given if name not in known]):
+        return None
+    return f"Its forward takes {', '.join(known)}: leave {' and '.join(map(str, others))} out of the batches"
 
 
 _writers: weakref.WeakKeyDictionary[Callable[..., Any], bool] = weakref.WeakKeyDictionary()

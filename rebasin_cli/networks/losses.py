@@ -419,8 +419,10 @@ def _reading(name: str, number: int, outputs: Any, targets: Any) -> Iterator[Non
     """While a user's function reads these. Raises NetworkError where it fails, or writes into them."""
     own = {"outputs": _tensors_of(outputs), "targets": [*tensors_in(targets)]}
     before = {what: versions(tensors) for what, tensors in own.items()}
-    called = f"It is called with outputs, {describe(outputs)}, and then targets, {describe(targets)}"
-    with user_code(f"{name} fails on batch {number}", hint=called):
+    with user_code(
+        f"{name} fails on batch {number}",
+        hint=lambda: f"It is called with outputs, {describe(outputs)}, and then targets, {describe(targets)}",
+    ):
         yield
     if wrote := [what for what, tensors in own.items() if versions(tensors) != before[what]]:
         raise NetworkError(

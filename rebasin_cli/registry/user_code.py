@@ -50,11 +50,14 @@ class Passing(BaseException):
 
 @contextmanager
 def user_code(
-    what: str | Callable[[], str], error: type[RebasinError] = NetworkError, *, hint: str | None = None
+    what: str | Callable[[], str],
+    error: type[RebasinError] = NetworkError,
+    *,
+    hint: str | Callable[[], str | None] | None = None,
 ) -> Iterator[None]:
     """Run the user's code within; if it fails, say that `what` failed, why, and where, as an `error`.
 
-    What takes a while to say may be a function: it is asked only then.
+    What takes a while to say, and the next step, may be functions: they are asked only then.
     """
     try:
         with with_them():
@@ -64,7 +67,8 @@ def user_code(
             raise MemoryError(told(cause)) from cause
         if passes(cause):
             raise
-        raise blamed(what() if callable(what) else what, cause, error, hint=hint) from cause
+        step = hint() if callable(hint) else hint
+        raise blamed(what() if callable(what) else what, cause, error, hint=step) from cause
 
 
 @contextmanager

@@ -389,5 +389,9 @@ def resolve_words(
     spec: str | Path | Spec | FittedSpec | None, models: Sequence[Tensors], *, averaged: bool = False
 ) -> FittedSpec:
     """The same for the library: words take orders alone, unless the spec comes fitted, with its groups."""
-    fitted = resolve_spec(spec, models, averaged=averaged)
+    try:
+        fitted = resolve_spec(spec, models, averaged=averaged)
+    except NoSpecFits as error:
+        error.hint = f"Read one off the network: rebasin_cli.infer_spec(network, inputs).fitted. {error.hint}"
+        raise
     return fitted if isinstance(spec, FittedSpec) else fitted.ordered

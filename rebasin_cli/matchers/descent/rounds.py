@@ -14,6 +14,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from ...runtime.seeds import generator
 from ...symmetry import elements as acts
 from ...symmetry.elements import Elements
@@ -103,15 +105,18 @@ class Rounds:
     `number` is the start at work, which began after `begun` sweeps of the search, and `last` its objective
     after a round. Kicks began after `kicking` sweeps; a turn of them may take half as many more, so that
     many models end, too.
+
+    `after`: a search that ended before, whose best has to be surpassed.
     """
 
-    def __init__(self, problem: Problem, starts: Sequence[Start], sweep: int = 0):
-        self.problem, self.starts = problem, starts
-        self.number, self.sweep, self.begun, self.kicking = 0, sweep, sweep, 0
+    def __init__(self, problem: Problem, starts: Sequence[Start], after: Rounds | None = None):
+        self.problem, self.starts, self.after = problem, starts, after
+        self.first = self.sweep = self.begun = after.sweep if after else 0
+        self.number = self.kicking = 0
         self.before = self.last = starts[0].many.objective()
         self.limit = starts[0].many.limit()
         still = [acts.identity(problem.fitted) for _ in problem.models]
-        self.ended: tuple[float, list[Elements]] = self.before, still
+        self.ended: tuple[float, list[Elements]] = after.ended if after else (self.before, still)
 
     @property
     def best(self) -> tuple[float, list[Elements]]:
@@ -128,7 +133,8 @@ class Rounds:
     @property
     def solves(self) -> int:
         """Assignments and projections in all."""
-        return sum(many.solves for many in {id(start.many): start.many for start in self.starts}.values())
+        own = sum(many.solves for many in {id(start.many): start.many for start in self.starts}.values())
+        return own + (self.after.solves if self.after else 0)
 
     def run(self, max_sweeps: int) -> bool:
         """Rounds of all starts, each of `max_sweeps` at most; False where one of them used these up."""
@@ -155,19 +161,27 @@ class Rounds:
         """Whether this kick, the `first` or another, and all after it are left out."""
         self.kicking = self.sweep if first else self.kicking
         turns = len({start.kick[0] for start in self.starts if start.kick is not None})
-        spent = self.sweep - self.kicking >= A_TURN * turns * self.kicking
+        spent = self.sweep - self.kicking >= A_TURN * turns * (self.kicking - self.first)
         return (not first and spent) or self.ended[0] > NEAR * self.limit
 
     def state(self, start: Start) -> State:
         """Where the models stand, and in `tensors` the best start that ended, too."""
         notes = {"start": float(self.number), "begun": float(self.begun), "ended": self.ended[0]}
-        notes |= {"kicking": float(self.kicking), "last": self.last}
-        tensors = {
+        notes |= {"kicking": float(self.kicking), "last": self.last, **self.surpassed}
+        return State(tuple(start.many.current), self.sweep, self.best[0], notes, self.kept_best())
+
+    @property
+    def surpassed(self) -> dict[str, float]:
+        """What a kept state notes of the search before."""
+        return {"surpassed": self.after.ended[0], "first": float(self.first)} if self.after else {}
+
+    def kept_best(self) -> dict[str, torch.Tensor]:
+        """The best that ended, as a kept state holds it."""
+        return {
             f"{ENDED}{k} {name}": tensor
             for k, element in enumerate(self.ended[1])
             for name, tensor in acts.tensors_of(element).items()
         }
-        return State(tuple(start.many.current), self.sweep, self.best[0], notes, tensors)
 
     def resume(self, state: State) -> None:
         """Go on from a kept state, whose `notes` have a start, or from models that stand somewhere."""
@@ -181,10 +195,17 @@ class Rounds:
             self.number, self.begun = int(state.notes["start"]), int(state.notes["begun"])
             self.kicking, ended = int(state.notes["kicking"]), state.notes["ended"]
             self.last = state.notes["last"]
+            if self.after is not None:
+                self.take_over(state)
         if self.number < len(self.starts):
             self.starts[self.number].many.current = list(state.elements)
-        elements = [acts.of_tensors(state.named(f"{ENDED}{k} ")) for k in range(len(state.elements))]
-        self.ended = ended, elements
+        self.ended = ended, _best_kept(state)
+
+    def take_over(self, state: State) -> None:
+        """From a kept state, what the search before it found. Raises KeyError for one that holds none."""
+        assert self.after is not None
+        self.after.ended = self.ended = state.notes["surpassed"], _best_kept(state)
+        self.first = self.after.sweep = int(state.notes["first"])
 
     def result(self, converged: bool) -> MatchResult:
         """The elements of all models but the first, as seen from the first."""
@@ -193,3 +214,7 @@ class Rounds:
         back = acts.invert(best[0], fitted)
         found = [acts.compose(element, back, fitted) for element in best[1:]]
         return MatchResult(tuple(found), self.before, after, self.sweep, self.solves, converged)
+
+
+def _best_kept(state: State) -> list[Elements]:
+    return [acts.of_tensors(state.named(f"{ENDED}{k} ")) for k in range(len(state.elements))]
