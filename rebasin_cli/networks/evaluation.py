@@ -253,9 +253,9 @@ def _part(
             size = size_of(targets, inputs)
             targets = to_device(targets, device)
             inputs = fed(network, inputs, device)
-            begin(number, "a batch that is measured", device)
             if not part.sizes:
                 stack.enter_context(folded(network, inputs, output))
+            begin(number, "a batch that is measured", device)
             outputs = in_parts(network, inputs, output)
             if not part.sizes:
                 if lost.own and not fit_classes(outputs, targets):

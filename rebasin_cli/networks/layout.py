@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..datasets.batches import tensors_in
 from ..errors import NetworkError
+from ..runtime.seeds import undrawn
 from .forward import call, evaluating, returned
 
 PART = 16 << 20  # bytes of one layer's values: what is much larger leaves the processor's caches
@@ -83,7 +84,8 @@ def takes_last(network: nn.Module, inputs: Any, output: str | int | None = None)
         return False
     known = _of(network, inputs, output)
     if known.last is None:
-        known.last = _narrow(network) and _takes(network, inputs[:FEW], output)
+        with undrawn():
+            known.last = _narrow(network) and _takes(network, inputs[:FEW], output)
     return known.last
 
 
@@ -120,17 +122,21 @@ def in_parts(network: nn.Module, inputs: Any, output: str | int | None = None, *
     known = _of(network, inputs, output, exact=exact)
     inputs = inputs if exact else laid(network, inputs, output)
     if known.size is None and len(inputs) > 2 * FEW:
-        a_sample = _a_sample(network, inputs, output)
+        with undrawn():
+            a_sample = _a_sample(network, inputs, output)
         known.size = max(FEW, int((PART_LAST if known.last else PART) / max(1.0, a_sample)))
     if known.size is None or len(inputs) <= known.size or known.alike is False:
         return returned(network, inputs, output=output)
     first, *between, last = inputs.tensor_split(-(-len(inputs) // known.size))  # none of a single sample
-    ends = [call(network, part, output=output) for part in (first, last)]
     if known.alike is None:
-        together = call(network, torch.cat([first, last]), output=output)
+        with undrawn():  # a network that draws gives others, and is run on the whole
+            ends = [call(network, part, output=output) for part in (first, last)]
+            together = call(network, torch.cat([first, last]), output=output)
         known.alike = (torch.equal if exact else alike)(together, torch.cat(ends))
         if not known.alike:
             return call(network, inputs, output=output)
+    else:
+        ends = [call(network, part, output=output) for part in (first, last)]
     return torch.cat([ends[0], *(call(network, part, output=output) for part in between), ends[1]])
 
 

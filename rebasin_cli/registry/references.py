@@ -177,7 +177,9 @@ def files_of(text: str) -> list[Path]:
                 for alias in node.names:
                     waiting += [file for folder in folders for file in _modules(folder, alias.name.split("."))]
             elif isinstance(node, ast.ImportFrom):
-                above = [*path.absolute().parents][: node.level] if node.level else []
+                parents = [*path.absolute().parents]
+                above = parents[: node.level] if node.level else []
+                waiting += [each / "__init__.py" for each in parents[: len(_package_of(path)) * bool(above)]]
                 words = node.module.split(".") if node.module else []
                 for base in above[-1:] or folders:
                     waiting += _modules(base, words)

@@ -347,7 +347,7 @@ NETWORKS = {  # a factory: the words that tell what is wrong with it
         "on the meta device",
         "Build it on the CPU",
     ),
-    "def net(): return nn.LazyLinear(10)": "does not say which tensors it has",
+    "def net(): return nn.LazyLinear(10)": ("has lazy layers", "Run it once where it is built"),
     "def net(): return nn.Module()": "is not the network of this checkpoint",
     "net = property(lambda self: 3)": "cannot be called",
     "def net(": ("SyntaxError", "mine.py:4"),

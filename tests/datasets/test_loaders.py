@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from rebasin_cli.datasets import loaders
 from rebasin_cli.datasets.batches import Kept, Once, Same, steady
@@ -222,3 +222,47 @@ def test_what_failed_on_its_way_is_read_whole_by_who_tries_again():
         list(once)
     failing.clear()
     assert [len(targets) for _, targets in once] == [2, 3]
+
+
+class Rows:
+    """As Hugging Face's data sets are: dictionaries of Python's numbers, by number or one after the other."""
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, k):
+        return {"pixels": [float(k), 0.0], "label": k}
+
+    def __iter__(self):
+        return map(self.__getitem__, range(20))
+
+
+class Stream(IterableDataset):
+    def __init__(self, size=()):
+        self.size = size
+
+    def __iter__(self):
+        return iter((torch.full((*self.size, 1), float(k)), torch.full(self.size, k)) for k in range(20))
+
+
+def test_samples_that_are_no_set_of_pytorchs_are_read_in_batches_too():
+    data = open_loader("mine", lambda split: Rows(), "test", batch_size=6)
+    assert numbers(data) == numbers(data) != sorted(numbers(data)) == list(range(20))
+    assert all(torch.equal(x, torch.stack([y, y * 0], 1)) for x, y in data)
+    assert [len(y) for _, y in data] == [6, 6, 6, 2]
+    data = open_loader("mine", lambda split: Stream(), "test", batch_size=6)
+    assert [len(y) for _, y in data] == [6, 6, 6, 2] and numbers(data) == list(range(20))
+
+
+def test_batches_are_no_samples_whatever_their_targets():
+    batches = open_loader("mine", lambda split: Stream((3,)), "test", batch_size=6)
+    assert [len(y) for _, y in batches] == [3] * 20
+    without = [(torch.ones(4, 2), 0)] * 3  # in the place of targets
+    assert open_loader("mine", lambda split: without, "test").batches is without
+
+
+@pytest.mark.parametrize("many", [list(PAIRS), DataLoader(PAIRS, batch_size=None)])
+def test_single_samples_in_a_row_are_refused_with_the_next_step(many):
+    with pytest.raises(DataError, match="yields single samples") as told:
+        open_loader("mine", lambda split: many, "test")
+    assert "DataLoader(samples, batch_size=32)" in told.value.hint

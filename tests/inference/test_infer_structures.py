@@ -586,3 +586,39 @@ def test_a_spec_that_keeps_the_orders_within_heads_is_told_apart_from_one_that_m
     timid = re.sub(r" qkv\.(dim|value)\*", " 4", found.text)
     told = reasons.compare(fit(parse(timid, name="timid"), shapes), found)["unlike"]
     assert {place["axis"] for place in told} == {"qkv.weight axis 0", "qkv.bias axis 0", "o.weight axis 1"}
+
+
+@pytest.mark.parametrize("drop", [F.dropout, lambda x: F.dropout(x, 0.2, training=True)])
+def test_dropout_that_drops_in_evaluation_keeps_no_unit_in_its_place(drop):
+    network = Net(lambda s, x: s.h(drop(s.a(x).relu())), a=nn.Linear(3, 6), h=nn.Linear(6, 2))
+    assert lines_of(network, ROWS)["a.bias"] == "a"
+    drops = Net(
+        lambda s, x: s.h(F.scaled_dot_product_attention(*(heads(f(x), 2) for f in s.f), dropout_p=0.1).flatten(1)),
+        f=nn.ModuleList(nn.Linear(3, 8) for _ in range(3)),
+        h=nn.Linear(8 * SEQUENCE.shape[1], 2),
+    )
+    assert len(infer(drops, SEQUENCE).fitted.words) >= 2
+
+
+def test_one_number_put_by_a_mask_of_the_units_keeps_none_in_its_place():
+    def cut(s, x):
+        hidden = s.a(x)
+        hidden[hidden < 0] = 0
+        return s.h(hidden)
+
+    def masked(s, x):
+        hidden = s.a(x)
+        hidden[:, s.mask] = 0
+        return s.h(hidden)
+
+    def picked(s, x):
+        hidden = s.a(x)
+        hidden[hidden < 0] = hidden[hidden < 0] * torch.linspace(0, 1, int((hidden < 0).sum()))
+        return s.h(hidden)
+
+    own = {"a": nn.Linear(3, 6), "h": nn.Linear(6, 2)}
+    assert lines_of(Net(cut, **own), ROWS)["a.bias"] == "a"
+    network = Net(masked, **own)
+    network.mask = torch.arange(6) < 2
+    assert "a mask picks" not in why(network, ROWS, "a.bias axis 0")
+    assert why(Net(picked, **own), ROWS, "a.bias axis 0")

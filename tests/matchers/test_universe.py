@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rebasin_cli.errors import UsageError
-from rebasin_cli.matchers import Problem, State, universe
+from rebasin_cli.matchers import Problem, State, merge_many, universe
 from rebasin_cli.matchers.descent.many import Many
 from rebasin_cli.matchers.descent.mixtures import Mixtures
 from rebasin_cli.spec.fits import fit
@@ -275,3 +275,12 @@ def test_no_objective_exceeds_the_limit():
     many = Many(Problem(fitted(), models(SHAPES)), "test", 0.0)
     norms = [math.sqrt(sum(t.square().sum().item() for t in m.values())) for m in models(SHAPES)]
     assert many.limit() == pytest.approx(sum(x * y for x, y in combinations(norms, 2)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_result_is_below_that_of_merge_many(seed):
+    problem = Problem(fitted(), tuple(reversed(models(SHAPES, 4))), seed=seed)
+    for effort in ("normal", "high"):
+        least = merge_many.match(problem, merge_many.Options(effort=effort))
+        found = universe.match(problem, universe.Options(effort=effort))
+        assert found.objective_after >= least.objective_after - 1e-9

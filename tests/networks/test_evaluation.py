@@ -3,6 +3,7 @@
 import copy
 import functools
 import math
+import random
 import re
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from threading import Barrier
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -876,3 +878,129 @@ def test_a_figure_that_pairs_as_it_should_is_measured(function):
     assert evaluate(Fixed(), [(column, row)], loss=function).loss == pytest.approx(
         float(function(column, row))
     )
+
+
+def test_what_a_loss_draws_is_drawn_alike_for_every_model_and_randomness_is_as_it_was():
+    def noisy(outputs, targets):
+        drawn = float(np.random.rand()) + random.random()
+        return nn.functional.cross_entropy(outputs + torch.randn_like(outputs), targets) + drawn
+
+    def right(outputs, targets):
+        return (outputs.argmax(1) == targets).double() + torch.rand(len(targets))
+
+    batches = [(torch.randn(12, 3), torch.arange(12) % 3) for _ in range(3)]
+    torch.manual_seed(5)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    loss, metric = Loss.of(noisy), metrics_of(right)
+    first = evaluate(Fixed(), batches, loss=loss, metric=metric)
+    assert evaluate(Fixed(), batches, loss=loss, metric=metric) == first  # the first one is judged, too
+    assert evaluate(Fixed(), batches, loss=noisy, metric=right) == first
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (np.random.get_state()[1].tolist(), random.getstate()) == before[1:]
+    assert len({round(evaluate(Fixed(), batches[:k], loss=loss).loss, 9) for k in (1, 2, 3)}) == 3
+
+
+def test_a_network_that_draws_is_measured_alike_each_time():
+    dropping = nn.Sequential(nn.Linear(3, 3), Dropping())
+    batches = [(torch.randn(12, 3), torch.arange(12) % 3)]
+    assert evaluate(dropping, batches) == evaluate(dropping, batches)
+
+
+class Dropping(nn.Module):
+    def forward(self, x):
+        return nn.functional.dropout(x, 0.5)
+
+
+def test_a_function_is_judged_until_a_batch_told_and_then_asked_once():
+    asked = []
+
+    def mean(outputs, targets):
+        asked.append(len(targets))
+        return nn.functional.cross_entropy(outputs, targets)
+
+    alike, told = (torch.zeros(12, 3), torch.zeros(12, dtype=torch.int64)), (ROWS_12, torch.arange(12) % 3)
+    loss, counts = Loss.of(mean), []
+    for batch in (alike, told, told, (*told[:1], told[1].flip(0))):
+        asked.clear()
+        evaluate(Fixed(), [batch, batch], loss=loss)
+        counts.append(len(asked))
+    assert counts == [7, 8, 2, 2]  # equal targets cannot be exchanged for one another
+    asked.clear()
+    evaluate(Fixed(), [(torch.randn(12, 4), told[1])], loss=loss)  # of another shape
+    assert len(asked) == 7
+
+
+ROWS_12 = torch.randn(12, 3, generator=torch.Generator().manual_seed(3))
+
+
+def test_a_sum_is_refused_by_the_second_model_where_the_first_one_says_nothing():
+    loss = Loss.of(lambda outputs, targets: (outputs[:, 0] - targets).square().sum())
+    none, some = torch.zeros(12, 1), torch.randn(12, 1)
+    evaluate(Fixed(), [(none, torch.zeros(12))], loss=loss)
+    with pytest.raises(NetworkError, match="adds up"):
+        evaluate(Fixed(), [(some, torch.zeros(12))], loss=loss)
+
+
+@pytest.mark.parametrize("better, worst", [(True, -math.inf), (False, math.inf)])
+def test_a_metric_of_outputs_that_are_no_numbers_is_infinitely_bad_and_of_others_does_not_count(
+    better, worst, caplog, monkeypatch
+):
+    def off(outputs, targets):
+        return torch.where(targets < 0, math.nan, (outputs[:, 0] - targets).abs())
+
+    off.larger_is_better = better
+    rows, targets = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([0.0, -1.0, 1.0])
+    monkeypatch.setattr("rebasin_cli.networks.losses._uncounted", set())
+    caplog.set_level("INFO", "rebasin")
+    free = Loss.of(lambda outputs, targets: outputs[:, 0] * 0)
+    found = evaluate(Fixed(), [(rows, targets)], loss=free, metric=off)
+    assert found.metrics == {"off": 1.5} and "off is NaN for 1 of 3 samples" in caplog.text
+    for value in (3.0, 2.0):  # also of one whose target would not count
+        broken = Broken(value)
+        assert evaluate(broken, [(rows, targets)], loss=free, metric=off).metrics == {"off": worst}
+        both = lambda outputs, targets: off(outputs["all"], targets)  # noqa: E731
+        both.name, both.larger_is_better = "off", better
+        loss = Loss.of(lambda outputs, targets: targets * 0)
+        found = evaluate(Broken(value, keyed=True), [(rows, targets)], loss=loss, metric=both)
+        assert found.metrics == {"off": worst}
+
+
+class Broken(nn.Module):
+    """NaN in place of one value."""
+
+    def __init__(self, value, keyed=False):
+        super().__init__()
+        self.value, self.keyed = value, keyed
+
+    def forward(self, x):
+        found = torch.where(x == self.value, math.nan, x)
+        return {"all": found, "mean": found[:, 0]} if self.keyed else found
+
+
+@pytest.mark.parametrize("as_given", [lambda each: each.numpy(), lambda each: each.mean().numpy()])
+def test_numbers_of_numpy_are_numbers(as_given):
+    targets = torch.arange(12) % 3
+    each = nn.functional.cross_entropy(ROWS_12, targets, reduction="none")
+    found = evaluate(
+        Fixed(),
+        [(ROWS_12, targets)],
+        loss=lambda o, t: as_given(nn.functional.cross_entropy(o, t, reduction="none")),
+    )
+    assert found.loss == pytest.approx(each.mean().item())
+
+
+def test_a_function_that_fails_is_told_how_it_was_called():
+    with pytest.raises(NetworkError) as told:
+        evaluate(Fixed(), [(ROWS_12, torch.arange(12) % 3)], loss=lambda targets, outputs, more: None)
+    assert told.value.hint == "It is called with outputs, float32 (12, 3), and then targets, int64 (12,)"
+
+
+def test_inputs_that_a_network_does_not_take_are_named():
+    class Named(nn.Module):
+        def forward(self, pixels, mask=None):
+            return pixels
+
+    batch = {"pixels": ROWS_12, "index": torch.arange(12), "path": ["a"] * 12}
+    with pytest.raises(NetworkError) as told:
+        evaluate(Named(), [(batch, torch.arange(12) % 3)])
+    assert told.value.hint == "Its forward takes pixels, mask: leave index and path out of the batches"

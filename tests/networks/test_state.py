@@ -3,13 +3,16 @@
 import os
 import threading
 import types
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import prune as pruning
+from torch.optim.swa_utils import AveragedModel
 
 from rebasin_cli import networks
+from rebasin_cli.errors import NetworkError
 from rebasin_cli.networks.state import duplicate
 
 
@@ -91,3 +94,50 @@ def test_a_network_goes_to_another_device_and_stays_where_it_was(odd):
     there = networks.on(odd, "meta")
     assert {tensor.device.type for tensor in there.parameters()} == {"meta"}
     assert {tensor.device.type for tensor in odd.parameters()} == {"cpu"}
+
+
+COMPILED = partial(torch.compile, backend="eager")
+
+
+class Wrapped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.compile(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), backend="eager")
+        self.twice = nn.ModuleList([self.body, torch.compile(nn.Linear(4, 2), backend="eager")])
+
+    def forward(self, x):
+        return self.twice[1](self.body(x))
+
+
+@pytest.mark.parametrize("wrap", [lambda n: n, nn.DataParallel, AveragedModel, Wrapped, COMPILED])
+def test_a_network_is_taken_without_what_is_wrapped_around_it(wrap):
+    """As the names in its checkpoints are read."""
+    inner = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    network = networks.unwrapped(Wrapped() if wrap is Wrapped else wrap(wrap(inner)))
+    names = [name for name in network.state_dict()]
+    assert not any("_orig_mod" in name or "module." in name or "n_averaged" in name for name in names)
+    assert network(torch.ones(1, 3)).shape == (1, 2)
+    if wrap is Wrapped:
+        assert network.body is network.twice[0]
+    else:
+        assert network is inner or wrap is AveragedModel  # which is of a copy
+
+
+def test_a_module_that_is_called_module_is_no_wrapper():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module = nn.Linear(3, 2)
+
+    own = Own()
+    assert networks.unwrapped(own) is own
+
+
+def test_a_checkpoint_that_holds_the_network_below_a_name_is_told():
+    shapes = {"model.weight": (2, 3), "model.bias": (2,), "criterion.weight": (2,)}
+    with pytest.raises(NetworkError) as told:
+        networks.check(nn.Linear(3, 2), shapes)
+    assert "below 'model.', beside other tensors" in told.value.hint
+    with pytest.raises(NetworkError) as told:
+        networks.check(nn.Linear(3, 3), shapes)
+    assert told.value.hint is None

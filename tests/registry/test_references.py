@@ -84,3 +84,39 @@ def test_a_file_runs_as_it_stands_whatever_bytecode_lies_beside_it(tmp_path, mon
         os.utime(tmp_path / "mine.py", (1_000_000_000, 1_000_000_000))
         assert import_reference("mine.py:VALUE", error=NetworkError) == text[9:14]
     assert not (tmp_path / "__pycache__").exists()
+
+
+def test_a_file_in_a_package_imports_from_it_and_from_where_the_command_runs(tmp_path, monkeypatch):
+    """`from .layers import`, `from ..parts import`, and the package's own name; by path from anywhere."""
+    monkeypatch.chdir(tmp_path)
+    files = {
+        "lib/__init__.py": "",
+        "lib/parts.py": "PART = 1",
+        "lib/models/__init__.py": "ABOVE = 4",
+        "lib/models/layers.py": "LAYER = 2",
+        "lib/models/net.py": "from . import ABOVE\nfrom .layers import LAYER\nfrom ..parts import PART\n"
+        "from lib.parts import PART as SAME\nALL = [LAYER, PART, SAME, ABOVE]",
+        "here/sizes.py": "SIZE = 3",
+        "nets/net.py": "from here.sizes import SIZE\nALL = [SIZE]",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    before = [*sys.path]
+    assert import_reference("lib/models/net.py:ALL", error=NetworkError) == [2, 1, 1, 4]
+    assert import_reference("nets/net.py:ALL", error=NetworkError) == [3]
+    read = {path.as_posix() for path in files_of("lib/models/net.py:ALL")}
+    assert read == {name for name in files if name.startswith("lib")}
+    assert [path.as_posix() for path in files_of("nets/net.py:ALL")] == ["nets/net.py", "here/sizes.py"]
+    monkeypatch.chdir(tmp_path / "here")
+    assert import_reference("../lib/models/net.py:ALL", error=NetworkError) == [2, 1, 1, 4]
+    assert sys.path == before
+
+
+def test_a_file_in_no_package_that_imports_from_one_is_told_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "net.py").write_text("from .layers import LAYER\n")
+    with pytest.raises(NetworkError, match="ImportError") as told:
+        import_reference("models/net.py:LAYER", error=NetworkError)
+    assert "__init__.py" in told.value.hint and "models.net:NAME" in told.value.hint
