@@ -258,7 +258,9 @@ def _pairs(batch: Any) -> str:
             f"{expected}: several inputs as a tuple or a dictionary of their own, ((a, b), targets); what is "
             "neither, such as a name, left out."
         )
-    return f"{expected}; (inputs, None) where there are no targets. Two whole tensors are one batch: [(x, y)]."
+    return (
+        f"{expected}; (inputs, None) where there are no targets. Two whole tensors are one batch: [(x, y)]."
+    )
 
 
 def as_tensors(value: Any, where: str) -> Any:

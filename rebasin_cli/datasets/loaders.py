@@ -17,7 +17,20 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from ..errors import DataError, UsageError
 from ..registry import user_code
 from ..runtime.seeds import seeded
-from .batches import SHOWN, Kept, Keyed, Same, as_tensors, checked, describe, drawn, head, part_of, size_of, steady
+from .batches import (
+    SHOWN,
+    Kept,
+    Keyed,
+    Same,
+    as_tensors,
+    checked,
+    describe,
+    drawn,
+    head,
+    part_of,
+    size_of,
+    steady,
+)
 
 log = logging.getLogger("rebasin")
 ENDLESS = 10_000_000  # samples, after which a loader that does not tell its length is taken to have no end
@@ -151,9 +164,10 @@ def open_loader(
                 batches, how = DataLoader(batches, batch_size), f"{how}; a Dataset, {batch_size} at a time"
             elif isinstance(batches, (tuple, list, DataLoader)) or not hasattr(batches, "__getitem__"):
                 raise DataError(
-                    f"{name} yields single samples for {split!r}: its first target is one number; expected batches",
-                    hint="Let it give torch.utils.data.DataLoader(samples, batch_size=32), or targets (1,) where "
-                    "a batch is one sample",
+                    f"{name} yields single samples for {split!r}, each with one number as its target; "
+                    "expected batches",
+                    hint="Let it give torch.utils.data.DataLoader(samples, batch_size=32), or targets (1,) "
+                    "where a batch is one sample",
                 )
             else:
                 single = _Rows(batches)
@@ -212,7 +226,7 @@ def _single(batches: Any) -> Dataset[Any] | None:
 
 
 class _Rows(Dataset[Any]):
-    """Single samples by number that are no `Dataset` of PyTorch's, as Hugging Face's are: numbers as tensors."""
+    """Samples by number that are no `Dataset` of PyTorch's, as Hugging Face's are: with tensors."""
 
     def __init__(self, rows: Any):
         self.rows = rows

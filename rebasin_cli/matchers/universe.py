@@ -9,11 +9,12 @@ from which rounds of MergeMany go on until nothing improves: Frank-Wolfe alone i
 since its last steps take longer than they are worth (`ascent=False` has the method as published).
 
 The objective has many optima close to each other, and where this search ends is not always the best of them.
-So all of MergeMany comes first, in the order of names, and what it finds is the least that is taken: no result
-is below its own. And after Frank-Wolfe models in turn are the first that the others join, too, with rounds from
-there, and kicks from the best of all ends. All of this takes the models in the order of their norms, which
-elements do not change, and knows nothing of who is named first: another result for other orders of names comes
-only from MergeMany. With groups it may depend on the frames that models come in, where Frank-Wolfe begins.
+So all of MergeMany comes first, in the order of names, and what it finds is the least that is taken: no
+result is below its own. And after Frank-Wolfe models in turn are the first that the others join, too, with
+rounds from there, and kicks from the best of all ends. All of this takes the models in the order of their
+norms, which elements do not change, and knows nothing of who is named first: another result for other orders
+of names comes only from MergeMany. With groups it may depend on the frames that models come in, where
+Frank-Wolfe begins.
 
 The merge in the universe is the mean of all P_i θ_i; carried back by P_1ᵀ it computes the same, and that is
 what the mean of the results is, which are turned so that the first model keeps the identity.
@@ -52,8 +53,8 @@ DECLARES = frozenset({"identity", "planted"})
 class Options(Tolerance, Effort):
     """Frank-Wolfe ends when two steps gain less than `gain`, a share of Σ over pairs ‖θ_i‖·‖θ_j‖.
 
-    `ascent`: rounds follow, and MergeMany goes before; `tolerance` and `memory` are those of the weight matching
-    inside. `max_sweeps` counts the steps and the rounds. `effort`: fast begins with the mixtures alone.
+    `ascent`: rounds follow, and MergeMany goes before; `tolerance` and `memory` are those of the weight
+    matching inside. `max_sweeps` counts the steps and the rounds. `effort`: fast has the mixtures alone.
     """
 
     gain: float = option(1e-3, "Stop mixing when two steps gain less than this share of the norms.", min=0)

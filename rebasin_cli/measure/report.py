@@ -81,8 +81,8 @@ def barrier(
     if scores is None and (named := [name for name in ("loss", "metric") if options.get(name) is not None]):
         raise UsageError(
             f"{' and '.join(named)}: what a search goes by, and not what is measured",
-            hint="Say what is measured, too: scores=functools.partial(rebasin_cli.networks.evaluation.evaluate, "
-            f"{', '.join(f'{name}=…' for name in named)})",
+            hint="Say what is measured, too: scores=functools.partial("
+            f"rebasin_cli.networks.evaluation.evaluate, {', '.join(f'{name}=…' for name in named)})",
         )
     for attack, split in itertools.product(rows.attacks, (samples.train, samples.test)):
         if split is not None:

@@ -122,8 +122,8 @@ def check_values(network: nn.Module, name: str = "the network") -> None:
         raise NetworkError(
             f"{name} has lazy layers, whose shapes are not known before it has run",
             problems=[f"{key}  has no shape" for key in lazy],
-            hint="Run it once where it is built: def net(): network = Net(); network(torch.zeros(1, 3, 32, 32)); "
-            "return network",
+            hint="Run it once where it is built: def net(): network = Net(); "
+            "network(torch.zeros(1, 3, 32, 32)); return network",
         )
     empty = [n for n, tensor in own if tensor.is_meta]
     if empty:

@@ -358,7 +358,9 @@ def _sound(outputs: Any, count: int) -> Tensor:
     for tensor in _tensors_of(outputs):
         if tensor.is_floating_point() and not (known := tensor.isfinite()).all():
             own = tensor.ndim > 0 and len(tensor) == count
-            found &= known.flatten(1).all(1).cpu() if own and tensor.ndim > 1 else known.cpu() if own else False
+            found &= (
+                known.flatten(1).all(1).cpu() if own and tensor.ndim > 1 else known.cpu() if own else False
+            )
     return found
 
 

@@ -15,7 +15,7 @@ DRAWN |= {"uniform_": 0.5, "normal_": 0.0, "bernoulli_": 0.5, "bernoulli": 0.5}
 
 
 class Means(Uncompiled):
-    """While it lasts, numbers that are drawn are their mean; by some operations alone where these are named."""
+    """While it lasts, numbers that are drawn are their mean; those of the operations `only`."""
 
     def __init__(self, only: Collection[str] = DRAWN.keys()) -> None:
         super().__init__()

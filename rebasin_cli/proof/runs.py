@@ -116,7 +116,9 @@ class Runs:
             dropped = decisions.drops and not self._drops
             self._drops |= decisions.drops
         if dropped or (self._written and (first or scale)):
-            return self.outputs(inputs)  # it computed by chance, or the next one would with what this one left
+            return self.outputs(
+                inputs
+            )  # it computed by chance, or the next one would with what this one left
         return [self._real(tensor) for tensor in self.last.tensors]
 
     def _real(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -109,7 +109,7 @@ def _relative(file: Path) -> str | None:
     ):
         return None
     return (
-        f"It imports from the package that it lies in (from .… import …): put an empty __init__.py beside it, "
+        "It imports from the package that it lies in (from .… import …): put an empty __init__.py beside it, "
         f"or name it as a module from the folder above: {file.absolute().parent.name}.{file.stem}:NAME"
     )
 
@@ -175,7 +175,9 @@ def files_of(text: str) -> list[Path]:
         for node in ast.walk(_tree(path)):
             if isinstance(node, ast.Import):
                 for alias in node.names:
-                    waiting += [file for folder in folders for file in _modules(folder, alias.name.split("."))]
+                    waiting += [
+                        file for folder in folders for file in _modules(folder, alias.name.split("."))
+                    ]
             elif isinstance(node, ast.ImportFrom):
                 parents = [*path.absolute().parents]
                 above = parents[: node.level] if node.level else []

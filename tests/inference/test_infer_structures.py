@@ -593,7 +593,9 @@ def test_dropout_that_drops_in_evaluation_keeps_no_unit_in_its_place(drop):
     network = Net(lambda s, x: s.h(drop(s.a(x).relu())), a=nn.Linear(3, 6), h=nn.Linear(6, 2))
     assert lines_of(network, ROWS)["a.bias"] == "a"
     drops = Net(
-        lambda s, x: s.h(F.scaled_dot_product_attention(*(heads(f(x), 2) for f in s.f), dropout_p=0.1).flatten(1)),
+        lambda s, x: s.h(
+            F.scaled_dot_product_attention(*(heads(f(x), 2) for f in s.f), dropout_p=0.1).flatten(1)
+        ),
         f=nn.ModuleList(nn.Linear(3, 8) for _ in range(3)),
         h=nn.Linear(8 * SEQUENCE.shape[1], 2),
     )

@@ -109,11 +109,13 @@ class Wrapped(nn.Module):
         return self.twice[1](self.body(x))
 
 
-@pytest.mark.parametrize("wrap", [lambda n: n, nn.DataParallel, AveragedModel, Wrapped, COMPILED])
+@pytest.mark.parametrize(
+    "wrap", [lambda n: n, lambda n: nn.DataParallel(COMPILED(n)), AveragedModel, Wrapped, COMPILED]
+)
 def test_a_network_is_taken_without_what_is_wrapped_around_it(wrap):
     """As the names in its checkpoints are read."""
     inner = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    network = networks.unwrapped(Wrapped() if wrap is Wrapped else wrap(wrap(inner)))
+    network = networks.unwrapped(Wrapped() if wrap is Wrapped else wrap(inner))
     names = [name for name in network.state_dict()]
     assert not any("_orig_mod" in name or "module." in name or "n_averaged" in name for name in names)
     assert network(torch.ones(1, 3)).shape == (1, 2)
