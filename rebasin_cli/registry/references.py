@@ -88,7 +88,7 @@ def import_reference(text: str, *, error: type[RebasinError]) -> Any:
 
 def _package_of(file: Path) -> list[str]:
     """The names of the packages that a file lies in, the outermost first."""
-    names = []
+    names: list[str] = []
     for folder in file.absolute().parents:
         if not (folder / "__init__.py").is_file() or not folder.name.isidentifier():
             break
