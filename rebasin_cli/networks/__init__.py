@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel
 
 from .. import nets
@@ -118,7 +118,7 @@ def check_values(network: nn.Module, name: str = "the network") -> None:
     """Raise NetworkError that lists every tensor that has no values, since it is on the meta device."""
     with user_code(f"{name} does not say which tensors it has"):
         own = (*network.named_parameters(), *network.named_buffers())
-    if lazy := [n for n, tensor in own if isinstance(tensor, UninitializedTensorMixin)]:
+    if lazy := [n for n, tensor in own if is_lazy(tensor)]:
         raise NetworkError(
             f"{name} has lazy layers, whose shapes are not known before it has run",
             problems=[f"{key}  has no shape" for key in lazy],

@@ -111,7 +111,8 @@ class Rounds:
 
     def __init__(self, problem: Problem, starts: Sequence[Start], after: Rounds | None = None):
         self.problem, self.starts, self.after = problem, starts, after
-        self.first = self.sweep = self.begun = after.sweep if after else 0
+        self.sweep: int = after.sweep if after else 0
+        self.first = self.begun = self.sweep
         self.number = self.kicking = 0
         self.before = self.last = starts[0].many.objective()
         self.limit = starts[0].many.limit()
