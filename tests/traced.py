@@ -123,6 +123,8 @@ def _kind(tensor):
 
 
 def _values(tensor):
+    if tensor.is_meta:
+        return _kind(tensor)
     return _kind(tensor), hashlib.sha256(
         tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy()
     ).digest()

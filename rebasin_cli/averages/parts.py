@@ -102,11 +102,13 @@ def parts_of(
     source: Tensors | None = None,
     heads: str | None = None,
     extra: str = "error",
+    values: bool = True,
 ) -> Parts:
     """Sort the tensors of these models. `ignore` are globs; `source` is whose tensors are copied.
 
-    Raises SpecError with every tensor that cannot be averaged, for families that cannot (`together`),
-    UsageError for choices that there are not, and for a glob that names no tensor.
+    Without `values` none are looked at: `check_values` does that later. Raises SpecError with every tensor
+    that cannot be averaged, for families that cannot (`together`), UsageError for choices that there are
+    not, and for a glob that names no tensor.
     """
     check_choices(heads, extra, len(models))
     plans = [plan_of(model) for model in models]
@@ -180,8 +182,17 @@ def parts_of(
         )
     if not averaged and not joined:
         raise SpecError("the models have no floating-point tensor in common: there is nothing to average")
-    check_still(models, [name for name in (*averaged, *copied) if name not in together], copied, IGNORED)
-    return Parts(tuple(averaged), copied, tuple(joined), extras, tuple(dropped), products)
+    found = Parts(tuple(averaged), copied, tuple(joined), extras, tuple(dropped), products)
+    if values:
+        check_values(models, found)
+    return found
+
+
+def check_values(models: Sequence[Tensors], parts: Parts) -> None:
+    """Raise SpecError where tables or integers, which no training moves, differ: this reads values."""
+    members = parts.products.members
+    names = [name for name in (*parts.averaged, *parts.copied) if name not in members]
+    check_still(models, names, parts.copied, IGNORED)
 
 
 def by_spec(models: Sequence[Tensors], ignored: Collection[str]) -> Parts:

@@ -22,7 +22,16 @@ from . import foreign, pieces, torch_file
 from .folder import INDEX, PERMUTATION, check_named, in_folder, is_model, names_in, shards_of
 from .safetensors_format import COPY_AGAIN, MAX_HEADER
 
-__all__ = ["INDEX", "PERMUTATION", "TORCH_SUFFIXES", "ToCome", "locate", "read_index", "to_come"]
+__all__ = [
+    "INDEX",
+    "PERMUTATION",
+    "TORCH_SUFFIXES",
+    "ToCome",
+    "check_made",
+    "locate",
+    "read_index",
+    "to_come",
+]
 
 
 SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
@@ -50,6 +59,12 @@ def to_come(places: Set[str]) -> Iterator[None]:
         _to_come = before
 
 
+def check_made(path: Path) -> None:
+    """Raise ToCome for what is still `to_come`."""
+    if _to_come and os.path.realpath(path) in _to_come:
+        raise ToCome(f"{path} is still to be made")
+
+
 def locate(path: Path) -> tuple[str, Path]:
     """What is there ("safetensors", "sharded", "torch" or "dcp"), and the file to read.
 
@@ -57,8 +72,7 @@ def locate(path: Path) -> tuple[str, Path]:
     have none: `read_index` knows both.
     Raises CheckpointError where it is none of them or a piece of a model, OSError where it cannot be read.
     """
-    if _to_come and os.path.realpath(path) in _to_come:
-        raise ToCome(f"{path} is still to be made")
+    check_made(path)
     if path.is_dir():
         kind, file = in_folder(path)
         if kind not in ("sharded", pieces.DCP):

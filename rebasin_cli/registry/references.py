@@ -73,12 +73,13 @@ def import_reference(text: str, *, error: type[RebasinError]) -> Any:
         )
     if module_name.endswith(".py"):
         _check_source(path)
-    is_file = module_name.endswith(".py")
+    is_file, file = module_name.endswith(".py"), path.absolute()
+    folders = _folders_of(path) if is_file else [Path().absolute()]  # their code may go elsewhere
     with user_code(f"importing {module_name} failed", error, hint=_relative(path) if is_file else None):
         with ExitStack() as stack:
-            for folder in _folders_of(path) if is_file else [Path()]:
+            for folder in folders:
                 stack.enter_context(findable(folder))
-            module = _import_file(path.absolute()) if is_file else _import_module(module_name)
+            module = _import_file(file) if is_file else _import_module(module_name)
         found = getattr(module, attribute, missing)  # may run the module's own __getattr__
         names = [name for name in dir(module) if not name.startswith("_")] if found is missing else []
     if found is missing:

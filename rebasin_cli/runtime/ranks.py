@@ -82,7 +82,7 @@ class Ranks:
 
     def shared(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> list[T]:
         """As `each`: what every rank has found, on all, as pickles; in their order."""
-        return [step(*args, **kwargs)]
+        return self.all(self.each(step, *args, **kwargs))
 
     def all(self, value: T) -> list[T]:
         """What every rank has here, in their order; the values go from one to the other as pickles."""

@@ -12,7 +12,7 @@ import torch
 
 from ...averages.kinship import alike
 from ...averages.means import BLOCK
-from ...averages.parts import Parts, parts_of
+from ...averages.parts import Parts, check_values, parts_of
 from ...averages.tensors import combined
 from ...checkpoints import destination
 from ...checkpoints.checkpoint import Checkpoint
@@ -78,7 +78,8 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     with naming(paths):
         if asked.loading.config is None:
             check_configurations(models, listener.say)
-        parts = parts_of(models, ignore=mean.ignore, source=source, heads=mean.heads, extra=mean.extra)
+        how: dict[str, Any] = {"ignore": mean.ignore, "heads": mean.heads, "extra": mean.extra}
+        parts = parts_of(models, source=source, values=False, **how)
     if not asked.data.skip_checks:
         averaged = [*parts.averaged, *parts.heads]
         labels.check(models, averaged, listener.say, by_number=mean.heads == "average")
@@ -100,6 +101,8 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     plan = _account(models, parts, mean) | _plan(tensors, output) | its.facts()
     if output.dry_run:
         return plan
+    with naming(paths):
+        check_values(models, parts)
     _tell(listener, models, parts, plan, mean, source)
     endpoints.tell(models, listener.say)
     tell_differences(paths, [*output.copies], listener.say)

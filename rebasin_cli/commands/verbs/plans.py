@@ -6,12 +6,14 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ... import datasets, networks
 from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.locate import check_made
 from ...datasets import once
 from ...datasets.batches import tensors_in
 from ...matchers.auto import budget_of
@@ -65,6 +67,7 @@ def look(session: Session) -> None:
         _ = session.network
     data = session.asked.data
     if data.data is not None:
+        check_made(Path(data.data.partition(":")[2].partition("?")[0]))
         datasets.find(data.data, data.data_root)
 
 
