@@ -24,6 +24,7 @@ TERMS, LINES = 32, 3  # of a sequence, and sequences of a tensor, that are looke
 VALUES = 1 << 16  # that are read of a tensor, where these are rows enough
 LEAST = 8  # numbers of a mask
 NOISE, ROUNDED = 2e-3, 4e-3  # of a sequence, from which on it was learnt, and of one in bfloat16
+EXACT = 1e-5  # the same of a matrix: what was learnt of smooth inputs is nearly a formula along an axis, too
 APART = 2e-2  # of a sequence, by which two of them differ by more than such noise
 RATIOS = 4  # of one noise: that of two numbers over that of two others
 SPREAD = 1.5  # from the smallest to the largest of a geometric sequence; less is one number, and noise
@@ -90,6 +91,7 @@ def _real(tensor: Tensor) -> Tensor:
 
 def _computed(matrix: np.ndarray, noise: float) -> bool:
     """Whether a formula gives all lines that are looked at, along one of the axes."""
+    noise = noise if 1 in matrix.shape else EXACT
     return any(
         bool(lines) and all(_is_formula(line, noise) for line in lines)
         for lines in (_lines(matrix.T), _lines(matrix))

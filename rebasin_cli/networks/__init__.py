@@ -96,7 +96,10 @@ def _call(factory: Callable[..., Any], name: str, shapes: Shapes) -> nn.Module:
         raise NetworkError(
             f"{name} returned {type(network).__name__}, expected a torch.nn.Module", hint=FACTORY
         )
-    return unwrapped(network)
+    if "_modules" not in vars(network):
+        return network  # told where it is asked for its tensors
+    with user_code(f"{name} does not say what it is made of"):
+        return unwrapped(network)
 
 
 def unwrapped(network: nn.Module) -> nn.Module:

@@ -65,9 +65,6 @@ APART = {
     "sines of places": beside(
         "pe", lambda k: (torch.arange(40.0)[:, None] / k ** (torch.arange(6) / 6)).sin(), 9, 50
     ),
-    "sines in bfloat16": beside(
-        "pe", lambda k: (torch.arange(40.0)[:, None] / k ** (torch.arange(6) / 6)).sin().bfloat16(), 9.0, 50.0
-    ),
     "masks of another shift": beside("attn_mask", lambda k: -100.0 * (torch.arange(9.0) > k), 3, 5),
     "windows": beside("attn.window_size", lambda k: torch.tensor(k), 7, 14),
     "a stride": beside("stride", lambda k: torch.tensor([k]), 2, 4),

@@ -75,7 +75,7 @@ LEARNS = {
         *PAIR,
         "c.safetensors",
         *SOME,
-        *"--method ste-mm --epochs 1 -o out/many.safetensors".split(),
+        *"--method ste-mm --epochs 1 --repair none -o out/many.safetensors".split(),
     ],
     "distilled": ["merge", *PAIR, *ACTS, "--repair", "distill", "-o", "out/d.safetensors"],
     "beside fine-tuned": ["barrier", *PAIR, *DATA[:-1], *TUNED, "--report", "out/tuned"],
@@ -245,7 +245,10 @@ def test_processes_that_share_steps_learn_what_one_learns(given, tmp_path, size,
         if name.endswith(".safetensors"):
             a, b = (load_file(folder / "out" / name) for folder in (one, two))
             for key, tensor in a.items():
-                torch.testing.assert_close(tensor, b[key], rtol=1e-3, atol=1e-4)
+                if not tensor.is_floating_point():
+                    assert torch.equal(tensor, b[key]), (name, key)
+                apart = (tensor.double() - b[key].double()).norm()
+                assert apart <= 2e-3 * tensor.double().norm(), (name, key)  # rounding, after many steps
 
 
 def _figures(values, place=""):
