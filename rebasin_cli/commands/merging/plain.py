@@ -78,8 +78,8 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     with naming(paths):
         if asked.loading.config is None:
             check_configurations(models, listener.say)
-        how: dict[str, Any] = {"ignore": mean.ignore, "heads": mean.heads, "extra": mean.extra}
-        parts = parts_of(models, source=source, values=False, **how)
+        choices: dict[str, Any] = {"ignore": mean.ignore, "heads": mean.heads, "extra": mean.extra}
+        parts = parts_of(models, source=source, values=False, **choices)
     if not asked.data.skip_checks:
         averaged = [*parts.averaged, *parts.heads]
         labels.check(models, averaged, listener.say, by_number=mean.heads == "average")
