@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ...graph.nodes import operation
 from ..axes.axes import Axes, Fixed, product
 from ..axes.orders import Parents
-from .rules import broadcast, kind, rule, tensors, unite
+from .rules import broadcast, dropped, kind, rule, tensors, unite
 
 if TYPE_CHECKING:
     from .walk import Value, Walk
@@ -168,6 +168,8 @@ def attention(walk: Walk, a: dict[str, Any]) -> Axes | None:
         mask = a["attn_mask"].axes
         unite(walk, [(*batch, query[-2], key[-2]), mask])
     walk.call(batch[-1:], query[-1], value[-1])
+    if a["dropout_p"]:  # in evaluation, too
+        dropped(walk, (*batch, query[-2], key[-2]))
     return (*batch, query[-2], value[-1])
 
 

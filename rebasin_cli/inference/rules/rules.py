@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...graph.operations import Kind, operation_of
-from ..axes.axes import Axes, Expr, Fixed
+from ..axes.axes import Axes, Expr, Fixed, variables
 from ..axes.orders import NONE
 
 if TYPE_CHECKING:
@@ -94,3 +94,10 @@ def unite(walk: Walk, shapes: list[Axes]) -> Axes:
             if own.size == axis.size:
                 walk.unify(axis, own, walk.units.aligned([row, found], k))
     return found
+
+
+def dropped(walk: Walk, axes: Axes) -> None:
+    """Chance tells equal entries apart: all who read them, as a mask for two layers, have one order."""
+    for var in (var for axis in axes for var in variables(walk.units.resolve(axis))):
+        if walk.units.is_free(var):
+            walk.units.unify(var, walk.units.variable(var.size), "")

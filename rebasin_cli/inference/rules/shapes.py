@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...graph.nodes import operand
 from ..axes.axes import Axes, Fixed, Var, product, total, variables
-from .rules import broadcast, kind, places, rule, tensors
+from .rules import broadcast, dropped, kind, places, rule, tensors
 from .walk import Shifted
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 @kind("activation", "plain", "adding", "scaling", "same", "cast", "dropout")
 def pointwise(walk: Walk, a: dict[str, Any]) -> Axes | None:
+    if a.get("train"):  # dropout that drops
+        dropped(walk, a["input"].axes)
     return elementwise(walk, a)
 
 
@@ -32,6 +34,8 @@ def elementwise(walk: Walk, a: dict[str, Any]) -> Axes:
 @rule("native_dropout")
 def native_dropout(walk: Walk, a: dict[str, Any]) -> list[Axes]:
     """Also where it drops in evaluation: by the same chance for every unit, so that orders change nothing."""
+    if a["train"]:
+        dropped(walk, a["input"].axes)
     return [a["input"].axes, a["input"].axes]
 
 
