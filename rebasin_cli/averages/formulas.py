@@ -23,6 +23,7 @@ ALIKE = 3
 TERMS, LINES = 32, 3  # of a sequence, and sequences of a tensor, that are looked at
 VALUES = 1 << 16  # that are read of a tensor, where these are rows enough
 LEAST = 8  # numbers of a mask
+NEIGHBOURS = 0.25  # of the larger: numbers of a mask are further apart; gains in bfloat16 were rounded to two
 NOISE, ROUNDED = 2e-3, 4e-3  # of a sequence, from which on it was learnt, and of one in bfloat16
 EXACT = 1e-5  # the same of a matrix: what was learnt of smooth inputs is nearly a formula along an axis, too
 APART = 2e-2  # of a sequence, by which two of them differ by more than such noise
@@ -134,8 +135,14 @@ def _two(values: np.ndarray) -> bool:
 
 
 def _masks_differ(tensors: Sequence[Tensor]) -> bool:
-    """Whether all have two different numbers at most, each at several places, and not all the same."""
+    """Whether all have two different numbers at most, each at several places, and not all the same.
+
+    Two that are neighbours are what training moved a little from one number, and a small dtype rounded.
+    """
     if all(torch.equal(tensors[0], other) for other in tensors[1:]):
         return False
-    counts = [_real(tensor).flatten().unique(return_counts=True)[1] for tensor in tensors]
-    return max(map(len, counts)) == 2 and all(int(count.min()) > 1 for count in counts)
+    found = [_real(tensor).flatten().unique(return_counts=True) for tensor in tensors]
+    if max(len(values) for values, _ in found) != 2:
+        return False
+    near = any(0 < v.max() - v.min() < NEIGHBOURS * v.abs().max() for v, _ in found)
+    return not near and all(int(count.min()) > 1 for _, count in found)
