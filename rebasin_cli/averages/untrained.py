@@ -31,6 +31,8 @@ _TABLES = re.compile(
     r"(pixel|image)_(mean|std)|mel_(basis|filters|filterbank)|mel_scale\.fb|featurizer\.(fb|window)|"
     r"spectrogram\.window|anchors|anchor_grid|priors)$"
 )
+# Measured of samples: of smooth inputs, as spectra and hours of a day are, they are as smooth as a formula
+_MEASURED = re.compile(r"(^|[._])(running|moving)_(mean|var|variance|std)$")
 # Words of a name: integers that count, or say how far a training came, select nothing
 _COUNTS = re.compile(
     r"(?:^|_)(num|n|counts?|counters?|cnts?|steps?|tracked|pointer|ptr|seen|used|epochs?|iters?|iterations?|"
@@ -63,7 +65,7 @@ def check_untrained(
     """
     plan, names = plan_of(models[0]), list(averaged)
     named = {name for name in names if _TABLES.search(name)}
-    found = {*tables(models, [name for name in names if name not in named])}
+    found = {*tables(models, [name for name in names if name not in named and not _MEASURED.search(name)])}
     found |= {name for name in named if not _near(models, name)}
     modules = {""} | {
         name[:end]

@@ -88,6 +88,7 @@ TOGETHER = {
     "gains that bfloat16 rounded to two numbers": beside(
         "norm.weight", lambda k: (1 - 0.004 * (torch.arange(64) % k == 0)).bfloat16(), 3, 4
     ),
+    "statistics of smooth inputs": beside("bn.running_mean", lambda k: (torch.arange(24.0) / k).sin(), 3, 4),
     "toys": ({"w": torch.arange(6.0), "b": torch.ones(9)}, {"w": 2 * torch.arange(6.0), "b": torch.ones(9)}),
     "constants that began apart": beside("gain", lambda k: torch.full((16,), k), 0.1, 1.0),
     "two numbers": beside("bias", lambda k: torch.tensor([k, 1.0]), 2.0, 3.0),
