@@ -28,6 +28,7 @@ class Learner:
     rate = 0.0
     every = 1
     alone = ""  # why a batch is of one piece, where it is
+    own = False  # whether the loss is a user's, who may weigh some targets that few batches have
     near = NEAR
 
     def over(self) -> bool:

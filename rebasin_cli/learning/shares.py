@@ -2,7 +2,8 @@
 
 All have the whole batch, so each knows what the others take, and the sum of all shares of the loss is the
 mean loss of the batch. Norms measure the whole batch together (`shared_norms`). Whether that is so of this
-network and loss, the first batch shows: the first rank takes it whole, too. Where it is not, the first rank
+network and loss, the first batch shows: the first rank takes it whole, too; of a user's loss also batches
+with targets that were not seen before, which it may weigh or leave out. Where it is not, the first rank
 goes on with whole batches, and the others wait for its gradients. Either way all move by the same numbers.
 """
 
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..datasets.batches import part_of, size_of
+from ..datasets.batches import part_of, size_of, tensors_in
 from ..errors import RebasinError
 from ..networks.attacks import statistics_kept
 from ..networks.shared_norms import SharedNorms
@@ -28,6 +29,7 @@ from ..runtime.text import in_a_line
 from .learner import Learner
 
 log = logging.getLogger("rebasin")
+TESTS = 32  # batches, at most, that show whether a user's loss is a mean: words of a text are new for long
 Part = tuple[Any, Any, float]  # inputs, targets, and the share of the batch's loss
 
 
@@ -69,16 +71,30 @@ class Shared(Step):
         self.ranks, self.norms = ranks, SharedNorms(learner.network, ranks)
         self.whole: str | None = None  # why batches are not cut, "" where they are; None: not seen yet
         self.cut = False  # whether this batch is
+        self.batches, self.tests, self.seen = 0, 0, set[int]()  # and targets of those that were tested
 
     def loss(self, inputs: Any, targets: Any) -> Tensor:
         parts = self._parts(inputs, targets)
-        if self.whole is None and (parts or self.learner.alone):
+        if (parts or self.learner.alone) and not self.whole and self._telling(targets):
             self.whole = self.learner.alone or self._tried(inputs, targets, parts)
             if self.whole:
                 told = "batches are not shared, since %s: the first of %d processes takes the steps"
                 log.info(told, self.whole, self.ranks.size)
         self.learner.begin_step(inputs, targets)
         return self._forward(inputs, targets, [] if self.whole else parts)
+
+    def _telling(self, targets: Any) -> bool:
+        """Whether this batch may show what none did before; all ranks say the same."""
+        self.batches += 1
+        if self.whole is not None and (not self.learner.own or self.tests >= TESTS):
+            return False
+        whole = [each for each in tensors_in(targets) if not (each.is_floating_point() or each.is_complex())]
+        new = {int(n) for each in whole for n in each.unique()} - self.seen
+        if self.tests and not new and self.batches & (self.batches - 1):  # weights may be no integers
+            return False
+        self.tests += 1
+        self.seen |= new
+        return True
 
     def _parts(self, inputs: Any, targets: Any) -> list[Part]:
         """What each rank takes; none of a batch that is too small, or of which some rank's samples count not.

@@ -258,12 +258,19 @@ class Unused(nn.Linear):
         self.never = nn.Parameter(torch.ones(2))
 
 
+def rare(pairs):
+    """Only the last batch has targets of the last class."""
+    return [(x, y.clamp(max=1)) for x, y in pairs[:-1]] + pairs[-1:]
+
+
 WEIGHTED = nn.CrossEntropyLoss(torch.tensor([1.0, 5.0, 0.1], dtype=torch.float64))
+RARELY = nn.CrossEntropyLoss(torch.tensor([1.0, 1.0, 9.0], dtype=torch.float64))
 LOSSES = {
     "means": (F.cross_entropy, nn.Linear, batches([8, 9, 1, 2])),
     "some left out": (F.cross_entropy, nn.Linear, left_out(batches([20, 11, 4]))),
     "sums": (lambda out, y: F.cross_entropy(out, y, reduction="sum"), nn.Linear, batches([8, 9])),
     "weighted": (WEIGHTED, nn.Linear, batches([8, 9])),
+    "weighted rarely": (RARELY, nn.Linear, rare(batches([8, 9, 7, 9, 8]))),
     "fixed size": (F.cross_entropy, Fixed, batches([8, 8])),
     "unused": (F.cross_entropy, Unused, batches([8, 9])),
     "one rank fails": (F.cross_entropy, nn.Linear, batches([8]) + beyond(batches([8]))),
@@ -273,6 +280,7 @@ for name, (function, kind, data) in LOSSES.items():
     @scenario(f"loss {name}")
     def _(ranks, function=function, kind=kind, data=data):
         learner = Losing(function, drawn(5, lambda: kind(4, 3)).double())
+        learner.own = function in (WEIGHTED, RARELY)
         loop.learn(learner, loop.Passes(data, epochs=2), ranks)
         return [values(learner.network.state_dict()), learner.losses]
 

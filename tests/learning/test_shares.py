@@ -106,6 +106,12 @@ def test_what_is_of_whole_batches_the_first_process_does_and_says_so(told, name)
         assert len(said) == 1 and said[0].startswith(f"batches are not shared, since {WHOLE[name]}")
 
 
+def test_a_weight_that_only_a_later_batch_has_is_seen_there(told):
+    for together, alone, said in told["loss weighted rarely"]:
+        assert numbers(together) == pytest.approx(numbers(alone), rel=1e-10)
+        assert len(said) == 1 and WHOLE["loss weighted"] in said[0]
+
+
 def test_an_error_in_the_samples_of_one_process_is_told_by_it_alone(told):
     kinds = [found[0] for found in told["loss one rank fails"]]
     assert sorted(kinds) == ["Elsewhere", "IndexError"]

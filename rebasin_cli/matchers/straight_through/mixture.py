@@ -261,6 +261,10 @@ class AtMixture(Learner):
         return HALF if self.mixture.precision == "bf16" else NEAR
 
     @property
+    def own(self) -> bool:  # type: ignore[override]
+        return self.mixture.scored.own
+
+    @property
     def slopes(self) -> torch.Tensor:
         return self.mixture.slopes
 
