@@ -640,10 +640,14 @@ def test_one_mask_that_chance_makes_for_two_layers_gives_both_one_order(size):
 def test_rows_of_one_query_that_attention_drops_differ():
     def attended(s, x):
         query = s.query.expand(5, 1, 6, 4)
-        rows = F.scaled_dot_product_attention(query, *(heads(f(x), 1) for f in s.f), dropout_p=0.5).sum((1, 3))
+        rows = F.scaled_dot_product_attention(query, *(heads(f(x), 1) for f in s.f), dropout_p=0.5).sum(
+            (1, 3)
+        )
         return s.h(s.a(x[:, 0]) * rows) + s.g(s.b(x[:, 0]) * rows)
 
     linears = {"a": nn.Linear(3, 6), "b": nn.Linear(3, 6), "h": nn.Linear(6, 2), "g": nn.Linear(6, 2)}
-    network = Net(attended, query=stacked(1, 1, 1, 4), f=nn.ModuleList(nn.Linear(3, 4) for _ in "kv"), **linears)
+    network = Net(
+        attended, query=stacked(1, 1, 1, 4), f=nn.ModuleList(nn.Linear(3, 4) for _ in "kv"), **linears
+    )
     lines = lines_of(network, torch.randn(5, 4, 3))
     assert lines["a.bias"] == lines["b.bias"]
