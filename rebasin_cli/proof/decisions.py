@@ -24,8 +24,8 @@ from ..graph.float64 import Uncompiled, tensors_among
 from ..graph.operations import operation_of
 from ..graph.recorder import LEAVING, VALUES
 from .distance import difference
+from .means import DROPPING
 
-DROPPING = "bernoulli_"  # the operation that dropout is made of
 NOTHING: frozenset[int] = frozenset()
 COPIES = frozenset({"__deepcopy__", "__reduce_ex__"})  # which are made where nothing is dispatched
 # What gives whole numbers beside others, or in place of them, and decides nothing by them:

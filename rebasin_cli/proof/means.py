@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..graph.float64 import Uncompiled
+from ..errors import NotProven
+from ..graph.float64 import Uncompiled, tensors_among
 
 DRAWN = {"rand": 0.5, "rand_like": 0.5, "randn": 0.0, "randn_like": 0.0}  # operations, and their mean
 DRAWN |= {"uniform_": 0.5, "normal_": 0.0, "bernoulli_": 0.5, "bernoulli": 0.5}
@@ -35,3 +36,55 @@ class Means(Uncompiled):
                 mean = args[0]
             result.copy_(mean if isinstance(mean, Tensor) else torch.full_like(result, mean))
         return result
+
+
+DROPPING = "bernoulli_"  # the operation that dropout is made of
+_SCALES = frozenset({"div_", "mul_"})  # what dropout does to what it drew
+WHY = "chance drops entries, and whether several layers are to share the same chance shows in no mean"
+HINT = "Let dropout act on the values of one layer each; or drop nothing in evaluation: network.eval()"
+
+
+class Dropping(Means):
+    """The same of what dropout draws, once for each layer: then orders of its units change nothing.
+
+    What is drawn may only be multiplied with one tensor, whose entries differ along each axis. A mask of its
+    own, as of equal entries, may be that of several layers, whose units have to have one order then: where it
+    is its mean nobody sees that. Raises NotProven.
+    """
+
+    def __init__(self) -> None:
+        super().__init__([DROPPING])
+        self._drawn: dict[int, Tensor] = {}  # by their memory, kept so that it is nobody else's
+        self._used: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if func._opname == DROPPING:
+            self._drawn[_memory(args[0])] = args[0]
+            return result
+        for tensor in tensors_among((args, kwargs)):
+            at = _memory(tensor)
+            if at not in self._drawn or (func._opname in _SCALES and tensor is args[0]):
+                continue
+            others = [other for other in args if isinstance(other, Tensor) and _memory(other) != at]
+            if func._opname != "mul" or at in self._used or not others or not _differs(others[0], tensor):
+                raise NotProven(f"the network is not proven: {WHY}", hint=HINT)
+            self._used.add(at)
+        return result
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.numel() else 0
+
+
+def _differs(values: Tensor, drawn: Tensor) -> bool:
+    """Whether values differ along each axis that is drawn, but for the first of several, of samples."""
+    values = values.expand(torch.broadcast_shapes(values.shape, drawn.shape))
+    axes = range(int(values.ndim > 1), values.ndim)
+    return not any(
+        values.shape[k] > 1 and bool((values == values.narrow(k, 0, 1)).all())
+        for k in axes
+        if drawn.ndim == values.ndim and drawn.shape[k] > 1
+    )

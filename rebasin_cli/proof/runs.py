@@ -17,9 +17,9 @@ from ..networks.returned import Kept, Returned
 from ..networks.state import buffers_kept, fresh, own_state
 from ..runtime.seeds import begin, undrawn
 from . import random_weights
-from .decisions import DROPPING, Decided, Decisions
+from .decisions import Decided, Decisions
 from .distance import same_shapes
-from .means import Means
+from .means import Dropping
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class Runs:
                 modes.enter_context(_values_kept([] if scale else self._written))
                 modes.enter_context(self.around())
                 if self._drops:
-                    modes.enter_context(Means([DROPPING]))
+                    modes.enter_context(Dropping())
                 if scale and self.drawn:
                     modes.enter_context(random_weights.Scaling(self.network))
                 if decisions is not None:

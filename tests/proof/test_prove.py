@@ -705,3 +705,52 @@ def test_what_stays_in_evaluation_alone_is_told_and_what_is_random_is_not(more, 
     assert proof.not_in_training == told
     assert network.training and all(module.training for module in network.modules())
     assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+
+
+class Dropping(nn.Module):
+    """Two layers, and what `drop` makes of their units."""
+
+    def __init__(self, drop):
+        super().__init__()
+        self.a, self.b, self.o, self.q = (nn.Linear(*sizes) for sizes in ((4, 6), (4, 6), (6, 3), (6, 3)))
+        self.drop = drop
+
+    def forward(self, x):
+        a, b = self.drop(self.a(x), self.b(x))
+        return self.o(a) + self.q(b)
+
+
+def by_one(mask):
+    """What multiplies both layers by one mask."""
+
+    def drop(a, b):
+        drawn = mask(a)
+        return a * drawn, b * drawn
+
+    return drop
+
+
+APART = {
+    "a.weight": "a .", "a.bias": "a", "b.weight": "b .", "b.bias": "b",
+    "o.weight": ". a", "o.bias": ".", "q.weight": ". b", "q.bias": ".",
+}  # fmt: skip
+SHARED_CHANCE = {
+    "of ones": by_one(lambda a: nn.functional.dropout(torch.ones(5, 6), 0.5, True)),
+    "in a row": by_one(lambda a: nn.functional.dropout(torch.ones(6), 0.5, True)),
+    "of one column": by_one(lambda a: nn.functional.dropout(a[:, :1].expand(5, 6), 0.5, True)),
+    "as drawn": by_one(lambda a: torch.empty(5, 6).bernoulli_(0.5)),
+    "of truths": by_one(lambda a: (torch.empty(5, 6).bernoulli_(0.5) > 0.2).double()),
+}
+
+
+@pytest.mark.parametrize("drop", SHARED_CHANCE.values(), ids=SHARED_CHANCE)
+def test_chance_that_two_layers_share_is_no_proof_of_two_orders(drop):
+    network = Dropping(drop)
+    with pytest.raises(NotProven, match="several layers are to share the same chance"):
+        prove(network, spec_for(network, APART), torch.randn(5, 4))
+
+
+def test_chance_of_each_layer_its_own_changes_nothing():
+    dropout = nn.functional.dropout
+    network = Dropping(lambda a, b: (dropout(a, 0.5, True), dropout(b.relu(), 0.3, True)))
+    assert prove(network, spec_for(network, APART), torch.randn(5, 4)).largest_difference < 1e-12
