@@ -12,22 +12,18 @@ from collections.abc import Iterable, Sequence, Set
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import torch
-
 from ..errors import CheckpointError, RebasinError
 from ..runtime import files
 from ..runtime.files import TORCH_SUFFIXES
 from . import foreign, pieces
-from .safetensors_format import COPY_AGAIN, SafetensorsFile, read_header
-from .torch_file import Shard
+from .safetensors_format import COPY_AGAIN
+from .two_formats import FEW, MODELS, check_rest, names_in
 
 INDEX = ".safetensors.index.json"
 PERMUTATION = ".perm.safetensors"
 OLD_SUFFIXES = tuple(f"{suffix}.tar" for suffix in TORCH_SUFFIXES)  # which are no archives; read where named
 MAX_LIST = 1 << 20  # bytes of a list of modules
 MAX_SHARDS = 100_000
-FEW = 64  # files whose tensors are looked at
-LOOKED_AT = 4  # tensors that tell two models apart
 SHOWN = 8  # folders within that are looked into
 
 _TORCH_INDEX = re.compile(r".*\.(bin|pt|pth|ckpt)\.index\.json")
@@ -47,7 +43,9 @@ def in_folder(folder: Path) -> tuple[str, Path]:
     # `align` writes its permutation beside the weights
     weights = [name for name in names if name.endswith(".safetensors") and not name.endswith(PERMUTATION)]
     if found := _one(folder, [name for name in names if name.endswith(INDEX)], weights, "safetensors"):
-        _check_rest(folder, weights, names)
+        others = [name for name in names if name.endswith(TORCH_SUFFIXES) and not pieces.is_state(name)]
+        others = [name for name in others if _set_of(name) or Path(name).stem in MODELS]
+        check_rest(folder, [name for name in weights if not pieces.is_state(name)], others)
         return found
     if found := _distributed(folder, names, folders):
         return found
@@ -171,40 +169,6 @@ def _are_pieces(folder: Path, names: Sequence[str]) -> bool:
     return True
 
 
-def _check_rest(folder: Path, weights: Sequence[str], names: Sequence[str]) -> None:
-    """Raise CheckpointError for files of torch.save that hold the rest of what safetensors hold a part of.
-
-    Most such folders have the same model in both formats, the one perhaps below a name that the other lacks.
-    """
-    weights = [name for name in weights if not pieces.is_state(name)]
-    others = [name for name in names if name.endswith(TORCH_SUFFIXES) and not pieces.is_state(name)]
-    others = [name for name in others if _set_of(name) or Path(name).stem in _MODELS]
-    if not others or len(others) + len(weights) > FEW:
-        return
-    try:
-        here = {tensor for name in weights for tensor in names_in(folder / name)}
-        beside = {name: set(names_in(folder / name)) for name in others}
-        known = here | _within(here)
-        rest = [
-            name
-            for name, there in beside.items()
-            if there and not there & known and not _within(there) & here
-            if not _is_one(folder, weights, here, name, there)
-        ]
-    except (RebasinError, OSError):  # of what is read that is told where it is opened
-        return
-    if here and rest:
-        raise CheckpointError(
-            f"{folder} holds parts of a model in two formats, with no tensor in common",
-            problems=[*weights, *others],
-            hint="Save the whole in one format where it was made, or name what is meant, such as "
-            f"{folder / weights[0]}.",
-        )
-
-
-_MODELS = ("model", "pytorch_model")  # what the one file of a model is called
-
-
 def _below(folder: Path, folders: Iterable[str]) -> list[str]:
     """The folders in these, such as a hub's cache keeps a model in: the newest first."""
     found: dict[str, float] = {}
@@ -215,41 +179,6 @@ def _below(folder: Path, folders: Iterable[str]) -> list[str]:
         except OSError:
             continue
     return sorted(found, key=lambda name: (-found[name], name))
-
-
-def _is_one(folder: Path, weights: Sequence[str], here: Set[str], name: str, there: Set[str]) -> bool:
-    """Whether a file has the tensors of others by other words before their names: some are looked at."""
-    one, other = _bare(here), _bare(there)
-    if len(weights) > 1 or one.keys() != other.keys():
-        return False
-    first, second = SafetensorsFile(folder / weights[0]), Shard(folder / name)
-    for bare in sorted(one)[:: len(one) // LOOKED_AT + 1]:
-        x, y = first.tensor(one[bare]), second.tensor(other[bare])
-        if x.shape != y.shape or not torch.allclose(x.double(), y.double(), rtol=2**-7):
-            return False
-    return True
-
-
-def _bare(names: Set[str]) -> dict[str, str]:
-    """Names without the words that all of them begin with → these names."""
-    parts = [name.split(".") for name in names]
-    same = len(os.path.commonprefix(parts)) if len(parts) > 1 else 0
-    return {".".join(words[same:]): ".".join(words) for words in parts}
-
-
-def _within(names: Iterable[str]) -> set[str]:
-    """These names below each of the first parts of theirs: of "bert.pooler.weight" two."""
-    return {
-        ".".join(parts[k:]) for name in names for parts in [name.split(".")] for k in range(1, len(parts))
-    }
-
-
-def names_in(path: Path) -> list[str]:
-    """The names of the tensors in one file of weights, as they are stored."""
-    if path.suffix != ".safetensors":
-        return list(Shard(path).entries)
-    with files.opened(path) as file:
-        return list(read_header(file, path)[0])
 
 
 def _told(shards: tuple[str, int, str], names: Sequence[str]) -> str:

@@ -19,8 +19,9 @@ from ..runtime import files
 from ..runtime.files import TORCH_SUFFIXES
 from ..runtime.text import once
 from . import foreign, pieces, torch_file
-from .folder import INDEX, PERMUTATION, check_named, in_folder, is_model, names_in, shards_of
+from .folder import INDEX, PERMUTATION, check_named, in_folder, is_model, shards_of
 from .safetensors_format import COPY_AGAIN, MAX_HEADER
+from .two_formats import names_in
 
 __all__ = [
     "INDEX",

@@ -47,6 +47,7 @@ class Step:
         return self.lost
 
     def backward(self) -> None:
+        """Leave the gradients of that loss at the parameters, or in the learner's `slopes`."""
         if self.lost is not None:
             self.lost.backward()
         self.lost = None

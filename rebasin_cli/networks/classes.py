@@ -133,3 +133,16 @@ def summed(outputs: Tensor) -> Tensor:
 def wide(outputs: Tensor) -> Tensor:
     """In float64, where the device has it."""
     return outputs.double() if devices.has_float64(outputs.device) else outputs.float()
+
+
+def by_class(logits: Tensor, targets: Tensor) -> Tensor:
+    """Targets of every class, and right answers among them, int64 (2, classes)."""
+    chosen = logits.argmax(dim=1)[targets != IGNORED].flatten().cpu()
+    known = targets[targets != IGNORED].flatten().cpu()
+    count = logits.shape[1]
+    return torch.stack([torch.bincount(some, minlength=count) for some in (known, known[chosen == known])])
+
+
+def widened(counted: Tensor, classes: int) -> Tensor:
+    """The same, with room for so many classes."""
+    return counted if counted.shape[1] else torch.zeros(2, classes, dtype=torch.int64)

@@ -23,11 +23,12 @@ from ..runtime.ranks import ALONE, Ranks
 from ..runtime.seeds import begin, undrawn
 from ..runtime.text import clean, some
 from ..types import ACCURACY, CROSS_ENTROPY, Batches, Quantity
-from .classes import IGNORED, fit_classes, logits_of, wide
+from .classes import IGNORED, by_class, fit_classes, logits_of, wide, widened
 from .folding import folded
 from .forward import evaluating, fed
+from .given import own_loss
 from .layout import in_parts
-from .losses import OWN, Loss, Metric, check_distinct, metrics_of, own_loss
+from .losses import OWN, Loss, Metric, check_distinct, metrics_of
 from .pairing import check_parts
 
 log = logging.getLogger("rebasin")
@@ -154,7 +155,7 @@ class _Part:
         self.sizes |= other.sizes
         self.numbers |= other.numbers
         if other.counted.shape[1]:
-            self.counted = other.counted + _widened(self.counted, other.counted.shape[1])
+            self.counted = other.counted + widened(self.counted, other.counted.shape[1])
 
 
 def evaluate(
@@ -327,25 +328,12 @@ def _score(
         if (good := m.values(outputs if m.own else logits, targets, first, size)) is not None:
             part.add(m.quantity.key, good, sizes)
     if logits is not None:
-        part.counted = _by_class(logits, targets) + _widened(part.counted, logits.shape[1])
+        part.counted = by_class(logits, targets) + widened(part.counted, logits.shape[1])
         if each and targets.ndim == 1:
             part.numbers |= zip(sizes, targets.cpu().split([*sizes.values()]), strict=True)
         if not lost.own:
             _fill(part.filled, logits, targets)
     return values
-
-
-def _by_class(logits: Tensor, targets: Tensor) -> Tensor:
-    """Targets of every class, and right answers among them, int64 (2, classes)."""
-    chosen = logits.argmax(dim=1)[targets != IGNORED].flatten().cpu()
-    known = targets[targets != IGNORED].flatten().cpu()
-    count = logits.shape[1]
-    return torch.stack([torch.bincount(some, minlength=count) for some in (known, known[chosen == known])])
-
-
-def _widened(counted: Tensor, classes: int) -> Tensor:
-    """The same, with room for so many classes."""
-    return counted if counted.shape[1] else torch.zeros(2, classes, dtype=torch.int64)
 
 
 def _nan_as_inf(loss: Loss, values: Tensor) -> Tensor:

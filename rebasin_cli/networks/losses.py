@@ -12,12 +12,11 @@ import inspect
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -29,9 +28,8 @@ from ..runtime.seeds import undrawn
 from ..runtime.text import many
 from ..types import ACCURACY, CROSS_ENTROPY, TAKEN, Quantity
 from .classes import IGNORED, accuracies, any_counts, counted, cross_entropies, logits_of, summed, turned
-from .forward import versions
+from .given import finite, is_number, kind_of, number_of, own_loss, reading, sound, tensors_of
 from .pairing import check_number, muted_if_refused
-from .returned import leaves_of
 
 log = logging.getLogger("rebasin")
 OBJECT = ("update", "compute", "reset")
@@ -117,7 +115,7 @@ class Loss:
             return cross_entropies(outputs, targets)
         if self.alone:
             parts = ((part_of(outputs, k, k + 1), part_of(targets, k, k + 1)) for k in range(count))
-            each = [_number(self._asked(*part, number), self.quantity, 1, number) for part in parts]
+            each = [number_of(self._asked(*part, number), self.quantity, 1, number) for part in parts]
             value = torch.stack([one.reshape(()) for one in each])
         else:
             value = _judged(self, outputs, targets, number, count)
@@ -133,7 +131,7 @@ class Loss:
     def _asked(self, outputs: Any, targets: Any, number: int) -> Any:
         if self.function is None:
             return own_loss(outputs, number)
-        with _reading(self.quantity.name, number, outputs, targets):
+        with reading(self.quantity.name, number, outputs, targets):
             return self.function(outputs, targets)
 
 
@@ -197,7 +195,7 @@ class Metric:
         """
         name = self.quantity.name
         if self.whole is not None:
-            with _reading(f"{name}, in update,", number, outputs, targets):
+            with reading(f"{name}, in update,", number, outputs, targets):
                 self.whole.update(outputs, targets)
             return None
         if self.function is None:
@@ -209,7 +207,7 @@ class Metric:
         """One number a sample, some of them NaN."""
         unknown, name = values.isnan(), self.quantity.name
         worst = -math.inf if self.quantity.larger_is_better else math.inf
-        values = values.masked_fill(unknown & ~_sound(outputs, len(values)), worst)
+        values = values.masked_fill(unknown & ~sound(outputs, len(values)), worst)
         if (left := int(values.isnan().sum())) and name not in _uncounted:
             _uncounted.add(name)
             log.info(
@@ -220,7 +218,7 @@ class Metric:
 
     def _asked(self, outputs: Any, targets: Any, number: int) -> Any:
         assert self.function is not None  # `values` asks no other
-        with _reading(self.quantity.name, number, outputs, targets):
+        with reading(self.quantity.name, number, outputs, targets):
             return self.function(outputs, targets)
 
     def begin(self) -> None:
@@ -235,7 +233,7 @@ class Metric:
         with user_code(f"{name} fails in compute", hint=hint):
             found = self.whole.compute()
             several = found if isinstance(found, Mapping) else {name: found}
-            values = {str(key): float(value) for key, value in several.items() if _one(value)}
+            values = {str(key): float(value) for key, value in several.items() if is_number(value)}
         if len(values) < len(several) or not values:
             raise NetworkError(
                 f"{name}: compute gives {describe(found)}",
@@ -339,106 +337,20 @@ def name_of(function: Any) -> str:
     return name if isinstance(name, str) else type(function).__name__
 
 
-# ------------------------------------------------------------------------------------ numbers of a user's
-
-
-def _one(value: Any) -> bool:
-    """Whether it is one number."""
-    if isinstance(value, Tensor):
-        return value.numel() == 1
-    return isinstance(value, (int, float)) or (hasattr(value, "__float__") and not hasattr(value, "__len__"))
-
-
 _uncounted: set[str] = set()  # metrics of which it was told that some samples do not count
 
 
-def _sound(outputs: Any, count: int) -> Tensor:
-    """Of which samples all outputs are numbers, bool (N,)."""
-    found = torch.ones(count, dtype=torch.bool)
-    for tensor in _tensors_of(outputs):
-        if tensor.is_floating_point() and not (known := tensor.isfinite()).all():
-            own = tensor.ndim > 0 and len(tensor) == count
-            found &= (
-                known.flatten(1).all(1).cpu() if own and tensor.ndim > 1 else known.cpu() if own else False
-            )
-    return found
-
-
 def _judged(of: Loss | Metric, outputs: Any, targets: Any, number: int, count: int) -> Tensor:
-    """What a loss or a metric gives, as `_number`; a user's function is judged by the first batch that tells.
+    """What a loss or a metric gives, as `number_of` has it.
 
-    It is asked a few times for that, which costs it nothing that it draws.
+    A user's function is judged by the first batch that tells: it is asked a few times for that, which costs
+    it nothing that it draws.
     """
     with nullcontext() if number else muted_if_refused():
-        value = _number(of._asked(outputs, targets, number), of.quantity, count, number)
-        if number == 0 and of.function is not None and (kind := _kind(outputs, targets)) not in of.judged:
-            device = next((tensor.device for tensor in _tensors_of(outputs)), "cpu")
-            with undrawn(device), _reading(of.quantity.name, number, outputs, targets):
+        value = number_of(of._asked(outputs, targets, number), of.quantity, count, number)
+        if number == 0 and of.function is not None and (kind := kind_of(outputs, targets)) not in of.judged:
+            device = next((tensor.device for tensor in tensors_of(outputs)), "cpu")
+            with undrawn(device), reading(of.quantity.name, number, outputs, targets):
                 if check_number(of.quantity.name, of.function, outputs, targets, value, count):
                     of.judged.add(kind)
     return value
-
-
-def _kind(outputs: Any, targets: Any) -> tuple[Any, ...]:
-    """What outputs and targets are, but for how many samples there are."""
-    tensors = (*_tensors_of(outputs), *tensors_in(targets))
-    return tuple((tensor.dtype, tensor.ndim, tensor.shape[1:]) for tensor in tensors)
-
-
-def _number(value: Any, quantity: Quantity, count: int, number: int) -> Tensor:
-    """What a function gave, float64 (N,) or (). Raises NetworkError for anything else."""
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        value = torch.from_numpy(np.array(value, np.float64))
-    if not isinstance(value, Tensor):
-        if _one(value):
-            return torch.tensor(float(value), dtype=torch.float64)
-        raise NetworkError(
-            f"batch {number}: {quantity.name} is {describe(value)}",
-            hint="Expected one number, the mean of the batch, or a tensor (N,), one number a sample",
-        )
-    if value.ndim and value.shape != (count,):
-        wide, of = value.ndim > 1 and len(value) == count, many(count, "sample")
-        raise NetworkError(
-            f"batch {number}: {quantity.name} is {describe(value)}, and the batch has {of}",
-            hint="Expected one number a sample, (N,): take the mean of the rest, values.flatten(1).mean(1)"
-            if wide
-            else "Expected one number, the mean of the batch, or a tensor (N,), one number a sample",
-        )
-    return value.detach().cpu().double()
-
-
-def finite(outputs: Any) -> bool:
-    """Whether all numbers that a network returned are."""
-    return all(bool(t.isfinite().all()) for t in _tensors_of(outputs) if t.is_floating_point())
-
-
-def _tensors_of(outputs: Any) -> list[Tensor]:
-    return [leaf.tensor for leaf in leaves_of(outputs) if leaf.tensor is not None]
-
-
-@contextmanager
-def _reading(name: str, number: int, outputs: Any, targets: Any) -> Iterator[None]:
-    """While a user's function reads these. Raises NetworkError where it fails, or writes into them."""
-    own = {"outputs": _tensors_of(outputs), "targets": [*tensors_in(targets)]}
-    before = {what: versions(tensors) for what, tensors in own.items()}
-    with user_code(
-        f"{name} fails on batch {number}",
-        hint=lambda: f"It is called with outputs, {describe(outputs)}, and then targets, {describe(targets)}",
-    ):
-        yield
-    if wrote := [what for what, tensors in own.items() if versions(tensors) != before[what]]:
-        raise NetworkError(
-            f"{name} writes into the {' and '.join(wrote)} of batch {number}, which others read after it",
-            hint=f"Let it write into a copy: {wrote[0]} = {wrote[0]}.clone()",
-        )
-
-
-def own_loss(outputs: Any, number: int) -> Tensor:
-    """The `loss` that a network returned, whose targets went in with the inputs. Raises NetworkError."""
-    found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
-    if not isinstance(found, Tensor):
-        raise NetworkError(
-            f"batch {number}: the network was given its targets, and returns no loss",
-            hint="Name one with --loss file.py:function",
-        )
-    return found
