@@ -63,7 +63,22 @@ class Declared:
 
 
 @dataclass(frozen=True)
-class State:
+class Found:
+    """One element a model that is moved; a bare permutation set is one without maps."""
+
+    elements: tuple[Elements, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "elements", tuple(map(element_of, self.elements)))
+
+    @property
+    def permutations(self) -> tuple[Permutations, ...]:
+        """The orders alone."""
+        return tuple(element.permutations for element in self.elements)
+
+
+@dataclass(frozen=True)
+class State(Found):
     """Where a search stands between two sweeps: enough to go on from.
 
     `elements` holds one per model that the method moves (merge-many moves the reference too), `sweep` the
@@ -75,19 +90,10 @@ class State:
     "model", which of them is at work, of "models", both from 1 with the reference.
     """
 
-    elements: tuple[Elements, ...]
     sweep: int = 0
     objective: float = 0.0
     notes: Mapping[str, float] = field(default_factory=dict)
     tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "elements", tuple(map(element_of, self.elements)))
-
-    @property
-    def permutations(self) -> tuple[Permutations, ...]:
-        """The orders alone."""
-        return tuple(element.permutations for element in self.elements)
 
     def named(self, prefix: str) -> dict[str, torch.Tensor]:
         """The tensors whose names begin so, by what follows."""
@@ -186,13 +192,30 @@ class Problem:
             self.progress(state)
 
 
+def check_evidence(problem: Problem, method: str) -> None:
+    """Raise UsageError where there is no network, or no data, for a method that runs the one on the other."""
+    if problem.network is None or problem.data is None:
+        raise UsageError(f"{method} needs the network and data", hint="Give both: network=…, data=…")
+
+
+def check_two(problem: Problem, method: str, hint: str | None = None) -> None:
+    """Raise UsageError for more models than two, or fewer."""
+    if len(problem.models) != 2:
+        raise UsageError(f"{method} matches two models, not {len(problem.models)}", hint=hint)
+
+
+def check_several(problem: Problem, method: str) -> None:
+    """Raise UsageError for fewer models than two."""
+    if len(problem.models) < 2:
+        raise UsageError(f"{method} needs at least two models")
+
+
 @dataclass(frozen=True)
-class MatchResult:
+class MatchResult(Found):
     """One element per model after the first, in their order, and how the search went.
 
     `elements` act on the models as the method was given them, or in canonical `forms` of its own where it
-    took those that `Problem.wider` gives; an order alone is one without maps, and may be given as the bare
-    permutation set.
+    took those that `Problem.wider` gives.
 
     The objective is the method's own, larger is better; for weight matching the inner product Σ ⟨A, πB⟩ over
     all tensors that are evidence. `upper_bound` is what no permutation exceeds, where it was asked for; equal
@@ -201,7 +224,6 @@ class MatchResult:
     several methods.
     """
 
-    elements: tuple[Elements, ...]
     objective_before: float
     objective_after: float
     sweeps: int
@@ -212,11 +234,3 @@ class MatchResult:
     polished: Polish | None = None
     chosen: Chosen | None = None
     forms: Forms | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "elements", tuple(map(element_of, self.elements)))
-
-    @property
-    def permutations(self) -> tuple[Permutations, ...]:
-        """The orders alone."""
-        return tuple(element.permutations for element in self.elements)

@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..errors import UsageError
 from ..registry import option
 from ..symmetry import assignment, permutation
 from ..symmetry.elements import Elements
 from ..symmetry.lists import without_lists
-from . import MatchResult, Problem, State, wm
+from . import MatchResult, Problem, State, check_evidence, check_two, wm
 from .accounts import Begun, Certificate, Constrained
 from .activations.elements import Seen, judged, nearest, seen
 from .activations.options import Looking
@@ -98,8 +97,6 @@ def _certificates(settled: Assigned) -> Iterator[Certificate]:
 
 def check(problem: Problem, method: str) -> None:
     """Raise UsageError for what a method that looks at activations cannot do with."""
-    if problem.network is None or problem.data is None:
-        raise UsageError(f"{method} needs the network and data", hint="Give both: network=…, data=…")
-    if len(problem.models) != 2:
-        raise UsageError(f"{method} matches two models, not {len(problem.models)}")
+    check_evidence(problem, method)
+    check_two(problem, method)
     without_lists(problem.fitted, method)

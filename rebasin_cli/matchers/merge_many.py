@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import UsageError
-from . import MatchResult, Problem
+from . import MatchResult, Problem, check_several
 from .descent.many import Many
 from .descent.options import Effort, Tolerance
 from .descent.rounds import FEW, Rounds, Start, kicks, turns
@@ -43,8 +42,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     Raises UsageError for fewer than two models.
     """
     problem = problem.stacked
-    if len(problem.models) < 2:
-        raise UsageError("merge-many needs at least two models")
+    check_several(problem, "merge-many")
     search = rounds(problem, options)
     if problem.start is not None:
         search.resume(problem.start)

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import UsageError
 from ..registry import option
-from . import MatchResult, Problem
+from . import MatchResult, Problem, check_two
 from .straight_through.search import initial, objective, search
 from .straight_through.settings import Training, memory
 
@@ -59,12 +58,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     at the best temperature. A sweep is
     one step. Raises UsageError for more than two models, and as `straight_through.search` does.
     """
-    if len(problem.models) != 2:
-        raise UsageError(
-            f"ste matches two models, not {len(problem.models)}",
-            hint="For many models: rebasin merge --method ste-mm, which learns all at once",
-        )
-
+    check_two(problem, "ste", "For many models: rebasin merge --method ste-mm, which learns all at once")
     mixture = options.mixture or ("near" if problem.groups else "half")
 
     def weights(rng: torch.Generator, count: int) -> torch.Tensor:

@@ -17,7 +17,7 @@ from ..datasets.batches import checked, size_of, steady
 from ..errors import UsageError
 from ..registry import PLAIN, option
 from ..types import Batches
-from . import MatchResult, Problem
+from . import MatchResult, Problem, check_several
 from .accounts import Setting
 from .straight_through.search import search
 from .straight_through.settings import Training, memory
@@ -107,8 +107,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     what loses least there at the best temperature. A sweep is one step. Raises UsageError for fewer than two
     models, with `as_published` for a loader of other batches, and as `straight_through.search` does.
     """
-    if len(problem.models) < 2:
-        raise UsageError("ste-mm needs at least two models")
+    check_several(problem, "ste-mm")
     if options.as_published and problem.groups:
         raise UsageError("--as-published learns permutations, and --groups all more than those")
     if not options.as_published:

@@ -30,12 +30,11 @@ from dataclasses import dataclass, fields, replace
 
 import torch
 
-from ..errors import UsageError
 from ..registry import PLAIN, option
 from ..runtime.threads import on_one_thread
 from ..symmetry import elements as acts
 from ..symmetry.elements import Elements
-from . import MatchResult, Problem, State, kept, merge_many
+from . import MatchResult, Problem, State, check_several, kept, merge_many
 from .descent.line import best_share, settled
 from .descent.many import Many
 from .descent.mixtures import Mixtures
@@ -76,8 +75,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     it never do. A sweep is a step of Frank-Wolfe or a round. Raises UsageError for fewer than two models.
     """
     problem = problem.stacked
-    if len(problem.models) < 2:
-        raise UsageError("universe needs at least two models")
+    check_several(problem, "universe")
     order = by_norm(problem)
     there = replace(problem, models=tuple(problem.models[k] for k in order))
     many = Many(there, "universe", options.tolerance, options.memory)

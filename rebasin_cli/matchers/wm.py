@@ -19,14 +19,13 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from ..errors import UsageError
 from ..registry import PLAIN, option
 from ..runtime.seeds import derive, generator
 from ..spec.spec import FittedSpec
 from ..symmetry import permutation
 from ..symmetry.elements import Elements
 from ..types import Permutations, Tensors
-from . import MatchResult, Problem, State
+from . import MatchResult, Problem, State, check_two
 from .descent.baked import paired, same
 from .descent.bound import upper_bound
 from .descent.descent import DOUBT, Descent
@@ -78,11 +77,7 @@ def match(
     may go on.
     """
     problem = problem.stacked
-    if len(problem.models) != 2:
-        raise UsageError(
-            f"wm matches two models, not {len(problem.models)}",
-            hint="For many models: rebasin merge --method merge-many, which matches them all",
-        )
+    check_two(problem, "wm", "For many models: rebasin merge --method merge-many, which matches them all")
     reference, model = problem.models
     pair = paired(reference, model, problem.fitted, shares, device=problem.device, ranks=problem.ranks)
     with pair.computing():

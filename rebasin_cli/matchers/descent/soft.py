@@ -30,15 +30,13 @@ def fits(words: Mapping[str, int], memory: int) -> bool:
     return 4 * sum(size**2 for size in words.values()) <= memory
 
 
-def soft_start(
-    pair: Pair, start: Permutations, order: Sequence[str], *, steps: int = STEPS
-) -> dict[str, Any]:
+def soft_start(pair: Pair, start: Permutations, order: Sequence[str]) -> dict[str, Any]:
     """Permutations to begin a descent from, by annealing from `start`; words take turns in `order`."""
     soft = {
         word: torch.eye(len(perm), dtype=pair.dtype, device=pair.device)[perm] for word, perm in start.items()
     }
-    for step in range(steps):
-        temperature = HOT * (COLD / HOT) ** (step / max(1, steps - 1))
+    for step in range(STEPS):
+        temperature = HOT * (COLD / HOT) ** (step / (STEPS - 1))
         for word in order:
             similarity = pair.soft_matrix(word, soft)
             spread = similarity.std().item()

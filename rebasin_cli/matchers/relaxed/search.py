@@ -34,7 +34,7 @@ from ...symmetry.elements import Elements
 from ...symmetry.lists import without_lists
 from ...symmetry.permutation import permuted
 from ...types import Permutations, Tensors
-from .. import INITS, Declared, MatchResult, Problem, State, kept
+from .. import INITS, Declared, MatchResult, Problem, State, check_evidence, check_two, kept
 from ..accounts import Relaxed, Rounded
 from ..straight_through.mixture import AtMixture, Mixture
 from ..straight_through.start import STARTS, started
@@ -108,10 +108,8 @@ def search(problem: Problem, options: Descent, bend: Tensors | None = None) -> M
     than two models, SpecError for lists, CheckpointError for weights that are no numbers, DataError and
     NetworkError.
     """
-    if problem.network is None or problem.data is None:
-        raise UsageError("pam needs the network and data", hint="Give both: network=…, data=…")
-    if len(problem.models) != 2:
-        raise UsageError(f"pam matches two models, not {len(problem.models)}")
+    check_evidence(problem, "pam")
+    check_two(problem, "pam")
     without_lists(problem.fitted, "pam")
     with torch.inference_mode(False), torch.enable_grad():  # whatever holds for the caller
         run = Run(problem, options, bend)

@@ -22,7 +22,7 @@ import torch
 from ...datasets import Data
 from ...datasets.batches import size_of, to_device
 from ...datasets.held_out import held_out
-from ...errors import UsageError, no_number
+from ...errors import no_number
 from ...learning.loop import Passes, learn
 from ...runtime.seeds import derive, generator
 from ...symmetry import permutation
@@ -30,7 +30,7 @@ from ...symmetry.elements import Elements
 from ...symmetry.lists import without_lists
 from ...symmetry.permutation import permuted
 from ...types import Permutations
-from .. import MatchResult, Problem, State, kept
+from .. import MatchResult, Problem, State, check_evidence, kept
 from ..accounts import Learned, Setting
 from .history import LOOKED, packed, unpacked
 from .mixture import AtMixture, Mixture
@@ -66,10 +66,7 @@ def search(
     UsageError without a network or data and for a state that lacks something, SpecError for lists, DataError
     and NetworkError for what is wrong with network and data.
     """
-    if problem.network is None or problem.data is None:
-        raise UsageError(
-            "straight-through estimation needs the network and data", hint="Give both: network=…, data=…"
-        )
+    check_evidence(problem, "straight-through estimation")
     without_lists(problem.fitted, "straight-through estimation")
     with torch.inference_mode(False), torch.enable_grad():  # whatever holds for the caller
         run = Run(problem, options, weights, scale, literal=literal)
