@@ -6,6 +6,7 @@ bottleneck, `conv3`, `bn3`, beside a shortcut. Before them are `conv1` and `bn1`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import UsageError
+from ..types import Shapes
 
 
 def widened(name: str, counts: Sequence[int], width: float | None) -> list[int]:
@@ -95,6 +97,36 @@ class Plan:
     head: str = "fc"  # or "linear"
     biased: frozenset[str] = frozenset()  # the convolutions that have a bias
     head_bias: bool = True
+
+
+def stages(
+    channels: Sequence[tuple[tuple[int, ...], int]], repeats: Sequence[int], join: str | int
+) -> tuple[tuple[BlockPlan, ...], ...]:
+    """Stages with (inner, outer) channels, and so many blocks each; those after the first halve the side.
+
+    The first stage reads as many channels as its first convolution has. `join` is that of a first block whose
+    shape changes.
+    """
+    found, inputs = [], channels[0][0][0]
+    for s, ((inner, outputs), count) in enumerate(zip(channels, repeats, strict=True)):
+        way = join if s or inputs != outputs else "identity"
+        first = BlockPlan(inputs, inner, outputs, 2 if s else 1, way)
+        found.append((first, *[BlockPlan(outputs, inner, outputs, 1)] * (count - 1)))
+        inputs = outputs
+    return tuple(found)
+
+
+def blocks_of(shapes: Shapes) -> list[tuple[int, int, int]]:
+    """Of every block that these tensors have: the numbers of its stage and its own, and its stride."""
+    found = re.compile(r"layer([0-9]{1,9})\.([0-9]{1,9})\.conv1\.weight")
+    numbers = sorted((int(m[1]), int(m[2])) for m in map(found.fullmatch, shapes) if m)
+    return [(s, b, 2 if s > 1 and b == 0 else 1) for s, b in numbers]
+
+
+def spelled(shapes: Shapes) -> tuple[str, str]:
+    """How these tensors call the shortcut and the head."""
+    shortcut = "shortcut" if any(".shortcut." in name for name in shapes) else "downsample"
+    return shortcut, "linear" if "linear.weight" in shapes else "fc"
 
 
 def _norm(kind: str, channels: int) -> nn.Module:

@@ -10,12 +10,11 @@ He et al. 2015, table 1, arXiv:1512.03385.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..errors import NetworkError, UsageError
-from ._convolutional import BlockPlan, Plan, ResNet, begun, widened
+from ._convolutional import BlockPlan, Plan, ResNet, begun, blocks_of, spelled, stages, widened
 
 DEPTHS = {
     "resnet18": (2, 2, 2, 2),
@@ -50,20 +49,11 @@ def build(
     if len(input_shape) != 3:
         raise UsageError(f"{name} reads images (C, H, W), the data has shape {tuple(input_shape)}")
     channels = widened(name, CHANNELS, width)
-    stages, inputs = [], channels[0]
-    for s, (count, repeats) in enumerate(zip(channels, DEPTHS[name], strict=True)):
-        inner, outputs = ((count,), count) if name in BASIC else ((count, count), 4 * count)
-        joined = s > 0 or inputs != outputs
-        blocks = [BlockPlan(inputs, inner, outputs, 2 if s else 1, 1 if joined else "identity")]
-        blocks += [BlockPlan(outputs, inner, outputs, 1)] * (repeats - 1)
-        stages.append(tuple(blocks))
-        inputs = outputs
+    widths = [((count,), count) if name in BASIC else ((count, count), 4 * count) for count in channels]
     kernel = 3 if min(input_shape[1:]) < 64 else 7
-    plan = Plan(input_shape[0], channels[0], kernel, tuple(stages), classes, _side(kernel))
+    blocks = stages(widths, DEPTHS[name], 1)
+    plan = Plan(input_shape[0], channels[0], kernel, blocks, classes, _side(kernel))
     return begun(ResNet(plan), input_shape)
-
-
-_BLOCK = re.compile(r"layer([0-9]{1,9})\.([0-9]{1,9})\.conv1\.weight")
 
 
 def from_shapes(shapes: Mapping[str, tuple[int, ...]]) -> ResNet:
@@ -78,23 +68,20 @@ def from_shapes(shapes: Mapping[str, tuple[int, ...]]) -> ResNet:
 
 
 def _plan(shapes: Mapping[str, tuple[int, ...]]) -> Plan:
-    shortcut = "shortcut" if any(".shortcut." in name for name in shapes) else "downsample"
-    head = "linear" if "linear.weight" in shapes else "fc"
-    found = sorted((int(m[1]), int(m[2])) for m in map(_BLOCK.fullmatch, shapes) if m)
-    stages: dict[int, list[BlockPlan]] = {}
-    for s, b in found:
+    shortcut, head = spelled(shapes)
+    found: dict[int, list[BlockPlan]] = {}
+    for s, b, stride in blocks_of(shapes):
         prefix = f"layer{s}.{b}"
         last = 3 if f"{prefix}.conv3.weight" in shapes else 2
         outputs = [shapes[f"{prefix}.conv{i}.weight"][0] for i in range(1, last + 1)]
         way = shapes.get(f"{prefix}.{shortcut}.0.weight", (0, 0, "identity"))[2]
-        stride = 2 if s > 1 and b == 0 else 1
         block = BlockPlan(shapes[f"{prefix}.conv1.weight"][1], tuple(outputs[:-1]), outputs[-1], stride, way)
-        stages.setdefault(s, []).append(block)
-    if not stages:
+        found.setdefault(s, []).append(block)
+    if not found:
         raise KeyError("layer1.0.conv1.weight")
     stem, inputs, kernel, _ = shapes["conv1.weight"]
     classes = shapes[f"{head}.weight"][0]
-    blocks = tuple(map(tuple, stages.values()))
+    blocks = tuple(map(tuple, found.values()))
     plan = Plan(inputs, stem, kernel, blocks, classes, _side(kernel), shortcut=shortcut, head=head)
     return replace(plan, head_bias=f"{head}.bias" in shapes)
 

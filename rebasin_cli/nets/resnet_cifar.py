@@ -10,11 +10,10 @@ He et al. 2016, §4.2, arXiv:1512.03385; wider and with LayerNorm as in Git Re-B
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from ..errors import NetworkError, UsageError
-from ._convolutional import BlockPlan, Plan, ResNet, begun, widened
+from ._convolutional import BlockPlan, Plan, ResNet, begun, blocks_of, spelled, stages, widened
 
 VARIANTS = ("resnet20", "resnet32", "resnet44", "resnet56")
 JOINS = ("conv1x1", "conv3x3", "pad")
@@ -45,19 +44,9 @@ def build(
     channels = widened(name, (16, 32, 64), width)
     repeats = (int(name.removeprefix("resnet")) - 2) // 6
     ways: dict[str, str | int] = {"conv1x1": 1, "conv3x3": 3, "pad": "pad"}
-    stages, inputs = [], channels[0]
-    for s, outputs in enumerate(channels):
-        first = (2, ways[join]) if s else (1, "identity")
-        blocks = [BlockPlan(inputs, (outputs,), outputs, *first)]
-        blocks += [BlockPlan(outputs, (outputs,), outputs, 1)] * (repeats - 1)
-        stages.append(tuple(blocks))
-        inputs = outputs
-    side = 2 ** len(stages)
-    plan = Plan(input_shape[0], channels[0], 3, tuple(stages), classes, side, norm=norm or "batch")
+    blocks = stages([((count,), count) for count in channels], [repeats] * len(channels), ways[join])
+    plan = Plan(input_shape[0], channels[0], 3, blocks, classes, 2 ** len(blocks), norm=norm or "batch")
     return begun(ResNet(plan), input_shape)
-
-
-_BLOCK = re.compile(r"layer([0-9]{1,9})\.([0-9]{1,9})\.conv1\.weight")
 
 
 def from_shapes(shapes: Mapping[str, tuple[int, ...]]) -> ResNet:
@@ -65,13 +54,11 @@ def from_shapes(shapes: Mapping[str, tuple[int, ...]]) -> ResNet:
 
     Raises NetworkError naming the tensor that is missing or that does not fit.
     """
-    head = "linear" if "linear.weight" in shapes else "fc"
-    shortcut = "shortcut" if any(".shortcut." in name for name in shapes) else "downsample"
-    stages: dict[int, list[BlockPlan]] = {}
-    for s, b in sorted(tuple(map(int, m.groups())) for m in map(_BLOCK.fullmatch, shapes) if m):
-        block = _block(shapes, f"layer{s}.{b}", shortcut, stride=2 if s > 1 and b == 0 else 1)
-        stages.setdefault(s, []).append(block)
-    if not stages:
+    shortcut, head = spelled(shapes)
+    found: dict[int, list[BlockPlan]] = {}
+    for s, b, stride in blocks_of(shapes):
+        found.setdefault(s, []).append(_block(shapes, f"layer{s}.{b}", shortcut, stride))
+    if not found:
         raise NetworkError(_NO, hint="Expected layer1.0.conv1.weight, layer1.0.conv2.weight, …")
     stem, inputs, kernel, _ = _shape(shapes, "conv1.weight", 4)
     if kernel != 3:
@@ -82,9 +69,9 @@ def from_shapes(shapes: Mapping[str, tuple[int, ...]]) -> ResNet:
         inputs,
         stem,
         kernel,
-        tuple(map(tuple, stages.values())),
+        tuple(map(tuple, found.values())),
         _shape(shapes, f"{head}.weight", 2)[0],
-        2 ** len(stages),  # two pixels in the last stage: each kernel sees more than its middle
+        2 ** len(found),  # two pixels in the last stage: each kernel sees more than its middle
         norm=norm,
         shortcut=shortcut,
         head=head,
