@@ -49,10 +49,7 @@ def run(bench: Bench) -> Outcome:
 
     def everything(_: str) -> list[Any]:
         """Test losses and accuracies, (kinds, pairs, points) each."""
-        layers = samples.layers(train, p.width, p.depth, classes)
-        steps = training.steps_of(p.epochs, len(train.targets), p.batch)
-        how = {"steps": steps, "batch": p.batch, "rate": p.rate, "generator": bench.generator("networks")}
-        one, other = training.pairs(p.pairs, layers, train, **how)[steps]
+        one, other = training.ends(bench, train, classes)
         moved = matching.aligned(one, other, seed=bench.seed)
         found = []
         for kind in KINDS:

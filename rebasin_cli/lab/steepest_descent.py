@@ -49,10 +49,7 @@ def run(bench: Bench) -> Outcome:
 
     def everything(_: str) -> list[Any]:
         """For every pair and method: slope, first losses minus A's, barrier; the path; ‖∇‖ beside."""
-        layers = samples.layers(train, p.width, p.depth, classes)
-        steps = training.steps_of(p.epochs, len(train.targets), p.batch)
-        how = {"steps": steps, "batch": p.batch, "rate": p.rate, "generator": bench.generator("networks")}
-        one, other = training.pairs(p.pairs, layers, train, **how)[steps]
+        one, other = training.ends(bench, train, classes)
         slope = gradient(one, *train)
         down = [(-w, -b) for w, b in slope]
         targets = {"naive": other, "wm": matching.aligned(one, other, seed=bench.seed)}

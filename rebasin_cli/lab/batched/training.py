@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,8 +11,10 @@ from torch import Tensor
 
 from ...learning.loop import Learner, Made, learn
 from ...runtime import optimizers
+from ..engine.bench import Bench
 from . import stacks
 from .samples import Samples
+from .samples import layers as sizes
 from .stacks import Stack
 
 OPTIMIZERS = ("adam", "sgd")
@@ -32,7 +34,6 @@ def trained(
     chosen: Tensor | None = None,
     keep: Collection[int] = (),
     until: float = 0.0,
-    progress: Callable[[int], None] = lambda step: None,
 ) -> dict[int, Stack]:
     """The stack after the steps in `keep` (0 is how it was) and after the last one.
 
@@ -52,7 +53,7 @@ def trained(
             picked = order[:, number * batch :][:, :batch]
             yield inputs[picked], targets[picked]
 
-    training = _Training(stack, optimizer, rate, momentum, steps, a_pass, until, keep, progress)
+    training = _Training(stack, optimizer, rate, momentum, steps, a_pass, until, keep)
     learn(training, Made(batches))
     return training.kept | {training.done: _copy(training.layers)}
 
@@ -72,7 +73,6 @@ class _Training(Learner):
         a_pass: int,
         until: float,
         keep: Collection[int],
-        progress: Callable[[int], None],
     ):
         self.layers = [(w.requires_grad_(), b.requires_grad_()) for w, b in _copy(stack)]
         leaves = [tensor for layer in self.layers for tensor in layer]
@@ -80,7 +80,7 @@ class _Training(Learner):
         kind, options = (torch.optim.Adam, {}) if adam else (torch.optim.SGD, {"momentum": momentum})
         self.optimizer = optimizers.make(kind, leaves, lr=rate, **options)
         self.rate, self.steps, self.a_pass, self.until, self.keep = rate, steps, a_pass, until, keep
-        self.progress, self.arrived = progress, False
+        self.arrived = False
         self.kept = {0: _copy(stack)} if 0 in keep else {}
 
     def over(self) -> bool:
@@ -102,8 +102,6 @@ class _Training(Learner):
     def tell(self, loss: float) -> None:
         if self.done in self.keep:
             self.kept[self.done] = _copy(self.layers)
-        if self.done % self.every == 0 or self.done == self.steps:
-            self.progress(self.done)
 
     def after(self, step: int, mean: float) -> None:
         if self.until and step == self.a_pass:
@@ -129,6 +127,14 @@ def pairs(
     start = stacks.fresh(2 * count, layers, generator, init)
     kept = trained(start, *data, steps=steps, generator=generator, **how)
     return {step: stacks.halved(stack) for step, stack in kept.items()}
+
+
+def ends(bench: Bench, data: Samples, classes: int) -> tuple[Stack, Stack]:
+    """Both ends of an experiment's pairs, trained as its parameters say."""
+    p = bench.p
+    layers, steps = sizes(data, p.width, p.depth, classes), steps_of(p.epochs, len(data.targets), p.batch)
+    how = {"steps": steps, "batch": p.batch, "rate": p.rate, "generator": bench.generator("networks")}
+    return pairs(p.pairs, layers, data, **how)[steps]
 
 
 def _copy(layers: Stack) -> Stack:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -19,13 +17,7 @@ def initial(count: int, students: int, inputs: int, spread: float, generator: to
     return spread * torch.randn(count, students, inputs, generator=generator, dtype=torch.float64)
 
 
-def descend(
-    start: Tensor,
-    units: int,
-    rate: float | Tensor,
-    steps: int,
-    progress: Callable[[int], None] = lambda step: None,
-) -> Tensor:
+def descend(start: Tensor, units: int, rate: float | Tensor, steps: int) -> Tensor:
     """Gradient descent with the step rate/m, until the gradient is all but 0 or `steps` are done.
 
     `rate` may hold one for every student. One that diverges is NaN; one that has arrived is not moved any
@@ -46,7 +38,6 @@ def descend(
             found[at] = moving
             going = ~lost & (slope.flatten(1).square().sum(1) > FLAT)
             moving, at, step_size = moving[going], at[going], step_size[going]
-            progress(step + 1)
             if not len(at):
                 break
     return found
