@@ -9,7 +9,7 @@ from rebasin_cli.lab import registry
 from rebasin_cli.lab.engine import claims, page, parameters
 from rebasin_cli.lab.engine.bench import Bench
 from rebasin_cli.lab.engine.claims import Claim, Line, Panel
-from rebasin_cli.lab.engine.page import DISAGREEMENTS
+from rebasin_cli.lab.engine.page import disagreements
 from rebasin_cli.reports import pictures
 from rebasin_cli.reports.formats.markdown import escape
 
@@ -173,7 +173,7 @@ def test_a_page_shows_each_claim_with_its_verdict():
 
 def test_every_disagreement_is_listed_and_names_an_experiment_that_there_is():
     listed = page.index([], "# The lab\n", minutes={}, others={})
-    for paper, says, known, name in DISAGREEMENTS:
+    for paper, says, known, name in disagreements():
         assert f"| {' | '.join(map(escape, (paper, says, known)))} |" in listed
         assert not name or (name in registry.names() and f"[{name}]({name}.md)" in listed)
 

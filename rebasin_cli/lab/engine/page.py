@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from ...reports.document import (
     Block,
@@ -27,116 +30,6 @@ from ...reports.document import (
 from ...reports.formats import markdown
 from .claims import REFUTED, UNDECIDED
 
-DISAGREEMENTS = (
-    (
-        "STE-MM §5",
-        "MLPs are trained for at most 100 epochs",
-        "its program trains 5, and keeps the epoch that is best on test data",
-        "",
-    ),
-    (
-        "STE-MM §6.2",
-        "sharpness, of data that is not named",
-        "its program takes test data; here both are measured",
-        "many-models",
-    ),
-    (
-        "STE-MM §4.1",
-        "every search begins from the identity",
-        "its program goes on from the permutations, and the prices of assignments, of the step before",
-        "as-published",
-    ),
-    (
-        "Neuron Alignment E.4",
-        "10 permutations are kept of a doubly stochastic matrix",
-        "its program keeps 11",
-        "",
-    ),
-    (
-        "Neuron Alignment §4",
-        "the learning rate is halved every 20 epochs",
-        "its program also takes it times 0.9996 an epoch",
-        "",
-    ),
-    (
-        "Neuron Alignment Table 1",
-        "the least accuracy along a curve",
-        "on good curves that is the worse of its two ends, which no curve can change",
-        "",
-    ),
-    (
-        "Neuron Alignment C.1",
-        "distances to aligned models are bounded, eq. 25",
-        "proven of the bounds alone, not of the distances",
-        "",
-    ),
-    (
-        "Neuron Alignment C.2",
-        "weights without negative entries that keep lengths make the bound tight",
-        "square matrices that do are permutation matrices, and no others",
-        "",
-    ),
-    (
-        "Git Re-Basin §3.1",
-        "correlation matches as well as inner products",
-        "measured by others on VGG: accuracies of 42.2 and 67.5 %",
-        "",
-    ),
-    (
-        "Git Re-Basin §4",
-        "positive where f ≥ 0",
-        "all points that are positive have f = 0 exactly, so rounding decides: here f ≥ -1e-12 in float64",
-        "counterexample",
-    ),
-    (
-        "Git Re-Basin §5, footnote 3",
-        "spherical interpolation",
-        "whether of all weights as one vector or of each tensor is not said; here both are measured",
-        "slerp",
-    ),
-    (
-        "Git Re-Basin Figure 3",
-        "early in training there is a barrier",
-        "before training there is none, as both ends are at chance; shown relative to what they learnt, too",
-        "onset",
-    ),
-    (
-        "Git Re-Basin Figure 4",
-        "no barrier for ResNet20 32 times as wide",
-        "measured by others, by activations: 0.043 train, 0.161 test, 4.1 points of accuracy",
-        "",
-    ),
-    (
-        "Git Re-Basin A.8",
-        "λ > 5dα",
-        "permutations that differ do so in two places, so it is larger than it has to be",
-        "hardness",
-    ),
-    (
-        "Permutation Invariance in LMC, Definition 7",
-        "a PQ index",
-        "p, q and the first weights' spread are not in the text at hand: here two orders, three spreads",
-        "learning-rate",
-    ),
-    (
-        "Permutation Invariance in LMC, Figure 4",
-        "trained students as wide as their teacher have no barrier",
-        "of k = 10 some stop where a loss is left, 0.006 on average, and these have one",
-        "double-descent",
-    ),
-    (
-        "Permutation Invariance in LMC §6",
-        "networks are trained for 10000 epochs",
-        "10 000 steps, 16.7 epochs of MNIST, are the only reading that fits its cost",
-        "width",
-    ),
-    (
-        "Permutation Invariance in LMC B.5",
-        "convolutional networks on CIFAR-10 have the same peak",
-        "their architecture is not given; here two convolutions and a linear layer",
-        "cnn-width",
-    ),
-)
 TONES = {"confirmed": Tone.MET, "refuted": Tone.MISSED, "undecided": Tone.SKIPPED}
 CLAIMS = ("source", "what it says", "the number", "expected", "measured", "95 % interval")
 
@@ -240,10 +133,16 @@ def index(
         rows = [(*_claim(claim).cells[:-1], link) for link, claim in claims if claim["verdict"] == word]
         blocks.append(_table(title, ("paper", "claim", *CLAIMS[2:], "experiment"), rows))
         blocks.append(Notes(title, [] if rows else ["Nothing."]))
-    rows = [(*told, _link(name) if name else "") for *told, name in DISAGREEMENTS]
+    rows = [(*told, _link(name) if name else "") for *told, name in disagreements()]
     title = "Where papers, programs and mathematics disagree otherwise"
     blocks.append(_table(title, ("paper", "what it says", "what is known", "experiment"), rows))
     return "\n\n".join([head.rstrip(), *markdown.blocks(blocks, 2)]) + "\n"
+
+
+def disagreements() -> list[tuple[str, str, str, str]]:
+    """(paper, what it says, what is known, the experiment that shows it or "")."""
+    every = yaml.safe_load(Path(__file__).with_name("disagreements.yaml").read_text(encoding="utf-8"))
+    return [(one["paper"], one["says"], one["known"], one.get("experiment", "")) for one in every]
 
 
 def _table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
