@@ -8,6 +8,7 @@ from typing import Any
 from ..runtime.text import clean
 from . import Measured
 from .accounts import OWN_INPUTS, outputs_in_words, tried_in_words
+from .document import Block, Command, Facts, On
 from .format import best, duration, fixed, is_number, learning, number
 
 
@@ -23,6 +24,15 @@ def facts(report: Measured, match: Mapping[str, Any], proof: Mapping[str, Any]) 
         ("seed", f"{report.seed}; measured with rebasin {clean(report.rebasin)}"),
     ]
     return [(word, text) for word, text in lines if text]
+
+
+def ends(found: Mapping[str, Any], line: str) -> list[Block]:
+    """What a document of a command ends with: the line that measures it again, what was written, times."""
+    return [
+        Command("Measure it again", line),
+        Facts("", [("written", str(path)) for path in found.get("written") or ()], on=On.TERMINAL),
+        Facts("", [("took", took(found["times"]))] if found["times"] else [], on=On.WRITTEN),
+    ]
 
 
 def took(times: Mapping[str, float]) -> str:

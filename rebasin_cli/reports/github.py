@@ -95,9 +95,9 @@ def _line(kind: str, title: str, message: str, file: str | None, line: int | Non
     return f"::{kind} {told}::{_escaped(cut)}"
 
 
-def _in_the_workspace(file: str, environ: Mapping[str, str] = os.environ) -> str:
+def _in_the_workspace(file: str) -> str:
     """A file as the job's page knows it: from the top of what was checked out, where it lies there."""
-    top = environ.get("GITHUB_WORKSPACE")
+    top = os.environ.get("GITHUB_WORKSPACE")
     if top:
         with suppress(ValueError, OSError):  # another drive; a working directory that is gone
             inside = os.path.relpath(os.path.realpath(file), os.path.realpath(top))

@@ -12,20 +12,17 @@ from ..types import Quantity
 from . import format as f
 from .document import (
     Column,
-    Command,
     Document,
-    Facts,
     Figure,
     Kind,
     Line,
     Notes,
-    On,
     Panel,
     Row,
     Surface,
     Table,
 )
-from .facts import took
+from .facts import ends
 from .pictures import PALETTE, alike
 
 LEVELS = 13
@@ -78,9 +75,7 @@ def document(found: Mapping[str, Any]) -> Document:
                 rows,
             ),
             Notes("Curves", away),
-            Command("Measure it again", found["command"]),
-            Facts("", [("written", str(path)) for path in found.get("written") or ()], on=On.TERMINAL),
-            Facts("", [("took", took(found["times"]))] if found["times"] else [], on=On.WRITTEN),
+            *ends(found, found["command"]),
         ],
         name=f"The plane through {' and '.join(file.rpartition('/')[2] for file in files)}",
     )

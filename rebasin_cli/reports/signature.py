@@ -11,11 +11,8 @@ from . import format as f
 from .document import (
     Block,
     Column,
-    Command,
     Document,
-    Facts,
     Figure,
-    Inline,
     Kind,
     Line,
     On,
@@ -24,7 +21,7 @@ from .document import (
     Table,
     Tone,
 )
-from .facts import took
+from .facts import ends
 from .pictures import PALETTE
 
 SERIES = (("before", PALETTE[0], "o", -0.12), ("after", PALETTE[1], "s", 0.12))
@@ -93,7 +90,6 @@ def document(found: Mapping[str, Any], files: Sequence[Any], line: str = "") -> 
     )
     title = f"Signature of {' and '.join(map(str, files))}" if files else "Signature"
     table = Table("Correlation of matched units", [Column("word", Kind.TEXT), *map(Column, names)], rows)
-    written: list[tuple[str, Inline]] = [("written", str(path)) for path in found.get("written") or ()]
     return Document(
         title,
         [f"{how}, {many(found['samples'], 'sample')} of {found['data']}"],
@@ -101,9 +97,7 @@ def document(found: Mapping[str, Any], files: Sequence[Any], line: str = "") -> 
             drawn(found["signature"]),
             table,
             *([_bounds(found["bounds"])] if "bounds" in found else []),
-            Facts("", written, on=On.TERMINAL),
-            Command("Measure it again", line),
-            Facts("", [("took", took(found["times"]))] if found["times"] else [], on=On.WRITTEN),
+            *ends(found, line),
         ],
         name=f"Signature of {' and '.join(str(file).rpartition('/')[2] for file in files)}",
     )

@@ -15,7 +15,7 @@ from ..registry import entry_points, references, user_code
 from ..runtime import files
 from ..runtime.memory import uncollected
 from ..types import Shapes, Tensors
-from . import chain
+from . import chain, lists
 from .fits import fit, speaks_of_all
 from .layers import NoChain
 from .notation import Axis, Fixed, Product, Word, factors_of, rewrite
@@ -382,7 +382,7 @@ def to_same(recorded: str | None, spec: Spec) -> str:
 
 
 def _show(shape: tuple[int, ...] | None) -> str:
-    return "absent" if shape is None else "×".join(map(str, shape)) or "a scalar"
+    return "absent" if shape is None else lists.show(shape)
 
 
 def resolve_words(

@@ -52,7 +52,7 @@ def shapes_of(lists: Mapping[str, Listed], shapes: Shapes, problems: list[str]) 
         first, *others = listed.members.values()
         wrong = [other for other in others if tuple(shapes[other]) != tuple(shapes[first])]
         if wrong:
-            problems += [f"{tensor}  is {_show(shapes[tensor])}" for tensor in (first, *wrong)]
+            problems += [f"{tensor}  is {show(shapes[tensor])}" for tensor in (first, *wrong)]
             problems.append(f'  these should be equal: "{name}" reads them as one tensor')
         found[name] = (len(listed.members), *shapes[first])
     return found
@@ -94,5 +94,6 @@ def stacks_of(
     return found
 
 
-def _show(shape: Sequence[int]) -> str:
+def show(shape: Sequence[int]) -> str:
+    """A shape as a person reads it."""
     return "×".join(map(str, shape)) or "a scalar"

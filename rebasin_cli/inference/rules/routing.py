@@ -55,11 +55,11 @@ def apply(walk: Walk, name: str, arguments: dict[str, Any], read: Sequence[Value
     return None if found is None else found(walk, arguments)
 
 
-def hold(walk: Walk, read: Sequence[Value], told: str = LOOKS) -> None:
+def hold(walk: Walk, read: Sequence[Value]) -> None:
     """What these numbers name stays: somebody looks at the numbers themselves."""
     for value in read:
         if value.names is not None:
-            walk.freeze(value.names, told)
+            walk.freeze(value.names, LOOKS)
 
 
 def settle(walk: Walk) -> None:
