@@ -28,8 +28,10 @@ from ...reports.document import (
     coded,
 )
 from ...reports.formats import markdown
+from ...runtime import files
 from .claims import REFUTED, UNDECIDED
 
+DISAGREEMENTS = Path(__file__).with_name("disagreements.yaml")
 TONES = {"confirmed": Tone.MET, "refuted": Tone.MISSED, "undecided": Tone.SKIPPED}
 CLAIMS = ("source", "what it says", "the number", "expected", "measured", "95 % interval")
 
@@ -141,7 +143,7 @@ def index(
 
 def disagreements() -> list[tuple[str, str, str, str]]:
     """(paper, what it says, what is known, the experiment that shows it or "")."""
-    every = yaml.safe_load(Path(__file__).with_name("disagreements.yaml").read_text(encoding="utf-8"))
+    every = yaml.safe_load(files.text(DISAGREEMENTS, "the disagreements"))
     return [(one["paper"], one["says"], one["known"], one.get("experiment", "")) for one in every]
 
 
