@@ -66,6 +66,12 @@ def test_the_list_is_written_where_it_shrinks_and_grows_only_where_that_is_meant
         assert types(list, strict, more, "--grow")[1] != list
 
 
+def test_nothing_lax_is_looked_for_where_all_is_strict(types):
+    assert types("", "", None) == ("", "")
+    assert "b.py: 2 strict and 1 lax errors" in types("", SAID, "b.py:1: error: no\n")[0]
+    assert "in 1 files" in types("1 0 a.py\n", "", "")[0]
+
+
 @pytest.mark.parametrize(("code", "out"), [(2, SAID), (1, "a.py: cannot be read\n"), (-9, "")])
 def test_where_mypy_could_not_look_nothing_is_counted(monkeypatch, tmp_path, code, out):
     ended = subprocess.CompletedProcess([], code, out, "why")
