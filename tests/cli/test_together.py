@@ -56,7 +56,7 @@ MEASURES = {
     "eval": ["eval", "a.safetensors", *DATA, "--against", "b.safetensors"],
 }
 
-TUNED = "--method wm --repair distill --points 3".split()
+TUNED = "--method wm --repair distill --points 3 --repair-samples 60".split()
 # What is learned together is what one process learns up to rounding, of steps in float32.
 LEARNS = {
     "train": [
@@ -78,7 +78,7 @@ LEARNS = {
         *"--method ste-mm --epochs 1 --repair none -o out/many.safetensors".split(),
     ],
     "distilled": ["merge", *PAIR, *ACTS, "--repair", "distill", "-o", "out/d.safetensors"],
-    "beside fine-tuned": ["barrier", *PAIR, *DATA[:-1], *TUNED, "--report", "out/tuned"],
+    "beside fine-tuned": ["barrier", *PAIR, *SOME, "--skip-checks", *TUNED, "--json-file", "out/tuned.json"],
 }
 
 
