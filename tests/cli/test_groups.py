@@ -324,7 +324,10 @@ def test_of_millions_of_numbers_none_is_further_than_rounding_by_chance():
         assert found == (times == 1)
 
 
-@pytest.mark.parametrize(("network", "dtype"), [(wide, torch.float32), (Rotary, torch.float16)])
+@pytest.mark.parametrize(
+    ("network", "dtype"),
+    [pytest.param(wide, torch.float32, marks=pytest.mark.sweep), (Rotary, torch.float16)],
+)
 def test_verify_finds_a_turned_model_that_is_wide_or_of_another_type(done, tmp_path, network, dtype):
     net = ("--net", f"tests.transformers:{network.__name__}")
     for name, seed in (("a", 0), ("b", 1)):
