@@ -293,7 +293,8 @@ def test_the_row_that_is_shipped_is_what_a_merge_with_the_same_options_writes(
     assert loss[len(loss) // 2] == pytest.approx(written["loss"], rel=1e-3 if "slerp" in more else 1e-6)
 
 
-@pytest.mark.parametrize("share", [2.0, pytest.param(0.6, marks=pytest.mark.sweep)])
+@pytest.mark.sweep  # of merges: matchers/test_clock.py, test_auto.py
+@pytest.mark.parametrize("share", [2.0, 0.6])
 def test_a_report_distils_for_as_long_as_the_search_and_on_as_many_samples(trained, done, monkeypatch, share):
     """Both more and less than is usual, as there was time."""
     seen, distill = [], repair_steps.distill

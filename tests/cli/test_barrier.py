@@ -556,6 +556,7 @@ def test_a_network_that_does_not_show_its_units_has_a_report_all_the_same(traine
     assert done(*quick(*trained, "--json")).json()["signature"] == []
 
 
+@pytest.mark.sweep  # what is drawn: reports/test_reports.py
 def test_what_a_search_learnt_is_drawn(trained, done, tmp_path):
     done(*quick(*trained, "--method", "ste", "--epochs", "2", "--report", "report"))
     page = (tmp_path / "report/report.html").read_text()

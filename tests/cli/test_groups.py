@@ -255,7 +255,7 @@ def test_outputs_that_changed_are_not_written(models, refused, monkeypatch):
     assert "x.safetensors" not in {file.name for file in Path().iterdir()}
 
 
-@pytest.mark.parametrize("then", ["nothing", "wm"])
+@pytest.mark.parametrize("then", [pytest.param("nothing", marks=pytest.mark.sweep), "wm"])
 def test_activations_find_what_was_planted(models, done, tmp_path, then):
     """B is A in another order and another frame, by elements that stand in a file."""
     (tmp_path / "data.py").write_text(DATA)

@@ -259,13 +259,14 @@ def test_a_reader_that_leaves(line, codes):
     assert (out, err.split("\n")[-2:]) == ("", [codes, ""]) and "Traceback" not in err, err
 
 
+@pytest.mark.sweep  # an interpreter each, as the one below
 @pytest.mark.parametrize(
     ("redirected", "code", "written"),
     [
         ("2>&-", 0, True),
-        pytest.param(">&- 2>&-", 5, True, marks=pytest.mark.sweep),
-        pytest.param("<&- >&- 2>/dev/null", 5, True, marks=pytest.mark.sweep),
-        pytest.param("2>/dev/full", 0, True, marks=pytest.mark.sweep),
+        (">&- 2>&-", 5, True),
+        ("<&- >&- 2>/dev/null", 5, True),
+        ("2>/dev/full", 0, True),
     ],
 )
 def test_a_closed_or_full_stderr_stops_nothing(pair, tmp_path, redirected, code, written):
