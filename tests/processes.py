@@ -62,8 +62,9 @@ def fork(body, log, folder=None, **environment):
     It answers signals as a process that a shell starts, and its exit code is that of the body.
     """
     log = Path(log).absolute()
-    for number in (1, 2):
-        _stream(log, number).write_text("")
+    logs = [_stream(log, number) for number in (1, 2)]
+    for path in logs:
+        path.write_text("")
     with warnings.catch_warnings():
         # Of threads, which a fork does without: xdist has one that listens, and holds no lock of ours.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -72,7 +73,7 @@ def fork(body, log, folder=None, **environment):
         return Forked(pid, log)
     code = 70
     try:
-        code = _child(body, log, folder, environment)
+        code = child(body, [os.open(path, os.O_RDWR) for path in (os.devnull, *logs)], folder, environment)
     finally:
         os._exit(code)
 
@@ -99,9 +100,9 @@ def script(path, *arguments, log, folder=None, **environment):
     return fork(body, log, folder, **environment)
 
 
-def _child(body, log, folder, environment):
-    for number, path in enumerate((os.devnull, _stream(log, 1), _stream(log, 2))):
-        opened = os.open(path, os.O_RDWR)
+def child(body, streams, folder, environment):
+    """The exit code of `body()` in a process that was forked, with these descriptors as its streams."""
+    for number, opened in enumerate(streams):
         os.dup2(opened, number)
         os.close(opened)
     sys.stdin = open(0, encoding="utf-8", closefd=False)

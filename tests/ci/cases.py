@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from . import junit
-from .runner import EXAMPLES, Job, Server, Shell, Signals, cancel, kill, read, terminate
+from .runner import ANEW, EXAMPLES, Job, Server, Shell, Signals, cancel, kill, read, terminate
 
 HERE = "org/models"
 LOADER = """\
@@ -136,11 +136,14 @@ def workflow(name: str = "github.yml", job: str = "merge") -> dict:
     return read(EXAMPLES / name)["jobs"][job]
 
 
-def play(case: Case, home: Path, repository: Path, passed: Server | None) -> Job:
-    """The job of this case, run to its end, on a server of its own."""
+def play(case: Case, home: Path, repository: Path, passed: Server | None, rebasin: str = ANEW) -> Job:
+    """The job of this case, run to its end, on a server of its own.
+
+    `rebasin` is the shell line that runs it; where the process is what the case is about, it begins anew.
+    """
     place = home / "repository"
     shutil.copytree(repository, place)
-    server = Server(Shell(home), place)
+    server = Server(Shell(home, ANEW if case.signals or case.rebasin else rebasin), place)
     if case.before is not None:
         case.before.change(place / "merge")
         assert server.job(workflow(), **_asked(case.before)).status == "success"

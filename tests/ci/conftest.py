@@ -4,6 +4,7 @@ import pytest
 
 from . import cases
 from .models import pair
+from .served import served
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +19,13 @@ def repository(models, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def rebasin(tmp_path_factory):
+    """The shell line that runs rebasin in a fork of a process that has imported it."""
+    with served(tmp_path_factory.mktemp("served")) as line:
+        yield line
+
+
+@pytest.fixture(scope="session")
 def passed(repository, tmp_path_factory):
-    """The first run of a repository, which passes."""
+    """The first run of a repository, which passes; in an interpreter of its own."""
     return cases.play(cases.CASES[0], tmp_path_factory.mktemp("passed"), repository, None)

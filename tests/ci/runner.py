@@ -29,6 +29,7 @@ EXAMPLES = ROOT / "docs" / "examples"
 ACTION = ROOT / ".github" / "actions" / "rebasin" / "action.yml"
 BASH = ("bash", "--noprofile", "--norc", "-eo", "pipefail")
 CALLED = '#!/bin/sh\nprintf "%s\\n" "$0 $*" >> "{calls}"\n'
+ANEW = f'exec {sys.executable} -P -m rebasin_cli "$@"'  # an interpreter of its own
 INTERRUPTED, KILLED = 7.5, 2.5  # seconds that GitHub waits after SIGINT, and then after SIGTERM
 
 
@@ -65,7 +66,7 @@ class Shell:
     """Where lines run: a folder with programs of its own before all others, and a bare environment."""
 
     home: Path
-    rebasin: str = f'exec {sys.executable} -P -m rebasin_cli "$@"'
+    rebasin: str = ANEW
 
     def __post_init__(self) -> None:
         self.bin, self.calls = self.home / "bin", self.home / "calls"

@@ -49,8 +49,8 @@ def check(case, job, before=()):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("case", CASES[1:], ids=lambda case: case.name)
-def test_what_a_job_leaves_is_its_own(case, passed, repository, tmp_path):
-    job = cases.play(case, tmp_path, repository, passed.server)
+def test_what_a_job_leaves_is_its_own(case, passed, repository, rebasin, tmp_path):
+    job = cases.play(case, tmp_path, repository, passed.server, rebasin)
     check(case, job)
     page.check(case, job)
 

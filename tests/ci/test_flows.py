@@ -24,7 +24,9 @@ def git(*words, folder):
     return done.stdout
 
 
-def test_the_main_branch_promotes_its_report_and_the_next_one_is_measured_against_it(repository, tmp_path):
+def test_the_main_branch_promotes_its_report_and_the_next_one_is_measured_against_it(
+    repository, rebasin, tmp_path
+):
     origin = tmp_path / "origin.git"
     git("init", "--quiet", "--bare", "--initial-branch=main", str(origin), folder=tmp_path)
     work = shutil.copytree(repository, tmp_path / "work")
@@ -32,7 +34,7 @@ def test_the_main_branch_promotes_its_report_and_the_next_one_is_measured_agains
     git("add", ".", folder=work)
     git("commit", "--quiet", "-m", "models", folder=work)
     git("push", "--quiet", str(origin), "main", folder=work)
-    server = Server(Shell(tmp_path / "home"), origin)
+    server = Server(Shell(tmp_path / "home", rebasin), origin)
     job = server.job(cases.workflow("github_main.yml"))
     assert job.status == "success", job.log
     assert "baseline.json" in git("show", "--stat", "--name-only", "main", folder=origin)
@@ -41,10 +43,10 @@ def test_the_main_branch_promotes_its_report_and_the_next_one_is_measured_agains
     assert len(git("log", "--oneline", "main", folder=origin).splitlines()) in (2, 3)
 
 
-def test_a_release_is_published_after_its_gates_and_not_otherwise(repository, tmp_path):
+def test_a_release_is_published_after_its_gates_and_not_otherwise(repository, rebasin, tmp_path):
     work = shutil.copytree(repository, tmp_path / "work")
     (work / "merge" / "lock.txt").write_text("")
-    server = Server(Shell(tmp_path / "home"), work)
+    server = Server(Shell(tmp_path / "home", rebasin), work)
     merge = server.job(cases.workflow("github_release.yml"))
     assert merge.status == "success", merge.log
     released = server.job(cases.workflow("github_release.yml", "release"))
@@ -60,7 +62,7 @@ def test_a_release_is_published_after_its_gates_and_not_otherwise(repository, tm
     assert missed.status == "failed" and "release" not in server.artifacts
 
 
-def test_a_merge_of_branches_in_a_job_merges_checkpoints(repository, tmp_path):
+def test_a_merge_of_branches_in_a_job_merges_checkpoints(repository, rebasin, tmp_path):
     origin, work = tmp_path / "origin.git", tmp_path / "work"
     git("init", "--quiet", "--bare", "--initial-branch=main", str(origin), folder=tmp_path)
     work.mkdir()
@@ -82,7 +84,7 @@ def test_a_merge_of_branches_in_a_job_merges_checkpoints(repository, tmp_path):
     _scaled(work / "model.safetensors", 0.5)
     git("commit", "--quiet", "-am", "on main", folder=work)
     git("push", "--quiet", "origin", "main", "change", folder=work)
-    server = Server(Shell(tmp_path / "home"), origin)
+    server = Server(Shell(tmp_path / "home", rebasin), origin)
     job = server.job(cases.workflow("github_merge.yml"), given={"branch": "change"})
     assert job.status == "success", job.log
     assert len(git("rev-list", "--merges", "change", folder=origin).splitlines()) == 1
@@ -96,11 +98,11 @@ def _scaled(path, factor):
     save_file({name: tensor * factor for name, tensor in load_file(path).items()}, path)
 
 
-def test_the_gitlab_jobs_run(repository, tmp_path):
+def test_the_gitlab_jobs_run(repository, rebasin, tmp_path):
     told = read(EXAMPLES / "gitlab.yml")
     merge, publish = told["merge"], told["publish"]
     work = shutil.copytree(repository, tmp_path / "work")
-    shell = Shell(tmp_path / "home")
+    shell = Shell(tmp_path / "home", rebasin)
     code, log = shell.run("\n".join([*merge["before_script"], *merge["script"]]), work)
     assert code == 0, log
     for path in [*merge["artifacts"]["paths"], merge["artifacts"]["reports"]["junit"]]:
