@@ -52,7 +52,8 @@ PAIR = ("a.safetensors", "b.safetensors", "-o", "out.safetensors", "--force", "-
 TURNED = ("b.safetensors", "a.safetensors", "-o", "out.safetensors", "--no-prove")
 SHARDS = ("--out-shard-size", "2kB")
 DIGITS = ("--data", "digits", "--limit", "64")
-REPORT = (*DIGITS, "--skip-checks", "--no-prove", "--method", "none", "--report", "out", "--force")
+REPORT = (*DIGITS, "--points", "3", "--skip-checks", "--no-prove", "--method", "none")
+REPORT += ("--report", "out", "--force")
 FACTORS = {"A": (2, 12), "B": (12, 2)}
 DRIVER = ("merge-driver", "base.safetensors", "out.safetensors", "b.safetensors", "--both", "average")
 STEPS = """
@@ -64,7 +65,8 @@ steps:
   - name: mean
     merge: {models: [first, align], method: none, weights: [0.5, 0.5]}
   - name: judged
-    barrier: {models: [first, align], data: digits, limit: 64, method: none, skip_checks: true, json_file: j}
+    barrier: {models: [first, align], data: digits, limit: 64, method: none, points: 3, json_file: j,
+             skip_checks: true}
 junit: gates.xml
 attest: run.intoto.json
 """
@@ -115,7 +117,7 @@ CASES = {
         ("barrier", "a.safetensors", "b.safetensors", *REPORT),
         ("barrier", "b.safetensors", "a.safetensors", *REPORT),
     ),
-    "compare": Case(("compare", "a.safetensors", "b.safetensors", "--points", "2", *REPORT)),
+    "compare": Case(("compare", "a.safetensors", "b.safetensors", *REPORT)),
     "card": Case(
         ("card", "m.safetensors", "-o", "out.md", "--license", "mit", "--force"),
         ("card", "m.safetensors", "-o", "out.md"),
