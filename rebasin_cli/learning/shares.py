@@ -30,6 +30,7 @@ from .learner import Learner
 
 log = logging.getLogger("rebasin")
 TESTS = 32  # batches, at most, that show whether a user's loss is a mean: words of a text are new for long
+COLUMNS = 64  # numbers of a sample's target that are looked at one by one
 Part = tuple[Any, Any, float]  # inputs, targets, and the share of the batch's loss
 
 
@@ -73,10 +74,11 @@ class Shared(Step):
         self.whole: str | None = None  # why batches are not cut, "" where they are; None: not seen yet
         self.cut = False  # whether this batch is
         self.batches, self.tests, self.seen = 0, 0, set[int]()  # and targets of those that were tested
+        self.lies: Tensor | None = None  # where numbers in these lay
 
     def loss(self, inputs: Any, targets: Any) -> Tensor:
         parts = self._parts(inputs, targets)
-        if (parts or self.learner.alone) and not self.whole and self._telling(targets):
+        if (parts or self.learner.alone) and not self.whole and self._telling(targets, parts):
             self.whole = self.learner.alone or self._tried(inputs, targets, parts)
             if self.whole:
                 told = "batches are not shared, since %s: the first of %d processes takes the steps"
@@ -84,17 +86,24 @@ class Shared(Step):
         self.learner.begin_step(inputs, targets)
         return self._forward(inputs, targets, [] if self.whole else parts)
 
-    def _telling(self, targets: Any) -> bool:
+    def _telling(self, targets: Any, parts: list[Part]) -> bool:
         """Whether this batch may show what none did before; all ranks say the same."""
         self.batches += 1
-        if self.whole is not None and (not self.learner.own or self.tests >= TESTS):
+        if self.whole is not None and not self.learner.own:
             return False
         whole = [each for each in tensors_in(targets) if not (each.is_floating_point() or each.is_complex())]
-        new = {int(n) for each in whole for n in each.unique()} - self.seen
-        if self.tests and not new and self.batches & (self.batches - 1):  # weights may be no integers
+        few = self.tests < TESTS
+        new = {int(n) for each in whole for n in each.unique()} - self.seen if few else set()
+        lies = _lies([part[1] for part in parts])
+        beyond = self.learner.own and lies is not None and self.ranks.agree(float(_beyond(lies, self.lies)))
+        regular = few and not self.batches & (self.batches - 1)
+        if self.tests and not (new or beyond or regular):
             return False
         self.tests += 1
         self.seen |= new
+        if lies is not None:
+            old = self.lies if self.lies is not None and self.lies.shape == lies.shape else lies
+            self.lies = torch.maximum(lies, old)
         return True
 
     def _parts(self, inputs: Any, targets: Any) -> list[Part]:
@@ -217,6 +226,34 @@ def _as_it_was(network: nn.Module) -> Iterator[None]:
     """Seeded alike each time; afterwards randomness and buffers are as they were."""
     with seeded(0, "first batch", str(next(network.parameters()).device)), statistics_kept(network):
         yield
+
+
+def _lies(parts: list[Any]) -> Tensor | None:
+    """Where real targets lie, (3, numbers of a sample): how far apart parts are in the mean, −least, most.
+
+    A weight, by whose sum a user's loss may divide, shows where the parts differ in it. Of a sample with many
+    numbers it is their mean that counts, as of a mask. None where all targets are whole numbers.
+    """
+    found = []
+    for ones in zip(*([t for t in tensors_in(part) if t.is_floating_point()] for part in parts), strict=True):
+        rows = [one.detach().double().cpu().reshape(len(one), -1) for one in ones if one.ndim and one.numel()]
+        if len(rows) < len(parts):
+            continue
+        if rows[0].shape[1] > COLUMNS:
+            rows = [one.mean(1, keepdim=True) for one in rows]
+        means = torch.stack([one.mean(0) for one in rows])
+        every = torch.cat(rows)
+        found.append(torch.stack([means.amax(0) - means.amin(0), -every.amin(0), every.amax(0)]))
+    return torch.cat(found, 1) if found else None
+
+
+def _beyond(lies: Tensor, tested: Tensor | None) -> bool:
+    """Whether some number lies a quarter beyond what was tested, which a test then makes wider."""
+    if tested is None or tested.shape != lies.shape:
+        return True
+    apart, low, high = tested
+    room = torch.stack([apart, low + high, low + high]) / 4 + 1e-9 * (low.abs() + high.abs())
+    return bool((lies > tested + room).any())
 
 
 def _randomness(network: nn.Module) -> Tensor:

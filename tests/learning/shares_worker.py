@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -166,6 +166,39 @@ def _(ranks):
     return [values(found.tensors), list(found.history)]
 
 
+@scenario("train interrupted")
+def _(ranks):
+    """Whether a training that was interrupted is one that was not, to the last bit."""
+    build, options = TRAININGS["norms"]
+    given = {
+        "epochs": 4,
+        "batch_size": 37,
+        "precision": "float32",
+        "momentum": 0.9,
+        "rotate": 10.0,
+        **options,
+    }
+    found = []
+
+    def learned(state=None, stop=0):
+        def seen(at):
+            if at.epoch == stop:
+                raise Stop
+
+        with suppress(Stop):
+            return training.train(
+                drawn(0, build), (train, test), ranks=ranks, state_path=state, progress=seen, **given
+            )
+
+    whole = learned()
+    for stop in (2, 4):
+        state = FOLDER / f"interrupted{ranks.size}.{stop}.pt"
+        assert learned(state, stop) is None
+        again = learned(state)
+        found.append([values(again.tensors) == values(whole.tensors), again.history == whole.history])
+    return found
+
+
 @scenario("ste resumed")
 def _(ranks):
     module, kept = matchers.registry.get("ste"), []
@@ -263,6 +296,32 @@ def rare(pairs):
     return [(x, y.clamp(max=1)) for x, y in pairs[:-1]] + pairs[-1:]
 
 
+def weighing(pairs, varied=()):
+    """Beside the class a weight; it is not the same for all in these batches."""
+    for k, (x, y) in enumerate(pairs):
+        weights = 1.0 + 8.0 * (torch.arange(len(y)) * 2 >= len(y)) * (k in varied)
+        yield x, torch.stack([y.double(), weights.double()], 1)
+
+
+def weighed(outputs, targets):
+    losses = F.cross_entropy(outputs, targets[:, 0].long(), reduction="none")
+    return (losses * targets[:, 1]).sum() / targets[:, 1].sum()
+
+
+class Normed(nn.Sequential):
+    def __init__(self, *shape):
+        super().__init__(nn.Linear(*shape), nn.BatchNorm1d(shape[1]))
+
+
+class Fails(Normed):
+    """In the second rank alone, once: before its norm, within which the others wait."""
+
+    def forward(self, x):
+        if self.training and RANK == 1 and SIZE > 1 and len(x) == 5 and torch.is_grad_enabled():
+            raise MemoryError("no room on this rank")
+        return super().forward(x)
+
+
 WEIGHTED = nn.CrossEntropyLoss(torch.tensor([1.0, 5.0, 0.1], dtype=torch.float64))
 RARELY = nn.CrossEntropyLoss(torch.tensor([1.0, 1.0, 9.0], dtype=torch.float64))
 LOSSES = {
@@ -271,8 +330,12 @@ LOSSES = {
     "sums": (lambda out, y: F.cross_entropy(out, y, reduction="sum"), nn.Linear, batches([8, 9])),
     "weighted": (WEIGHTED, nn.Linear, batches([8, 9])),
     "weighted rarely": (RARELY, nn.Linear, rare(batches([8, 9, 7, 9, 8]))),
+    "weights in some batches": (weighed, nn.Linear, [*weighing(batches([9] * 8), varied=(2,))]),
+    "weights alike": (weighed, nn.Linear, [*weighing(batches([9] * 8))]),
     "fixed size": (F.cross_entropy, Fixed, batches([8, 8])),
     "unused": (F.cross_entropy, Unused, batches([8, 9])),
+    "one rank fails beside a norm": (F.cross_entropy, Normed, batches([8]) + beyond(batches([8]))),
+    "one rank fails before a norm": (F.cross_entropy, Fails, batches([8, 9, 10])),
     "one rank fails": (F.cross_entropy, nn.Linear, batches([8]) + beyond(batches([8]))),
 }
 for name, (function, kind, data) in LOSSES.items():
@@ -280,7 +343,7 @@ for name, (function, kind, data) in LOSSES.items():
     @scenario(f"loss {name}")
     def _(ranks, function=function, kind=kind, data=data):
         learner = Losing(function, drawn(5, lambda: kind(4, 3)).double())
-        learner.own = function in (WEIGHTED, RARELY)
+        learner.own = function in (WEIGHTED, RARELY, weighed)
         loop.learn(learner, loop.Passes(data, epochs=2), ranks)
         return [values(learner.network.state_dict()), learner.losses]
 

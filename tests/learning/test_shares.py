@@ -53,6 +53,7 @@ SHARED = {
     "loss unused": 1e-10,
     "train mlp": 1e-5,
     "train norms": 1e-4,
+    "loss weights alike": 1e-10,
     "train resumed": 1e-3,
     "ste resumed": 1e-6,
     "curve": 1e-5,
@@ -106,10 +107,30 @@ def test_what_is_of_whole_batches_the_first_process_does_and_says_so(told, name)
         assert len(said) == 1 and said[0].startswith(f"batches are not shared, since {WHOLE[name]}")
 
 
-def test_a_weight_that_only_a_later_batch_has_is_seen_there(told):
-    for together, alone, said in told["loss weighted rarely"]:
+@pytest.mark.parametrize("name", ["loss weighted rarely", "loss weights in some batches"])
+def test_a_weight_that_only_a_later_batch_has_is_seen_there(told, name):
+    for together, alone, said in told[name]:
         assert numbers(together) == pytest.approx(numbers(alone), rel=1e-10)
         assert len(said) == 1 and WHOLE["loss weighted"] in said[0]
+
+
+def test_an_interrupted_training_of_several_is_what_it_had_been_to_the_last_bit(told):
+    for together, alone, said in told["train interrupted"]:
+        assert together == alone == [[True, True]] * 2 and said == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message", "code"),
+    [
+        ("beside", "IndexError", "Target 6 is out of bounds", 6),
+        ("before", "MemoryError", "no room on this rank", 5),
+    ],
+)
+def test_an_error_of_one_process_ends_those_that_wait_for_it_within_a_norm(told, name, kind, message, code):
+    ends = told[f"loss one rank fails {name} a norm"]
+    (failed,) = (found for found in ends if found[0] == kind)
+    (other,) = (found for found in ends if found[0] == "Lost")
+    assert message in failed[1] and "stopped, because rank 1 failed: " in other[1] and other[2] == code
 
 
 def test_an_error_in_the_samples_of_one_process_is_told_by_it_alone(told):
