@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..errors import NotProven
 from ..graph.float64 import Uncompiled, tensors_among
+from ..graph.operations import operation_of
 
 DRAWN = {"rand": 0.5, "rand_like": 0.5, "randn": 0.0, "randn_like": 0.0}  # operations, and their mean
 DRAWN |= {"uniform_": 0.5, "normal_": 0.0, "bernoulli_": 0.5, "bernoulli": 0.5}
@@ -41,6 +42,7 @@ class Means(Uncompiled):
 DROPPING = "bernoulli_"  # the operation that dropout is made of
 _SCALES = frozenset({"div_", "mul_"})  # what dropout does to what it drew
 WHY = "chance drops entries, and whether several layers are to share the same chance shows in no mean"
+_ENTRY_BY_ENTRY = frozenset({"activation", "plain", "scaling", "same", "cast", "dropout"})
 HINT = "Let dropout act on the values of one layer each; or drop nothing in evaluation: network.eval()"
 
 
@@ -49,13 +51,14 @@ class Dropping(Means):
 
     What is drawn may only be multiplied with one tensor, whose entries differ along each axis. A mask of its
     own, as of equal entries, may be that of several layers, whose units have to have one order then: where it
-    is its mean nobody sees that. Raises NotProven.
+    is its mean nobody sees that. So may be what tells which entries it left (`left > 0`). Raises NotProven.
     """
 
     def __init__(self) -> None:
         super().__init__([DROPPING])
         self._drawn: dict[int, Tensor] = {}  # by their memory, kept so that it is nobody else's
         self._used: set[int] = set()
+        self._left: dict[int, Tensor] = {}  # what dropout left of each layer, and what is that but moved
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -72,7 +75,21 @@ class Dropping(Means):
             if func._opname != "mul" or at in self._used or not others or not _differs(others[0], tensor):
                 raise NotProven(f"the network is not proven: {WHY}", hint=HINT)
             self._used.add(at)
+            self._left[_memory(result)] = result
+        self._follow(func, args, result)
         return result
+
+    def _follow(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
+        """Raise NotProven where which entries were dropped is made numbers of."""
+        if not any(_memory(tensor) in self._left for tensor in tensors_among(args)):
+            return
+        does = operation_of(func, func._opname)
+        by_entry = does.kind in _ENTRY_BY_ENTRY
+        for made in tensors_among(result):
+            if by_entry and (does.steps or does.distance or not made.is_floating_point()):
+                raise NotProven(f"the network is not proven: {WHY}", hint=HINT)
+            if by_entry or does.moves:
+                self._left[_memory(made)] = made
 
 
 def _memory(tensor: Tensor) -> int:

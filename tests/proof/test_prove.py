@@ -730,6 +730,16 @@ def by_one(mask):
     return drop
 
 
+def by_what_is_left(told):
+    """One layer's dropout, and the other multiplied by what it tells of the entries that are left."""
+
+    def drop(a, b):
+        left = nn.functional.dropout(a.sigmoid(), 0.5, True)
+        return left, b * told(left).to(b.dtype)
+
+    return drop
+
+
 APART = {
     "a.weight": "a .", "a.bias": "a", "b.weight": "b .", "b.bias": "b",
     "o.weight": ". a", "o.bias": ".", "q.weight": ". b", "q.bias": ".",
@@ -739,6 +749,11 @@ SHARED_CHANCE = {
     "in a row": by_one(lambda a: nn.functional.dropout(torch.ones(6), 0.5, True)),
     "of one column": by_one(lambda a: nn.functional.dropout(a[:, :1].expand(5, 6), 0.5, True)),
     "as drawn": by_one(lambda a: torch.empty(5, 6).bernoulli_(0.5)),
+    "told by comparing": by_what_is_left(lambda left: left > 0),
+    "told by truth": by_what_is_left(lambda left: left.bool()),
+    "told by signs": by_what_is_left(torch.sign),
+    "told by rounding up, of a view": by_what_is_left(lambda left: left.view(-1).relu().ceil().view(5, 6)),
+    "told by zeros": by_what_is_left(lambda left: torch.where(left == 0, 0.0, 1.0)),
     "of truths": by_one(lambda a: (torch.empty(5, 6).bernoulli_(0.5) > 0.2).double()),
 }
 
@@ -752,5 +767,5 @@ def test_chance_that_two_layers_share_is_no_proof_of_two_orders(drop):
 
 def test_chance_of_each_layer_its_own_changes_nothing():
     dropout = nn.functional.dropout
-    network = Dropping(lambda a, b: (dropout(a, 0.5, True), dropout(b.relu(), 0.3, True)))
+    network = Dropping(lambda a, b: (dropout(a, 0.5, True).relu(), dropout(b.relu(), 0.3, True) * b.sigmoid()))
     assert prove(network, spec_for(network, APART), torch.randn(5, 4)).largest_difference < 1e-12
