@@ -368,12 +368,13 @@ class HeldOut:
         if self.fraction is None:
             return test, None
         size, drawn = round(self.fraction * test.samples), derive(seed, "held out of the test split")
-        least, needed = 1, "both parts need some"
+        least, needed, hint = 1, "both parts need some", HOW
         if self.text == "auto":
             size, least, needed = min(size, LARGE), FEW, f"fewer than {FEW} tell little"
+            hint = HOW.replace("0.1, auto", "0.5")
         if not least <= size < test.samples:
             raise DataError(
-                f"--held-out {self.text} of {test.samples} test samples are {size}: {needed}", hint=HOW
+                f"--held-out {self.text} of {test.samples} test samples are {size}: {needed}", hint=hint
             )
         return test.subset(test.samples - size, drawn, skip=size), test.subset(size, drawn)
 

@@ -72,7 +72,9 @@ def test_a_fifth_of_the_test_split_is_taken_where_nobody_says_how_many(trained, 
     whole = len(parts["y_test"])
     assert report["data"]["held_out"] == {"fraction": "auto", "samples": round(whole / 5)}
     assert done("eval", trained[0], *given).json()["samples"] == whole - round(whole / 5)
-    refused(6, "eval", trained[0], "--held-out", "auto", says=("of 360 test samples are 72", "0.1"))
+    few = ("of 360 test samples are 72", "0.5")
+    refused(6, "eval", trained[0], "--held-out", "auto", says=few)
+    refused(6, "merge", *trained, "--held-out", "auto", "--dry-run", "-o", "m.safetensors", says=few)
 
 
 @pytest.mark.parametrize("samples, held", [(500, 100), (9_990, 1_998), (40_000, 2_000), (495, None)])

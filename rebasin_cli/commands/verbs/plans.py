@@ -24,6 +24,8 @@ from ...networks.forward import fed, returned
 from ...networks.layout import in_parts, laid
 from ...repair.costs import TRACING, distillation_passes, refit_products, repair_passes
 from ...repair.options import REFIT_SAMPLES, SAMPLES
+from ...session import samples
+from ...session.listener import SILENT
 from ...session.samples import Splits
 from ...session.session import Session
 from ...spec.spec import FittedSpec
@@ -59,7 +61,7 @@ def of_reading(
 
 def look(session: Session) -> None:
     """Find what the user names beside the models, which a plan does not take: the network is made, the data
-    set is there. A folder or file of samples is not read.
+    set is there. Samples are read where a share of them is held out: there may be too few.
 
     Raises UsageError, DataError, NetworkError as the command would.
     """
@@ -69,6 +71,8 @@ def look(session: Session) -> None:
     if data.data is not None:
         check_made(Path(data.data.partition(":")[2].partition("?")[0]))
         datasets.find(data.data, data.data_root)
+    if session.has_data and session.held_out is not None and session.held_out.fraction is not None:
+        samples.open_splits(session.named, data, session.seed, SILENT.say, wanted=["test"])
 
 
 def of_models(models: Sequence[Checkpoint], whole: Needs) -> dict[str, Any]:
