@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -15,6 +16,8 @@ from ..errors import DataError, NetworkError
 from ..runtime import devices
 from .forward import select
 
+log = logging.getLogger("rebasin")
+_told: set[int] = set()  # targets of which it was said that they do not count
 IGNORED = -100  # a target that does not count, as PyTorch's losses have it
 CLASSES = {"--loss": "cross-entropy", "--metric": "accuracy"}  # where the user does not say
 
@@ -26,6 +29,32 @@ def fit_classes(outputs: Any, targets: Any) -> bool:
     except (DataError, NetworkError):
         return False
     return True
+
+
+def without_ignored(outputs: Any, targets: Any, ignored: int | None) -> Any:
+    """Class numbers as a user's loss has them: what it leaves out is IGNORED.
+
+    That is its own `ignored` number, and one that is of no class of these outputs: the loss took it. Several
+    such numbers are none that it leaves out.
+    """
+    if not isinstance(targets, Tensor) or targets.dtype != torch.int64 or not targets.numel():
+        return targets
+    if ignored is not None:
+        targets = targets.masked_fill(targets == ignored, IGNORED)
+    logits = turned(outputs, targets)
+    if not isinstance(logits, Tensor) or logits.ndim < 2:
+        return targets
+    unknown = (targets != IGNORED) & ((targets < 0) | (targets >= logits.shape[1]))
+    found = targets[unknown]
+    if not found.numel() or bool((found != found[0]).any()):
+        return targets
+    if (value := int(found[0])) not in _told:
+        _told.add(value)
+        log.info(
+            "targets of %d, which is none of the network's %d classes, do not count in accuracy",
+            *(value, logits.shape[1]),
+        )
+    return targets.masked_fill(unknown, IGNORED)
 
 
 def logits_of(

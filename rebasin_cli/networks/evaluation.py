@@ -23,7 +23,7 @@ from ..runtime.ranks import ALONE, Ranks
 from ..runtime.seeds import begin, undrawn
 from ..runtime.text import clean, some
 from ..types import ACCURACY, CROSS_ENTROPY, Batches, Quantity
-from .classes import IGNORED, by_class, fit_classes, logits_of, wide, widened
+from .classes import IGNORED, by_class, fit_classes, logits_of, wide, widened, without_ignored
 from .folding import folded
 from .forward import evaluating, fed
 from .given import own_loss
@@ -145,6 +145,11 @@ class _Part:
         for (number, size), its in zip(sizes.items(), split, strict=True):
             self.sums[key].add(number, its, size)
 
+    def without_classes(self) -> None:
+        """Without what was counted of classes by a metric that nobody named."""
+        self.sums.pop(ACCURACY.key, None)
+        self.numbers, self.counted = {}, self.counted[:, :0]
+
     def join(self, other: _Part) -> None:
         for key in [*self.sums]:
             if key in other.sums:
@@ -242,6 +247,7 @@ def _part(
     """What the batches of this rank give: every so many one."""
     given = {"--loss": lost.own, "--metric": all(m.named for m in metrics)}
     lacking = [option for option, own in given.items() if not own]
+    unnamed = any(not m.named for m in metrics)
     part = _Part({"loss": _Sum()}, torch.zeros(3, bins, dtype=torch.float64))
     with ExitStack() as stack:
         stack.enter_context(evaluating(network))
@@ -258,18 +264,23 @@ def _part(
                 stack.enter_context(folded(network, inputs, output))
             begin(number, "a batch that is measured", device)
             outputs = in_parts(network, inputs, output)
+            known = without_ignored(outputs, targets, lost.ignored) if lost.own and unnamed else targets
+            if lost.own and unnamed and not fit_classes(outputs, known):
+                if part.sizes:
+                    log.info("accuracy is left out: outputs and targets of batch %d tell no classes", number)
+                metrics, unnamed = tuple(m for m in metrics if m.named), False
+                part.without_classes()
             if not part.sizes:
-                if lost.own and not fit_classes(outputs, targets):
-                    metrics = tuple(m for m in metrics if m.named)
                 part.sums |= {m.quantity.key: _Sum() for m in metrics if m.whole is None}
                 waiting = _Waiting(partial(_score, part, lost, metrics, each))
             part.sizes[number] = size
             classes = not lost.own or any(not m.own for m in metrics)
-            logits = _classes(outputs, targets, number, lacking) if classes else None
+            logits = _classes(outputs, known, number, lacking) if classes else None
             if logits is not None and not (lost.own or any(m.own for m in metrics)):
                 waiting.add(number, logits, targets)
                 continue
-            values = _score(part, lost, metrics, each, {number: size}, outputs, logits, targets)
+            of_classes = None if logits is None else (logits, known)
+            values = _score(part, lost, metrics, each, {number: size}, (outputs, targets), of_classes)
             if lost.carried and number == 0 and type(network) not in _asked_in_parts:
                 _asked_in_parts.add(type(network))
                 check_parts(OWN.name, values, size, partial(_own_loss, network, inputs, output))
@@ -306,7 +317,7 @@ class _Waiting:
             logits, targets = (
                 its[0] if len(its) == 1 else torch.cat(its) for its in (self.logits, self.targets)
             )
-            self._score(self.sizes, logits, logits, targets)
+            self._score(self.sizes, (logits, targets), (logits, targets))
         self.sizes, self.logits, self.targets = {}, [], []
 
 
@@ -316,18 +327,21 @@ def _score(
     metrics: Sequence[Metric],
     each: bool,
     sizes: dict[int, int],
-    outputs: Any,
-    logits: Tensor | None,
-    targets: Any,
+    whole: tuple[Any, Any],
+    of_classes: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
-    """Add to the part what these batches give, and return the loss's figures; sizes are by their numbers."""
+    """Add to the part what these batches give, and return the loss's figures; sizes are by their numbers.
+
+    `whole` is outputs and targets, `of_classes` logits of these, and class numbers that count.
+    """
     first, size = next(iter(sizes)), sum(sizes.values())
-    values = lost.values(outputs if lost.own else logits, targets, first, size)
+    values = lost.values(*(whole if lost.own else of_classes or whole), first, size)
     part.add("loss", _nan_as_inf(lost, values), sizes)
     for m in metrics:
-        if (good := m.values(outputs if m.own else logits, targets, first, size)) is not None:
+        if (good := m.values(*(whole if m.own else of_classes or whole), first, size)) is not None:
             part.add(m.quantity.key, good, sizes)
-    if logits is not None:
+    if of_classes is not None:
+        logits, targets = of_classes
         part.counted = by_class(logits, targets) + widened(part.counted, logits.shape[1])
         if each and targets.ndim == 1:
             part.numbers |= zip(sizes, targets.cpu().split([*sizes.values()]), strict=True)

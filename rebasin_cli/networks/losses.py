@@ -74,6 +74,14 @@ class Loss:
             function = function.func
         return not self.own or function is F.cross_entropy or isinstance(function, nn.CrossEntropyLoss)
 
+    @property
+    def ignored(self) -> int | None:
+        """The class number that it says it leaves out, as PyTorch's losses do (`ignore_index`)."""
+        its: Any = self.function
+        said = its.keywords if isinstance(its, functools.partial) else getattr(its, "__dict__", {})
+        found = said.get("ignore_index")
+        return found if isinstance(found, int) else None
+
     def __call__(self, outputs: Any, targets: Any, number: int = 0, *, checked: bool = False) -> Tensor:
         """The mean of a batch, (), with a gradient: what is learnt by; cross-entropy in nats.
 

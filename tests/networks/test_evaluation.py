@@ -298,6 +298,43 @@ def test_targets_that_do_not_count_have_no_part_in_their_samples_mean():
         assert each["accuracy"][k].item() == pytest.approx(right)
 
 
+def leaving_out(number):
+    return functools.partial(nn.functional.cross_entropy, ignore_index=number)
+
+
+@pytest.mark.parametrize("loss", [leaving_out, lambda k: nn.CrossEntropyLoss(ignore_index=k)])
+@pytest.mark.parametrize("number", [255, -1, 0])
+def test_what_the_own_loss_leaves_out_does_not_count_in_accuracy(loss, number):
+    outputs, targets = torch.randn(6, 4, 5), torch.randint(1, 4, (6, 5))
+    without = targets.clone()
+    without[3:, 1], targets[3:, 1] = -100, number  # the first batch has all of its targets
+    alike, found = (
+        evaluate(nn.Identity(), [(x[:3], y[:3]), (x[3:], y[3:])], loss=given)
+        for x, y, given in ((outputs, without, leaving_out(-100)), (outputs, targets, loss(number)))
+    )
+    assert found.figures == alike.figures and found.classes == alike.classes
+
+
+def of_those_below_four(outputs, targets):
+    return nn.functional.cross_entropy(outputs, torch.where(targets < 4, targets, -100))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_one_number_that_is_no_class_does_not_count_and_of_several_accuracy_is_left_out(late):
+    outputs, targets = torch.randn(8, 4), torch.arange(8) % 4
+    batch, before = 4 * late, [(outputs[:4], targets[:4])] * late
+    for numbers, right in ((254, 254), True), ((254, 255), False):
+        targets[batch : batch + 2] = torch.tensor(numbers)
+        batches = [*before, (outputs[batch:], targets[batch:])]
+        found = evaluate(nn.Identity(), batches, loss=of_those_below_four, each=True)
+        assert ("accuracy" in found.metrics) == right and bool(found.classes) == right
+        assert ("accuracy" in found.each) == right
+    counts = outputs[targets < 4].argmax(1) == targets[targets < 4]
+    targets[targets > 4] = 255
+    found = evaluate(nn.Identity(), [(outputs, targets)], loss=of_those_below_four)
+    assert found.accuracy == pytest.approx(counts.double().mean().item())
+
+
 def test_the_bins_of_a_reliability_diagram():
     rows = logits_of((0.59, 0.41), (0.59, 0.41), (0.9, 0.1), (0.9, 0.1))
     samples, confidence, accuracy = evaluate(Fixed(), [(rows, torch.tensor([0, 1, 0, 0]))]).bins
