@@ -1,5 +1,7 @@
 """What rows of heads and embeddings stand for: classes by `config.json`, words by a tokenizer's files.
 
+Where there are none, both by what lies beside the weights in one file.
+
 The mean, by number, of rows that stand for other things is no model.
 """
 
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...averages.parts import EMBEDDING, LOGITS
+from ...checkpoints import said
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.configuration import beside
 from ...errors import SpecError
@@ -45,6 +48,7 @@ def check(
     `averaged` are the tensors that are averaged; `by_number`: also heads of other sizes are.
     """
     classes, vocabulary, numbers = cache(_classes), cache(_vocabulary), cache(_numbers)
+    words = cache(said.words)
     problems: list[str] = []
     whole: list[str] = []
     for k, b in enumerate(models):
@@ -64,6 +68,8 @@ def check(
             if not _of_words(a, b, by_number).isdisjoint(averaged):
                 here, there = vocabulary(a.path), vocabulary(b.path)
                 if here != there and (told := _moved("word", a, numbers(here), b, numbers(there))):
+                    moved.setdefault("word", told)
+                if not here and not there and (told := _moved("word", a, words(a), b, words(b))):
                     moved.setdefault("word", told)
         problems += moved.values()
         if other and "class" not in moved:
@@ -115,11 +121,16 @@ def _moved(what: str, a: Checkpoint, here: Numbers, b: Checkpoint, there: Number
 
 
 def _classes(model: Checkpoint) -> Numbers:
-    """The number of each class that has a name of its own, as transformers or timm writes them."""
+    """The number of each class that has a name of its own, as transformers, timm or the file itself says."""
     config = beside(model.path) or {}
     timm = [of.get("label_names") for of in (config, config.get("pretrained_cfg")) if isinstance(of, dict)]
     names: list[Any] = labels_of(config) or next((its for its in timm if isinstance(its, list)), [])
+    if not names:
+        names = sorted(numbers := said.classes(model), key=lambda name: numbers[name])
+        names = names if [*map(numbers.get, names)] == [*range(len(names))] else []
     named = {str(name).casefold(): k for k, name in enumerate(names)}
+    if len(named) < len(names):  # characters, perhaps
+        named = {str(name): k for k, name in enumerate(names)}
     return {} if any(NUMBERED.fullmatch(name) for name in named) or len(named) < len(names) else named
 
 

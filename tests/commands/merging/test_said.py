@@ -1,0 +1,163 @@
+"""What files say of their models beside the weights: another function, classes or scalings are no average."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.cli.conftest import rebasin
+
+ANIMALS = ["cat", "dog", "eel", "fox"]
+TURNED = ["dog", "cat", "eel", "fox"]
+NUMBERS = {name: k for k, name in enumerate(ANIMALS)}
+
+
+def weights(seed):
+    """Two that are near each other: a body, a head of four classes, six words."""
+    near = torch.Generator().manual_seed(0), torch.Generator().manual_seed(seed)
+    shapes = {"embed.weight": (6, 8), "body.weight": (8, 8), "fc.weight": (4, 8), "fc.bias": (4,)}
+    return {
+        name: torch.randn(shape, generator=near[0]) + 0.01 * torch.randn(shape, generator=near[1])
+        for name, shape in shapes.items()
+    }
+
+
+APART = {
+    "heads": (
+        {"hyper_parameters": {"num_heads": 4, "lr": 1}},
+        {"hyper_parameters": {"num_heads": 8}},
+        "num_heads",
+    ),
+    "activations of parsed arguments": (
+        {"args": Namespace(activation="relu", seed=1)},
+        {"args": Namespace(activation="gelu", seed=2)},
+        "gelu",
+    ),
+    "deep in a configuration": (
+        {"cfg": {"net": {"norm-eps": 1e-5}}},
+        {"cfg": {"net": {"norm-eps": 1e-6}}},
+        "eps",
+    ),
+    "schedules of noise": ({"beta_schedule": "linear"}, {"beta_schedule": "cosine"}, "cosine"),
+    "numbers of classes": (
+        {"class_to_idx": NUMBERS},
+        {"class_to_idx": {**NUMBERS, "cat": 1, "dog": 0}},
+        "'cat'",
+    ),
+    "names by numbers": ({"names": dict(enumerate(ANIMALS))}, {"names": dict(enumerate(TURNED))}, "'cat'"),
+    "lists of classes": ({"meta": {"CLASSES": (*ANIMALS,)}}, {"meta": {"CLASSES": (*TURNED,)}}, "'cat'"),
+    "text numbers": (
+        {"config": {"id2label": {str(k): name for k, name in enumerate(ANIMALS)}}},
+        {"config": {"id2label": {str(k): name for k, name in enumerate(TURNED)}}},
+        "'cat'",
+    ),
+    "characters": ({"charset": "aAbB"}, {"charset": "AabB"}, "'a'"),
+    "words": ({"stoi": {"a": 0, "b": 1, "c": 2}}, {"stoi": {"b": 0, "a": 1, "c": 2}}, "word 'a'"),
+    "scalings of targets": (
+        {"scaler": {"y_mean": 3.0, "y_std": 2.0}},
+        {"scaler": {"y_mean": 30.0, "y_std": 9.0}},
+        "3 ± 2",
+    ),
+    "scalings of pixels": (
+        {"mean": [0.5] * 3, "std": [0.5] * 3},
+        {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
+        "mean",
+    ),
+}
+ALIKE = {
+    "how they were trained": (
+        {"args": Namespace(lr=0.1, optimizer={"activation": "a"}, eps=1e-8), "epoch": 3},
+        {"args": Namespace(lr=0.2, optimizer={"activation": "b"}, eps=1e-6), "epoch": 5},
+    ),
+    "other spellings": ({"cfg": {"act": "nn.ReLU"}}, {"cfg": {"act": "relu"}}),
+    "said of one alone": ({"num_heads": 4}, {}),
+    "other classes": ({"classes": ANIMALS}, {"classes": ["ant", "bee", "cow", "doe"]}),
+    "names of what has no rows": ({"names": ["x", "y"]}, {"names": ["y", "x"]}),
+    "scalings that were measured twice": ({"mean": 3.0, "std": 2.0}, {"mean": 3.1, "std": 2.05}),
+    "a record": ({"results": {"mean": 3.0, "std": 0.1}}, {"results": {"mean": 9.0, "std": 0.2}}),
+    "anything": (
+        {"mean": 10**400, "std": [None], "act": [[]]},
+        {"mean": "x", "std": {}, 3: "y", "act": {1: 2}},
+    ),
+}
+
+
+def saved(name, seed, beside):
+    torch.save({"state_dict": weights(seed), **beside}, name)
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+AVERAGE = "average", "a.pt", "b.pt", "-o", "out.safetensors"
+
+
+@pytest.mark.parametrize(("a", "b", "says"), APART.values(), ids=APART)
+def test_what_models_say_of_themselves_otherwise_is_no_average(a, b, says):
+    saved("a.pt", 1, a), saved("b.pt", 2, b)
+    outcome = rebasin(*AVERAGE)
+    assert outcome.code == 4 and says in outcome.err and "--skip-checks" in outcome.err, outcome.err
+    assert not Path("out.safetensors").exists()
+    assert rebasin(*AVERAGE, "--skip-checks").code == 0
+
+
+@pytest.mark.parametrize(("a", "b"), ALIKE.values(), ids=ALIKE)
+def test_what_says_nothing_of_the_function_is_no_matter(a, b):
+    saved("a.pt", 1, a), saved("b.pt", 2, b)
+    outcome = rebasin(*AVERAGE)
+    assert outcome.code == 0, outcome.err
+
+
+def test_safetensors_say_it_in_their_metadata():
+    for name, seed, said in (("a.safetensors", 1, ANIMALS), ("b.safetensors", 2, TURNED)):
+        save_file(weights(seed), name, {"classes": json.dumps(said), "rebasin.options": "{"})
+    outcome = rebasin("average", "a.safetensors", "b.safetensors")
+    assert outcome.code == 4 and "'cat'" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("preprocessor_config.json", lambda mean: {"image_mean": [mean] * 3, "image_std": [0.2] * 3}),
+        ("config.json", lambda mean: {"pretrained_cfg": {"mean": [mean] * 3, "std": [0.2] * 3}}),
+        ("preprocessor_config.json", lambda mean: {"sampling_rate": int(mean * 1000)}),
+    ],
+)
+def test_how_inputs_are_prepared_is_said_beside_the_weights(file, content):
+    for name, seed, mean in (("a", 1, 0.4), ("b", 2, 0.5)):
+        Path(name).mkdir()
+        save_file(weights(seed), f"{name}/model.safetensors")
+        Path(name, file).write_text(json.dumps(content(mean)))
+    outcome = rebasin("average", "a", "b", "-o", "out/")
+    assert outcome.code == 4 and file in outcome.err
+
+
+def test_a_merge_that_aligns_looks_at_the_same():
+    Path("net.py").write_text(
+        "from torch import nn\n"
+        "def net():\n"
+        "    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))\n"
+    )
+    for name, heads in (("a.pt", 2), ("b.pt", 4)):
+        net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+        torch.save({"state_dict": net.state_dict(), "num_heads": heads}, name)
+    line = (
+        "merge",
+        "a.pt",
+        "b.pt",
+        "--net",
+        "net.py:net",
+        "--input",
+        "1x4",
+        "--method",
+        "wm",
+        "--repair",
+        "none",
+    )
+    assert "num_heads  is 2 in a.pt, 4 in b.pt" in rebasin(*line).err
+    assert rebasin(*line, "--skip-checks").code == 0
