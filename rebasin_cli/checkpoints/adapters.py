@@ -43,7 +43,7 @@ ENDS = {
 IN_FILES = ("sd-scripts", "diffusers")  # the forms that need no configuration
 PART = re.compile(r"(unet|prior|transformer(_\d)?|text_encoder(_\d)?|diffusion_model)\.")  # of a pipeline
 METADATA = "lora_adapter_metadata"  # where diffusers says more, a peft configuration for each part
-ALPHA, MID = ".alpha", ".lora_mid.weight"
+ALPHA, MID, DORA = ".alpha", ".lora_mid.weight", ".dora_scale"
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def beyond_factors(names: Collection[str]) -> list[str] | None:
     if (form := _form(names)) is None:
         return None
     ends = tuple(end for pair in ENDS[form] for end in pair)
-    return [name for name in names if not name.endswith((*ends, ALPHA, MID, ".dora_scale"))]
+    return [name for name in names if not name.endswith((*ends, ALPHA, MID, DORA))]
 
 
 def _form(names: Collection[str]) -> str | None:
@@ -173,7 +173,7 @@ def read(weights: Checkpoint) -> tuple[Adapter, list[str]]:
                 problems.append(f"{name}  has factors twice")
             modules[name] = found
     whole = tuple(name for name in weights if name not in used)
-    problems += [f"{name}  is no factor of a module" for name in whole if not settings[""].names(name)]
+    problems += [f"{name}  is {_no_factor(name)}" for name in whole if not settings[""].names(name)]
     problems += [
         f"{name}  is {str(weights.dtypes[name]).removeprefix('torch.')}: no number that can be averaged"
         for name in (name for its in modules.values() for name in (its.up, its.down, its.mid) if name)
@@ -182,6 +182,10 @@ def read(weights: Checkpoint) -> tuple[Adapter, list[str]]:
     if not modules and not problems:
         problems.append("it holds no factors (lora_A and lora_B, or lora_down and lora_up)")
     return Adapter(path, weights, form, modules, config, whole), problems
+
+
+def _no_factor(name: str) -> str:
+    return peft.MORE["use_dora"] if name.endswith(DORA) else "no factor of a module"
 
 
 def _told(weights: Checkpoint, problems: list[str]) -> dict[str, peft.Settings]:

@@ -235,9 +235,7 @@ def open_checkpoint(
 
 def _open_safetensors(path: Path, inside: Path) -> Checkpoint:
     file = SafetensorsFile(inside)
-    return _checkpoint(
-        path, "safetensors", dict.fromkeys(file.entries, file), skipped={}, metadata=file.metadata
-    )
+    return _checkpoint(path, "safetensors", dict.fromkeys(file.entries, file), metadata=file.metadata)
 
 
 def _open_shards(path: Path, index: Path, unsafe_load: bool) -> Checkpoint:
@@ -258,18 +256,19 @@ def _open_shards(path: Path, index: Path, unsafe_load: bool) -> Checkpoint:
     for name, shard in shard_of.items():
         if shard in files and name not in files[shard].entries:
             problems.append(f"{name}  is not in {shard}")
+    hint = COPY_AGAIN
+    for shard, file in files.items() if not problems else ():  # the whole is more than a part of it
+        tied = file.tied if isinstance(file, Shard) else ()
+        known = {name for group in tied if not shard_of.keys().isdisjoint(group) for name in group}
+        alone = (name for name in file.entries if name not in shard_of and name not in known)
+        problems += [f"{name}  is in {shard}, and not in the index" for name in alone]
+        hint = "Write an index of all tensors, or of files that hold no others."
     if problems:
-        raise CheckpointError(f"{index} does not fit the files beside it", problems=problems, hint=COPY_AGAIN)
-    skipped = {
-        name: f"in {shard}, not in the index"
-        for shard, file in files.items()
-        for name in file.entries
-        if name not in shard_of
-    }
+        raise CheckpointError(f"{index} does not fit the files beside it", problems=problems, hint=hint)
     common = set.intersection(*(set(file.metadata.items()) for file in files.values()))
     source = {name: files[shard] for name, shard in shard_of.items()}
-    tied = [group for file in files.values() if isinstance(file, Shard) for group in file.tied]
-    return _checkpoint(path, "sharded", source, skipped=skipped, metadata=dict(sorted(common)), tied=tied)
+    ties = [group for file in files.values() if isinstance(file, Shard) for group in file.tied]
+    return _checkpoint(path, "sharded", source, metadata=dict(sorted(common)), tied=ties)
 
 
 def _checkpoint(
@@ -277,7 +276,6 @@ def _checkpoint(
     format: str,
     source: Mapping[str, SafetensorsFile | Shard],
     *,
-    skipped: dict[str, str],
     metadata: dict[str, str],
     tied: Sequence[tuple[str, ...]] = (),
 ) -> Checkpoint:
@@ -297,7 +295,7 @@ def _checkpoint(
         read_rows=lambda name, start, stop: source[names[name]].rows(names[name], start, stop),
         metadata=metadata,
         stripped=stripped,
-        skipped=skipped | left_out,
+        skipped=left_out,
         tied=tuple(group for group in groups if len(group) > 1),
     )
 

@@ -297,13 +297,13 @@ def test_only_files_that_the_index_names_are_opened(sharded):
     assert list(open_checkpoint(sharded)) == ["a"]
 
 
-def test_a_tensor_that_the_index_does_not_name_is_reported(sharded):
+def test_a_tensor_that_the_index_does_not_name_makes_the_rest_a_part(sharded):
     safetensors.torch.save_file(
         {"b": torch.zeros(3), "c": torch.ones(1)}, sharded / "model-00002-of-00002.safetensors"
     )
-    checkpoint = open_checkpoint(sharded)
-    assert list(checkpoint) == ["a", "b"]
-    assert checkpoint.skipped == {"c": "in model-00002-of-00002.safetensors, not in the index"}
+    with pytest.raises(CheckpointError) as raised:
+        open_checkpoint(sharded)
+    assert raised.value.problems == ("c  is in model-00002-of-00002.safetensors, and not in the index",)
 
 
 def test_missing_shards_and_tensors_are_all_named(sharded):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from rebasin_cli.checkpoints.peft import CONFIG, WEIGHTS
 from rebasin_cli.checkpoints.writer import write_safetensors
@@ -323,6 +323,17 @@ REFUSED = {  # what is wrong: settings, tensors beside, and what is said of it
         "saved whole in one of",
     ),
 }
+
+
+def test_magnitudes_beside_the_factors_of_sd_scripts_are_told_as_what_they_are(refused):
+    for name in "ab":
+        state = {
+            "lora_unet_q.lora_up.weight": torch.randn(8, 2),
+            "lora_unet_q.lora_down.weight": torch.randn(2, 8),
+        }
+        save_file(state | {"lora_unet_q.dora_scale": torch.rand(8, 1) + 1}, f"{name}.safetensors")
+    found = refused(4, "average", "a.safetensors", "b.safetensors", says="lora_unet_q.dora_scale  is DoRA: ")
+    assert "saved whole" not in found.err and "no factor" not in found.err
 
 
 def test_patterns_that_take_long_together_are_refused(refused):
