@@ -27,7 +27,10 @@ INTEGERS = "integers"  # why a tensor is copied
 HEADS = ("keep-a", "keep-b", "average", "concat", "drop")
 EXTRA = ("error", "keep-a", "keep", "drop")
 _ONE = "Merge models of one function. Where one model's are right for all, "
-IGNORED = f"{_ONE}let them be copied: {{ignore}} (the first model's, or that of --copy-from FILE)"
+IGNORED = (
+    f"{_ONE}let them be copied: {{ignore}} (the first model's, or that of --copy-from FILE). "
+    "What is no setting and was learnt is averaged with --learnt GLOB"
+)
 IN_SPEC = f"{_ONE}let the first be that model, and name them under ignore: in the spec: {{names}}"
 MOST = 4  # names in a line of advice
 HEADS_ADVICE = "--heads keep-a|keep-b|average|concat|drop"
@@ -39,6 +42,7 @@ LOGITS = re.compile(r"head|logit|output|decoder|proj_out|predict", re.IGNORECASE
 class Parts:
     """Names by what becomes of them, in the order of the output. `copied` says why, `extra` whose it is.
 
+    `learnt` are those that no table's or scaling's values are looked for in: the user knows better.
     `products` are families among the averaged that are averaged as what they stand for together.
     """
 
@@ -47,6 +51,7 @@ class Parts:
     heads: tuple[str, ...] = ()
     extra: dict[str, int] | None = None
     dropped: tuple[str, ...] = ()
+    learnt: frozenset[str] = frozenset()
     products: Products = field(default_factory=Products)
 
     @property
@@ -80,15 +85,15 @@ def check_choices(heads: str | None, extra: str, models: int) -> None:
         raise UsageError(f"--heads is for two models, not {models}", hint="Merge them two by two")
 
 
-def _ignored(globs: Sequence[str], names: Iterable[str]) -> set[str]:
-    """What is named to be copied. Raises UsageError for a glob of nothing: a slip would average it."""
+def _named(option: str, globs: Sequence[str], names: Iterable[str]) -> set[str]:
+    """What an option names. Raises UsageError for a glob of nothing: a slip would average it."""
     found: set[str] = set()
     for glob in globs:
         named = {name for name in names if fnmatch.fnmatchcase(name, glob)}
         if not named:
             hint = near(glob.strip("*.") or glob, names)
             raise UsageError(
-                f"--ignore {glob!r} names no tensor of these models",
+                f"{option} {glob!r} names no tensor of these models",
                 hint=f"{hint[0].upper()}{hint[1:]}; rebasin inspect FILE lists them",
             )
         found |= named
@@ -99,12 +104,13 @@ def parts_of(
     models: Sequence[Tensors],
     *,
     ignore: Sequence[str] = (),
+    learnt: Sequence[str] = (),
     source: Tensors | None = None,
     heads: str | None = None,
     extra: str = "error",
     values: bool = True,
 ) -> Parts:
-    """Sort the tensors of these models. `ignore` are globs; `source` is whose tensors are copied.
+    """Sort the tensors of these models. `source` is whose tensors are copied; `ignore`, `learnt` are globs.
 
     Without `values` none are looked at: `check_values` does that later. Raises SpecError with every tensor
     that cannot be averaged, for families that cannot (`together`), UsageError for choices that there are
@@ -123,7 +129,7 @@ def parts_of(
     likely = _likely_ties(plans)
     whole: list[str] = []  # those that can be taken from one model
     names = dict.fromkeys(name for plan in (*plans, source_plan) for name in plan)
-    ignored = _ignored(ignore, names)
+    ignored, known = _named("--ignore", ignore, names), _named("--learnt", learnt, names)
     products = products_of(models, keep=ignored, source=source, resized=heads not in (None, "drop"))
     together = products.members
     for name in names:
@@ -182,7 +188,8 @@ def parts_of(
         )
     if not averaged and not joined:
         raise SpecError("the models have no floating-point tensor in common: there is nothing to average")
-    found = Parts(tuple(averaged), copied, tuple(joined), extras, tuple(dropped), products)
+    sorted_ = tuple(averaged), copied, tuple(joined), extras, tuple(dropped)
+    found = Parts(*sorted_, learnt=frozenset(known), products=products)
     if values:
         check_values(models, found)
     return found
@@ -190,7 +197,7 @@ def parts_of(
 
 def check_values(models: Sequence[Tensors], parts: Parts) -> None:
     """Raise SpecError where tables or integers, which no training moves, differ: this reads values."""
-    members = parts.products.members
+    members = parts.products.members.keys() | parts.learnt
     names = [name for name in (*parts.averaged, *parts.copied) if name not in members]
     check_still(models, names, parts.copied, IGNORED)
 

@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
+from ..checkpoints import said
 from ..checkpoints.tensors import plan_of, rows
 from ..errors import SpecError
 from ..types import Tensors
@@ -59,14 +60,15 @@ def check_untrained(
 ) -> None:
     """Raise SpecError where tables among the `averaged`, or integers among the `copied`, differ.
 
-    Tables, by their names or by their numbers (`formulas`), may differ by rounding, integers that count or
-    measure as they like. In the `hint` "{ignore}" stands for options that name what differs, "{names}" for
-    the names.
+    Tables, by their names or by their numbers (`formulas`), may differ by rounding, means and deviations that
+    values are scaled by as two measurements do, integers that count or measure as they like. In the `hint`
+    "{ignore}" stands for options that name what differs, "{names}" for the names.
     """
     plan, names = plan_of(models[0]), list(averaged)
     named = {name for name in names if _TABLES.search(name)}
     found = {*tables(models, [name for name in names if name not in named and not _MEASURED.search(name)])}
     found |= {name for name in named if not _near(models, name)}
+    scaled = _scalings(models, [name for name in names if name not in found and not _MEASURED.search(name)])
     modules = {""} | {
         name[:end]
         for name, (dtype, shape) in plan.items()
@@ -76,10 +78,32 @@ def check_untrained(
     selecting = [name for name in copied if name in plan and _selects(name, *plan[name], models, modules)]
     wrong = {
         "tables, which no training moves": [name for name in names if name in found],
+        "means and deviations that inputs or targets are scaled by": scaled,
         "integers that say how weights are used": [name for name in selecting if not _near(models, name)],
     }
     if any(wrong.values()):
         raise _refused(models, wrong, hint)
+
+
+def _scalings(models: Sequence[Tensors], names: Sequence[str]) -> list[str]:
+    """Those names of means and deviations that belong together and are far apart in two models."""
+    plan, found = plan_of(models[0]), []
+    for name in names:
+        other = said.deviation(name, names)
+        if other is None or plan[name] != plan.get(other) or not _is_row(*plan[name]):
+            continue
+        pairs = [
+            (model[name].flatten().tolist(), model[other].flatten().tolist())
+            for model in models
+            if name in model and other in model
+        ]
+        if all(min(deviations, default=0) > 0 for _, deviations in pairs):
+            found += [name, other] if any(said.far(pairs[0], pair) for pair in pairs[1:]) else []
+    return found
+
+
+def _is_row(dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
+    return dtype.is_floating_point and math.prod(shape) == max(shape, default=1)
 
 
 def _selects(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -84,9 +84,9 @@ def scalings(model: Checkpoint) -> dict[str, Pair]:
     return found
 
 
-def deviation(name: str, among: Sequence[str]) -> str | None:
+def deviation(name: str, among: Collection[str]) -> str | None:
     """The deviations' name that goes with a name of means (`y_mean`, `y_std`); None where there is none."""
-    if not re.search(r"(?:^|_)mean$", name):
+    if not re.search(r"(?:^|[._])mean$", name):
         return None
     return next((its for word in DEVIATIONS if (its := name.removesuffix("mean") + word) in among), None)
 

@@ -252,8 +252,8 @@ class Scoring:
     )
     skip_checks: bool = option(
         False,
-        "Measure endpoints at chance, or far below their recorded accuracy; average models that number "
-        "their classes or words otherwise.",
+        "Measure endpoints at chance, or far below their recorded accuracy; average models that say "
+        "that they compute otherwise, or number their classes or words so.",
         role=TRUSTS,
         everywhere=True,
     )

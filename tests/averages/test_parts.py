@@ -224,3 +224,15 @@ def test_a_mask_of_minus_infinity_is_the_same_in_the_average_or_there_is_none():
             merged([a, b | {"attn_mask": other}])
     with pytest.raises(CheckpointError, match="1 infinite"):
         merged([a, b | {"w": torch.tensor([1.0, float("-inf"), 0])}])
+
+
+def test_tensors_that_were_learnt_are_averaged_whatever_they_are_called():
+    a, b = ({"rope.freqs": torch.rand(4), "anchors": torch.rand(2, 2), "w": torch.randn(4, 4)} for _ in "ab")
+    with pytest.raises(SpecError, match="tables") as raised:
+        parts_of([a, b])
+    assert "--learnt GLOB" in raised.value.hint
+    with pytest.raises(SpecError, match="tables"):
+        parts_of([a, b], learnt=["anchors"])
+    assert parts_of([a, b], learnt=["anchors", "rope.*"]).averaged == ("rope.freqs", "anchors", "w")
+    with pytest.raises(UsageError, match="--learnt 'anchor' names no tensor"):
+        parts_of([a, b], learnt=["anchor"])

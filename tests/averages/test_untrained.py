@@ -70,9 +70,22 @@ APART = {
     "a stride": beside("stride", lambda k: torch.tensor([k]), 2, 4),
     "masks of a module of their own": beside("masks.fc", lambda k: (torch.arange(6) > k).int(), 2, 3),
     "orders of a module of their own": beside("perms.fc", lambda k: torch.arange(6).roll(k), 0, 3),
+    "scalings of targets": beside(
+        "y_mean", lambda k: torch.tensor([k]), 1.0, 5.0, more={"y_std": torch.ones(1)}
+    ),
+    "deviations alone": tuple(
+        {"norm.mean": torch.zeros(3), "norm.std": torch.ones(3) * k, "w": torch.randn(4, 4)} for k in (1, 2)
+    ),
     "one of three": (sparse(0), sparse(0), sparse(2)),
 }
 TOGETHER = {
+    "scalings that were measured twice": beside(
+        "y_mean", lambda k: torch.tensor([k]), 5.0, 5.05, more={"y_std": torch.ones(1)}
+    ),
+    "means of no deviations": beside("y_mean", lambda k: torch.tensor([k]), 5.0, 9.0),
+    "layers that give a mean and a deviation": tuple(
+        {"mean.weight": torch.randn(3, 4), "std.weight": torch.randn(3, 4)} for _ in range(2)
+    ),
     "rounded tables": (rotary(1e4), rotary(1e4, torch.bfloat16), rotary(1e4, torch.float16)),
     "one schedule": (noise(LINEAR), noise(LINEAR.half().float())),
     "betas that are trained": ({"betas": torch.rand(3)}, {"betas": torch.rand(3)}),

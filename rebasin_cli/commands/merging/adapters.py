@@ -48,6 +48,7 @@ def check(session: Session, mean: Average, output: Output) -> None:
         "--curve": mean.curve,
         "--copy-from": mean.copy_from,
         "--ignore": mean.ignore,
+        "--learnt": mean.learnt,
         "--extra": mean.extra != "error",
         "--interpolation": mean.interpolation != "linear",
         "--data": asked.data.data,

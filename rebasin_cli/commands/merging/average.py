@@ -86,6 +86,13 @@ class AsTheyAre(Mean):
     ignore: tuple[str, ...] = option(
         (), "Copy these tensors instead of averaging them; may be repeated.", metavar="GLOB", role=PLAIN
     )
+    learnt: tuple[str, ...] = option(
+        (),
+        "Average these tensors though they look like tables of settings, as anchors that were trained do; "
+        "may be repeated.",
+        metavar="GLOB",
+        role=PLAIN,
+    )
     copy_from: Path | None = option(
         None,
         "Whose integers and ignored tensors are copied; else the first's.",
@@ -217,7 +224,12 @@ class Average(Averaging, AsTheyAre):
 
     def for_plain_only(self) -> list[str]:
         """The options given that only a plain average takes."""
-        given = {"--ignore": self.ignore, "--copy-from": self.copy_from, "--extra": self.extra != "error"}
+        given = {
+            "--ignore": self.ignore,
+            "--learnt": self.learnt,
+            "--copy-from": self.copy_from,
+            "--extra": self.extra != "error",
+        }
         return [option for option, there in given.items() if there]
 
     def check_aligned(self) -> None:

@@ -78,7 +78,8 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     with naming(paths):
         if asked.loading.config is None:
             check_configurations(models, listener.say)
-        choices: dict[str, Any] = {"ignore": mean.ignore, "heads": mean.heads, "extra": mean.extra}
+        choices: dict[str, Any] = {"ignore": mean.ignore, "learnt": mean.learnt}
+        choices |= {"heads": mean.heads, "extra": mean.extra}
         parts = parts_of(models, source=source, values=False, **choices)
     if not asked.data.skip_checks:
         averaged = [*parts.averaged, *parts.heads]
@@ -110,7 +111,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     _digests([*models, *([source] if source is not None else [])], session.ranks)
     options: dict[str, Any] = {"weights": list(mean.numbers or []), "interpolation": mean.interpolation}
     options |= {"schedule": mean.schedule} if mean.schedule else {}
-    options |= {"ignore": list(mean.ignore)} if mean.ignore else {}
+    options |= {name: list(given) for name in ("ignore", "learnt") if (given := getattr(mean, name))}
     options |= {"copied_from": source.digest()} if source is not None else {}
     options |= {"heads": mean.heads} if parts.heads else {}
     options |= {"extra": mean.extra} if mean.extra != "error" else {}

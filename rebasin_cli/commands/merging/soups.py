@@ -39,7 +39,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     with naming(paths):
         first, copied = session.models[0], mean.copy_from
         source = None if copied is None else open_beside(first, copied, session.asked.loading, session.say)
-        parts = parts_of(session.models, ignore=mean.ignore, source=source)
+        parts = parts_of(session.models, ignore=mean.ignore, learnt=mean.learnt, source=source)
     if not session.asked.data.skip_checks:
         said.check(session.models, parts.averaged, session.say)
     network = _network(session)
@@ -59,7 +59,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     found = search.find(session, given=inputs)
     models = found.models if found else session.models
     if found:  # what was alike in all models need not be in their new order
-        parts = parts_of(models, ignore=mean.ignore, source=source)
+        parts = parts_of(models, ignore=mean.ignore, learnt=mean.learnt, source=source)
     network.to(session.device)
 
     def made(chosen: Sequence[int]) -> LazyTensors:
