@@ -21,6 +21,7 @@ from .checkpoint import Checkpoint
 DEEPEST = 5  # dictionaries within dictionaries
 MOST = 1 << 20  # entries that are looked at, and characters of JSON
 OURS = "rebasin."
+PLAIN = bool | int | float | str
 PREPROCESSOR = "preprocessor_config.json"
 # Of what no shape of a tensor tells, and a network computes by
 COMPUTES = re.compile(
@@ -51,15 +52,22 @@ Pair = tuple[list[float], list[float]]  # means, and deviations
 
 
 def settings(model: Checkpoint) -> dict[str, Any]:
-    """What the network computes by, by the dotted names: text in small letters without its package."""
+    """What the network computes by, by the dotted names: numbers and truths, or text without its package."""
     found = {}
     for path, value in _entries(model):
-        if COMPUTES.fullmatch(path[-1].casefold().replace("-", "_")) and isinstance(
-            value, bool | int | float | str
-        ):
-            plain = value.rpartition(".")[2].casefold() if isinstance(value, str) else value
-            found[".".join(path)] = plain
+        if COMPUTES.fullmatch(path[-1].casefold().replace("-", "_")) and isinstance(value, PLAIN):
+            told = _value(value) if isinstance(value, str) else value
+            found |= {".".join(path): told} if isinstance(told, PLAIN) else {}
     return found
+
+
+def _value(text: str) -> Any:
+    """What a command line's text means: a number, a truth, None; else a name, in small letters."""
+    text = text.strip().casefold()
+    try:
+        return json.loads({"none": "null", "": "null"}.get(text, text))
+    except (ValueError, RecursionError):
+        return text.rpartition(".")[2]
 
 
 def classes(model: Checkpoint) -> dict[str, int]:

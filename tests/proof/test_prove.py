@@ -767,5 +767,7 @@ def test_chance_that_two_layers_share_is_no_proof_of_two_orders(drop):
 
 def test_chance_of_each_layer_its_own_changes_nothing():
     dropout = nn.functional.dropout
-    network = Dropping(lambda a, b: (dropout(a, 0.5, True).relu(), dropout(b.relu(), 0.3, True) * b.sigmoid()))
+    network = Dropping(
+        lambda a, b: (dropout(a, 0.5, True).relu(), dropout(b.relu(), 0.3, True) * b.sigmoid())
+    )
     assert prove(network, spec_for(network, APART), torch.randn(5, 4)).largest_difference < 1e-12

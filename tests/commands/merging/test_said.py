@@ -73,6 +73,10 @@ ALIKE = {
         {"args": Namespace(lr=0.2, optimizer={"activation": "b"}, eps=1e-6), "epoch": 5},
     ),
     "other spellings": ({"cfg": {"act": "nn.ReLU"}}, {"cfg": {"act": "relu"}}),
+    "numbers and truths as text": (
+        {"args": {"num_heads": "8", "norm_first": "True", "act": "None"}},
+        {"args": {"num_heads": 8, "norm_first": True, "act": "relu"}},
+    ),
     "said of one alone": ({"num_heads": 4}, {}),
     "other classes": ({"classes": ANIMALS}, {"classes": ["ant", "bee", "cow", "doe"]}),
     "names of what has no rows": ({"names": ["x", "y"]}, {"names": ["y", "x"]}),
