@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,15 +36,10 @@ COMPUTES = re.compile(
 OF_TRAINING = re.compile(
     r"optim|sched|data|loader|aug|transform|loss|train|callback|log|eval|test|teacher|metric|result|score|reward"
 )
-CLASSES = (
-    "class_to_idx id2label label2id idx_to_class idx2class class2idx idx2label label2idx label_to_idx "
-    "class_names label_names classes categories names labels characters charset alphabet chars"
-).split()
-WORDS = (
-    "vocab vocabulary stoi itos token2id word2id char2id id2token id2word id2char token2idx word2idx "
-    "char2idx idx2token idx2word idx2char token_to_idx word_to_idx char_to_idx token_to_id char_to_id "
-    "idx_to_char word_to_ix char_to_ix chars characters"
-).split()
+NAMED = re.compile(
+    r"class|label|categor|names$|vocab|token|word|char|alphabet|stoi|itos|idx|2id|id2|to_id|to_ix"
+)
+OF_CLASSES = re.compile(r"class|label|categor|names$")
 DEVIATIONS = ("std", "stddev", "scale", "sigma")
 LARGEST = 1e30  # number that is a mean or a deviation
 FAR = 0.1  # of a deviation, by which two scalings differ that are not two measurements of one
@@ -70,14 +65,23 @@ def _value(text: str) -> Any:
         return text.rpartition(".")[2]
 
 
-def classes(model: Checkpoint) -> dict[str, int]:
-    """The number of each class; none where nothing is said of them."""
-    return _numbered(model, CLASSES)
+def numberings(model: Checkpoint) -> dict[str, dict[str, int]]:
+    """The numbers of names, of classes and words and whatever else, by the dotted names of what says them."""
+    found = {}
+    for path, value in _entries(model):
+        if isinstance(value, list | tuple) and OF_CLASSES.search(path[-1].casefold()):
+            value = [str(name) if isinstance(name, int) else name for name in value]  # classes may be numbers
+        found[".".join(path)] = _by_number(value)
+    return {key: numbers for key, numbers in found.items() if numbers}
 
 
-def words(model: Checkpoint) -> dict[str, int]:
-    """The number of each word, or character; none where nothing is said of them."""
-    return _numbered(model, WORDS)
+def moved(key: str, here: dict[str, int], there: dict[str, int]) -> bool:
+    """Whether names have other numbers there; where `key` says nothing of names, all of them are the same."""
+    if NAMED.search(key.casefold()) is None and (
+        here.keys() != there.keys() or {*here.values()} != {*there.values()}
+    ):
+        return False
+    return any(there.get(name, k) != k for name, k in here.items())
 
 
 def scalings(model: Checkpoint) -> dict[str, Pair]:
@@ -85,18 +89,24 @@ def scalings(model: Checkpoint) -> dict[str, Pair]:
     plain = dict(_entries(model))
     found = {}
     for path, means in plain.items():
-        if (other := deviation(path[-1], [*(its[-1] for its in plain if its[:-1] == path[:-1])])) is not None:
+        if (
+            other := deviation(path[-1], [its[-1] for its in plain if its[:-1] == path[:-1]], "mu")
+        ) is not None:
             one, two = _numbers(means), _numbers(plain[(*path[:-1], other)])
             if one and len(one) == len(two) and min(two) > 0:
                 found[".".join(path)] = one, two
     return found
 
 
-def deviation(name: str, among: Collection[str]) -> str | None:
-    """The deviations' name that goes with a name of means (`y_mean`, `y_std`); None where there is none."""
-    if not re.search(r"(?:^|[._])mean$", name):
-        return None
-    return next((its for word in DEVIATIONS if (its := name.removesuffix("mean") + word) in among), None)
+def deviation(name: str, among: Collection[str], *more: str) -> str | None:
+    """The deviations' name that goes with a name of means (`y_mean`, `y_std`); None where there is none.
+
+    `more` are words for means beside that one.
+    """
+    for word in ("mean", *more):
+        if re.search(rf"(?:^|[._]){word}$", name):
+            return next((its for end in DEVIATIONS if (its := name.removesuffix(word) + end) in among), None)
+    return None
 
 
 def far(one: Pair, other: Pair) -> bool:
@@ -142,11 +152,11 @@ def _within(
             return
         if not isinstance(key, str):
             continue
-        if isinstance(value, Mapping) and key not in CLASSES and key not in WORDS:
-            if len(path) < DEEPEST and not OF_TRAINING.search(key.casefold()):
+        word = key.casefold()
+        yield (*path, key), value
+        if isinstance(value, Mapping) and len(path) < DEEPEST and not OF_TRAINING.search(word):
+            if not (NAMED.search(word) and _by_number(value)):
                 yield from _within(value, (*path, key), left)
-        else:
-            yield (*path, key), value
 
 
 def _parsed(text: str) -> Any:
@@ -158,29 +168,24 @@ def _parsed(text: str) -> Any:
     return text
 
 
-def _numbered(model: Checkpoint, names: Sequence[str]) -> dict[str, int]:
-    there: dict[str, dict[str, int]] = {}
-    for path, value in _entries(model):
-        if (key := path[-1].casefold()) in names and (found := _by_number(value)):
-            there.setdefault(key, found)
-    return next((there[name] for name in names if name in there), {})
-
-
 def _by_number(value: Any) -> dict[str, int]:
-    """The number of each name: of a list, of names by number, or of numbers by name. None that has two."""
+    """The number of each name: of a list, of names by number, or of numbers by name, from 0 or 1 on.
+
+    Nothing where that is no numbering.
+    """
     if isinstance(value, Mapping):
         pairs = [*value.items()]
-        if all(isinstance(k, int) and isinstance(name, str) for k, name in pairs):
-            pairs = [(name, k) for k, name in pairs]
-        elif all(isinstance(k, str) and k.isdecimal() and isinstance(name, str) for k, name in pairs):
+        if all(isinstance(name, str) and str(k).isdecimal() for k, name in pairs):
             pairs = [(name, int(k)) for k, name in pairs]
     elif isinstance(value, str | list | tuple):
         pairs = [(name, k) for k, name in enumerate(value)]
     else:
         return {}
-    right = all(isinstance(name, str) and type(k) is int for name, k in pairs)
-    found = dict(pairs) if right else {}
-    return found if len(found) == len(pairs) > 1 else {}
+    if not all(isinstance(name, str) and type(k) is int for name, k in pairs):
+        return {}
+    found = dict(pairs)
+    whole = 1 < len(found) == len(pairs) == len({*found.values()}) and min(found.values()) in (0, 1)
+    return found if whole and max(found.values()) <= 2 * len(found) else {}
 
 
 def _numbers(value: Any) -> list[float]:

@@ -48,7 +48,7 @@ def check(
     `averaged` are the tensors that are averaged; `by_number`: also heads of other sizes are.
     """
     classes, vocabulary, numbers = cache(_classes), cache(_vocabulary), cache(_numbers)
-    words = cache(said.words)
+    numberings = cache(said.numberings)
     problems: list[str] = []
     whole: list[str] = []
     for k, b in enumerate(models):
@@ -69,8 +69,15 @@ def check(
                 here, there = vocabulary(a.path), vocabulary(b.path)
                 if here != there and (told := _moved("word", a, numbers(here), b, numbers(there))):
                     moved.setdefault("word", told)
-                if not here and not there and (told := _moved("word", a, words(a), b, words(b))):
-                    moved.setdefault("word", told)
+            for key, here_ in numberings(a).items():
+                its = numberings(b).get(key, {})
+                if (
+                    its
+                    and said.moved(key, here_, its)
+                    and (rows := _rows_of(a, b, here_, its, by_number) & {*averaged})
+                ):
+                    moved.setdefault("class", _moved(f"{key}:", a, here_, b, its) or "")
+                    whole += [name for name in averaged if name in rows]
         problems += moved.values()
         if other and "class" not in moved:
             say(f"{other}: rows are averaged by number")
@@ -95,6 +102,14 @@ def _heads(a: Checkpoint, b: Checkpoint, labels: Numbers, theirs: Numbers, by_nu
             found |= {name: more.pop()} if more in ({0}, {1}) else {}
     named = {name for name in found if HEAD.search(name)}
     return named or {name for name, more in found.items() if not more}
+
+
+def _rows_of(a: Checkpoint, b: Checkpoint, here: Numbers, there: Numbers, by_number: bool) -> set[str]:
+    """The tensors with a row for each of these names, of heads, or of embeddings that have hardly more."""
+    embeddings = {
+        name for name in _of_words(a, b, by_number) if len(here) <= a.shapes[name][0] < 2 * len(here)
+    }
+    return _heads(a, b, here, there, by_number) | embeddings
 
 
 def _of_words(a: Checkpoint, b: Checkpoint, by_number: bool) -> set[str]:
@@ -126,8 +141,9 @@ def _classes(model: Checkpoint) -> Numbers:
     timm = [of.get("label_names") for of in (config, config.get("pretrained_cfg")) if isinstance(of, dict)]
     names: list[Any] = labels_of(config) or next((its for its in timm if isinstance(its, list)), [])
     if not names:
-        names = sorted(numbers := said.classes(model), key=lambda name: numbers[name])
-        names = names if [*map(numbers.get, names)] == [*range(len(names))] else []
+        own = (its for key, its in said.numberings(model).items() if said.OF_CLASSES.search(key.casefold()))
+        numbers = next((its for its in own if 0 in its.values()), {})
+        names = sorted(numbers, key=lambda name: numbers[name])
     named = {str(name).casefold(): k for k, name in enumerate(names)}
     if len(named) < len(names):  # characters, perhaps
         named = {str(name): k for k, name in enumerate(names)}

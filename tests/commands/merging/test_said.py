@@ -54,8 +54,23 @@ APART = {
         {"config": {"id2label": {str(k): name for k, name in enumerate(TURNED)}}},
         "'cat'",
     ),
+    "a map by another name": (
+        {"mapping": NUMBERS},
+        {"mapping": {**NUMBERS, "cat": 1, "dog": 0}},
+        "mapping: 'cat'",
+    ),
+    "numbers from 1 on": (
+        {"label_map": {name: k + 1 for name, k in NUMBERS.items()}},
+        {"label_map": {name: 4 - k for name, k in NUMBERS.items()}},
+        "label_map: 'cat'",
+    ),
+    "classes that are numbers": (
+        {"label_encoder": {"classes_": [2, 3, 5, 7]}},
+        {"label_encoder": {"classes_": [3, 2, 5, 7]}},
+        "'2'",
+    ),
     "characters": ({"charset": "aAbB"}, {"charset": "AabB"}, "'a'"),
-    "words": ({"stoi": {"a": 0, "b": 1, "c": 2}}, {"stoi": {"b": 0, "a": 1, "c": 2}}, "word 'a'"),
+    "words": ({"stoi": {"a": 0, "b": 1, "c": 2}}, {"stoi": {"b": 0, "a": 1, "c": 2}}, "stoi: 'a'"),
     "scalings of targets": (
         {"scaler": {"y_mean": 3.0, "y_std": 2.0}},
         {"scaler": {"y_mean": 30.0, "y_std": 9.0}},
@@ -79,6 +94,8 @@ ALIKE = {
     ),
     "said of one alone": ({"num_heads": 4}, {}),
     "other classes": ({"classes": ANIMALS}, {"classes": ["ant", "bee", "cow", "doe"]}),
+    "numbers that count": ({"epochs": 1, "steps": 2}, {"epochs": 2, "steps": 3}),
+    "other names in part": ({"columns": ["x", "y", "z", "t"]}, {"columns": ["y", "x", "z", "u"]}),
     "names of what has no rows": ({"names": ["x", "y"]}, {"names": ["y", "x"]}),
     "scalings that were measured twice": ({"mean": 3.0, "std": 2.0}, {"mean": 3.1, "std": 2.05}),
     "a record": ({"results": {"mean": 3.0, "std": 0.1}}, {"results": {"mean": 9.0, "std": 0.2}}),
