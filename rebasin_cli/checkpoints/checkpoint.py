@@ -257,10 +257,10 @@ def _open_shards(path: Path, index: Path, unsafe_load: bool) -> Checkpoint:
         if shard in files and name not in files[shard].entries:
             problems.append(f"{name}  is not in {shard}")
     hint = COPY_AGAIN
-    for shard, file in files.items() if not problems else ():  # the whole is more than a part of it
-        tied = file.tied if isinstance(file, Shard) else ()
+    for shard, its in files.items() if not problems else ():  # the whole is more than a part of it
+        tied = its.tied if isinstance(its, Shard) else ()
         known = {name for group in tied if not shard_of.keys().isdisjoint(group) for name in group}
-        alone = (name for name in file.entries if name not in shard_of and name not in known)
+        alone = (name for name in its.entries if name not in shard_of and name not in known)
         problems += [f"{name}  is in {shard}, and not in the index" for name in alone]
         hint = "Write an index of all tensors, or of files that hold no others."
     if problems:

@@ -48,7 +48,7 @@ Pair = tuple[list[float], list[float]]  # means, and deviations
 
 def settings(model: Checkpoint) -> dict[str, Any]:
     """What the network computes by, by the dotted names: numbers and truths, or text without its package."""
-    found = {}
+    found: dict[str, Any] = {}
     for path, value in _entries(model):
         if COMPUTES.fullmatch(path[-1].casefold().replace("-", "_")) and isinstance(value, PLAIN):
             told = _value(value) if isinstance(value, str) else value

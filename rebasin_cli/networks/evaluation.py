@@ -289,13 +289,16 @@ def _part(
     return part
 
 
+Pair = tuple[Any, Any]  # outputs and targets
+
+
 class _Waiting:
     """Batches of logits that rebasin's own loss and metric `score` as one, to the same figures.
 
     Where outputs are small, what that takes is one call after the other, and not their numbers.
     """
 
-    def __init__(self, score: Callable[[dict[int, int], Tensor, Tensor, Tensor], object]):
+    def __init__(self, score: Callable[[dict[int, int], Pair, tuple[Tensor, Tensor]], object]):
         self._score, self.sizes = score, dict[int, int]()
         self.logits, self.targets = list[Tensor](), list[Tensor]()
         self.kind: Any = None
@@ -327,7 +330,7 @@ def _score(
     metrics: Sequence[Metric],
     each: bool,
     sizes: dict[int, int],
-    whole: tuple[Any, Any],
+    whole: Pair,
     of_classes: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
     """Add to the part what these batches give, and return the loss's figures; sizes are by their numbers.
@@ -335,10 +338,12 @@ def _score(
     `whole` is outputs and targets, `of_classes` logits of these, and class numbers that count.
     """
     first, size = next(iter(sizes)), sum(sizes.values())
-    values = lost.values(*(whole if lost.own else of_classes or whole), first, size)
+    outputs, targets = whole if lost.own else of_classes or whole
+    values = lost.values(outputs, targets, first, size)
     part.add("loss", _nan_as_inf(lost, values), sizes)
     for m in metrics:
-        if (good := m.values(*(whole if m.own else of_classes or whole), first, size)) is not None:
+        outputs, targets = whole if m.own else of_classes or whole
+        if (good := m.values(outputs, targets, first, size)) is not None:
             part.add(m.quantity.key, good, sizes)
     if of_classes is not None:
         logits, targets = of_classes
