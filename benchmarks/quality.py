@@ -5,6 +5,7 @@
         [--controls naive "random permutation"]
         [--repairs none repair refit …]  [--budgets 1T 60s …]
         [--images 100 300 3000 10000]  [--ridges 1e-4 1e-3 0.1]      of --by after the --of method
+        [--made regression:1:2 …]        beside --groups: networks of _quality_made.py, made from these seeds
         [--table]                        of what was measured so far, in all files of --state; nothing more
 
 A group is two models or more, merged with equal weights. Every row is measured on the whole test split; what
@@ -22,16 +23,17 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from _quality_made import TASKS, splits, trained
 from _rows import environment, line
 from refit import fine_tuned
-from repair import BATCH, RESET, Pair, interval, parsed, score
+from repair import BATCH, RESET, Pair, interval, parsed
 
 import rebasin_cli
 from rebasin_cli import matchers, networks
@@ -74,6 +76,7 @@ class Group(Pair):
         samples = getattr(matchers.registry.get(name), "SAMPLES", MATCH)
         data = self.searched if samples is None else self.searched.subset(samples, 0)
         given = {"network": self.network, "data": data, "polish": polish or None, "prove": False}
+        given["loss"] = self.loss
         return searching.align(self.models, self.fitted, method=name, options=options, **given).models
 
     def batches(self, how: str, images: int) -> Any:
@@ -99,22 +102,37 @@ class Group(Pair):
             network=self.network,
             train=self.batches(how, images),
             held=self.held,
+            loss=self.loss,
         )
 
     def row(self, tensors: Any, **more: Any) -> Row:
         """Test figures."""
-        loss, right = score(*self.logits(dict(tensors), self.test))
+        loss, right = self.score(*self.logits(dict(tensors), self.test))
         return {"loss": loss, "accuracy": right, **more}
 
     def ends(self) -> dict[str, Row]:
         """The endpoints' mean figures, and those of the mean of their logits."""
         every = [self.logits(model, self.test) for model in self.models]
-        losses, right = zip(*(score(*it) for it in every), strict=True)
-        both = score(sum(outputs for outputs, _ in every) / len(every), every[0][1])
+        losses, right = zip(*(self.score(*it) for it in every), strict=True)
+        both = self.score(sum(outputs for outputs, _ in every) / len(every), every[0][1])
         return {
             "endpoints, mean": {"loss": statistics.mean(losses), "accuracy": statistics.mean(right)},
             f"logit ensemble ({len(every)} times the cost)": {"loss": both[0], "accuracy": both[1]},
         }
+
+
+class Made(Group):
+    """Networks that this script trains, of a task that `rebasin train` has not."""
+
+    def __init__(self, task: str, seeds: Sequence[int]):
+        every = [trained(task, seed) for seed in seeds]
+        self.network, self.device = every[0][0], "cpu"
+        self.models = [model for _, model in every]
+        self.train, self.test = splits(task)
+        self.fitted = rebasin_cli.infer_spec(self.network, self.train.source.inputs[:2]).fitted
+        self.score = TASKS[task].score
+        self.loss = None if task == "segmentation" else TASKS[task].loss
+        self.name = f"{task} {' '.join(map(str, seeds))}"
 
 
 def measure(group: Group, asked: argparse.Namespace, done: dict[str, Row], save: Callable[[], None]) -> None:
@@ -180,7 +198,7 @@ def towards(group: Group) -> Row:
     """One end trained towards the mean of all outputs, as a merge is: what is left of it without a merge."""
     network = networks.load(group.network, group.models[0])
     began = time.process_time()
-    distill(network, group.models, group.batches("distill", IMAGES))
+    distill(network, group.models, group.batches("distill", IMAGES), logits=group.loss is None)
     seconds = time.process_time() - began
     tensors = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
     return group.row(tensors, repair=seconds)
@@ -196,6 +214,7 @@ def auto(group: Group, budget: str) -> Row:
         network=group.network,
         data=group.searched,
         repairs=open_to_choice("auto", statistics=networks.has_running_statistics(group.network)),
+        loss=group.loss,
         prove=False,
     )
     searched, began = time.process_time() - began, time.process_time()
@@ -248,6 +267,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", default="mnist")
     parser.add_argument("--groups", nargs="*", default=[], metavar="A:B")
+    parser.add_argument("--made", nargs="*", default=[], metavar="TASK:SEED:SEED")
     parser.add_argument("--state", type=Path, required=True, nargs="+")
     parser.add_argument("--methods", nargs="*")
     parser.add_argument("--controls", nargs="*", default=CONTROLS)
@@ -272,8 +292,11 @@ def main() -> None:
 
     names = []
     print(environment(), "\n", flush=True)
-    for files in asked.groups:
-        group = Group(files, asked.data, "cpu")
+    made = [name.split(":") for name in asked.made]
+    groups = [lambda files=files: Group(files, asked.data, "cpu") for files in asked.groups]
+    groups += [lambda task=task, seeds=seeds: Made(task, [*map(int, seeds)]) for task, *seeds in made]
+    for opened in groups:
+        group = opened()
         names.append(group.name)
         if not asked.table:
             measure(group, asked, state.setdefault(group.name, {}), save)

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 from _rows import environment, line
-from repair import Pair, Score, interval, parsed, row_of, score
+from repair import Pair, Score, interval, parsed, row_of
 from torch.nn import functional as F
 
 import rebasin_cli
@@ -58,13 +58,13 @@ def fine_tuned(pair: Pair, images: int, seconds: float) -> Row:
     for parameter in network.parameters():
         parameter.requires_grad_(True)
     network.train()
-    data = pair.train.subset(images, 1).with_batch_size(STEP)
+    data, loss = pair.train.subset(images, 1).with_batch_size(STEP), pair.loss or F.cross_entropy
     optimizer, order = torch.optim.Adam(network.parameters(), lr=RATE), torch.Generator().manual_seed(0)
     began = time.process_time()
     while time.process_time() - began < seconds:
         for inputs, targets in data.shuffled(order):
             optimizer.zero_grad(set_to_none=True)
-            F.cross_entropy(call(network, inputs.to(pair.device)), targets.to(pair.device)).backward()
+            loss(call(network, inputs.to(pair.device)), targets.to(pair.device)).backward()
             optimizer.step()
             if time.process_time() - began >= seconds:
                 break
@@ -73,7 +73,7 @@ def fine_tuned(pair: Pair, images: int, seconds: float) -> Row:
 
 
 def measured(pair: Pair, tensors: Any) -> Score:
-    return score(*pair.logits(tensors, pair.test))
+    return pair.score(*pair.logits(tensors, pair.test))
 
 
 def measure(pair: Pair, asked: argparse.Namespace, cache: dict[str, Any], save: Callable[[], None]) -> dict:

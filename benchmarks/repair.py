@@ -44,8 +44,16 @@ CONTROLS = ("naive", "random permutation")
 Score = tuple[float, float]
 
 
+def score(outputs: torch.Tensor, targets: torch.Tensor) -> Score:
+    loss, right = (each(outputs, targets).mean().item() for each in (cross_entropies, accuracies))
+    return loss, right
+
+
 class Pair:
     """Two endpoints of one architecture, their network and data; what is computed from them."""
+
+    loss: Any = None  # cross-entropy
+    score = staticmethod(score)
 
     def __init__(self, files: str, data: str, device: str):
         self.paths = [Path(path) for path in files.split(":")]
@@ -114,11 +122,6 @@ class Pair:
             "endpoints, mean": tuple(map(statistics.mean, both)),
             "logit ensemble (twice the cost)": ensemble,
         }
-
-
-def score(outputs: torch.Tensor, targets: torch.Tensor) -> Score:
-    loss, right = (each(outputs, targets).mean().item() for each in (cross_entropies, accuracies))
-    return loss, right
 
 
 def parsed(method: str) -> tuple[str, Any]:

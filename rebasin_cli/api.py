@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from .matchers import State
 from .matchers.portfolio import align as searching
 from .matchers.portfolio.align import Alignment
 from .measure.report import barrier
+from .networks.evaluation import evaluate
 from .networks.losses import Loss
 from .repair import Outcome, Repaired, Repairs
 from .repair.choices import Choice
@@ -269,6 +271,7 @@ def merge(
     output = align_options.get("output")
     repairs = None
     if repair_with != "none":
+        figures = {name: align_options.get(name) for name in ("loss", "metric")}
         repairs = Repairs(
             repair_with,
             models,
@@ -278,7 +281,11 @@ def merge(
             ridge=ridge,
             output=output,
             device=device,
-            logits=Loss.of(align_options.get("loss")).of_logits,
+            logits=Loss.of(figures["loss"]).of_logits,
+            scores=partial(evaluate, output=output, device=device, **figures),
+            by=align_options.get("choose", "loss"),
+            metrics=figures["metric"] is not None,
+            named=any(it is not None for it in figures.values()),
         )
     tensors, done = repaired_mean(
         models,

@@ -138,7 +138,8 @@ class Problem:
     method which tries several chooses by. `device` is where they compute, `ranks` the processes that search
     together. Models are in canonical form: where the spec gives no groups that is how they are. `wider` gives
     them in one where units may take more, None where they may not, for a method that tries both: what it gets
-    it calls between its steps, and it refuses what takes longer than so many seconds.
+    it calls between its steps, and it refuses what takes longer than so many seconds. `over` says whether the
+    time is: a search by weights then ends with the sweep that it is in.
     """
 
     fitted: FittedSpec
@@ -159,6 +160,7 @@ class Problem:
     device: str = "cpu"
     ranks: Ranks = ALONE
     wider: Callable[[Callable[[], None], float], Wider | None] | None = None
+    over: Callable[[], bool] = lambda: False
 
     @property
     def groups(self) -> bool:

@@ -19,8 +19,8 @@ from .polish.length import Length
 from .portfolio import in_turn
 from .portfolio.candidates import candidates
 from .portfolio.clock import Clock
-from .portfolio.contest import COMPARABLE, Trials
-from .portfolio.worth import DEFAULTS, LAST
+from .portfolio.contest import COMPARABLE, Trials, ended
+from .portfolio.worth import DEFAULTS
 from .straight_through.settings import Training
 from .straight_through.settings import memory as learning
 
@@ -35,7 +35,7 @@ DECLARES = frozenset({"identity"})
 class Options:
     """`budget`: multiplications, such as 500G or 2T, or about how long to try, such as 60s or 5m.
 
-    The first method is always tried to its end.
+    Of the first method at least one sweep is made; where multiplications are counted it comes to its end.
     """
 
     budget: str = option(
@@ -72,13 +72,17 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         raise UsageError("auto needs at least two models")
     able = problem.network is not None and problem.data is not None
     wanted = candidates(problem.fitted, len(problem.models), able=able, wider=problem.wider is not None)
+    clock = Clock.of(budget_of(options.budget))
+    ranks = problem.ranks
+    problem = replace(problem, over=lambda: ranks.agree(float(clock.over())) > 0)
     if not able:
         found = _by_weights(problem)
         return _alone(found, "no network or no data is known")
-    trials = Trials(problem, Clock.of(budget_of(options.budget)))
+    trials = Trials(problem, clock)
     if not trials.comparable:
         why = f"a budget of {options.budget} is too little to compare methods on {COMPARABLE} samples"
-        return _alone(_by_weights(problem), why)
+        first = None if clock.counts else next(iter(problem.repairs), None)  # nor are repairs, in a time
+        return _alone(_by_weights(problem), why, first)
     for candidate in wanted:
         if candidate.wider and not trials.widens(candidate):
             continue
@@ -93,23 +97,23 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     repairs = bool(problem.repairs)
     metrics = problem.metric is not None or problem.choose != "loss"
     rows = tuple(row for trial in trials.done for row in trial.accounts(repairs=repairs, metrics=metrics))
-    own = (
-        len(problem.repairs) > 1 and how in DEFAULTS
-    )  # what a merge chooses by itself, on samples of its own
+    # What a merge chooses by itself, on samples of its own; where time counts, it was chosen here
+    own = clock.counts and len(problem.repairs) > 1 and how in DEFAULTS
     chosen = Chosen(
         best.method,
         rows,
         how if repairs and not own else None,
-        best.distilled if how == LAST else None,
+        best.repaired.get(how),
         problem.choose,
         measured[0].plain.quantities,
     )
     return replace(best.found, chosen=chosen, forms=trials.wider.forms if best.wider else None)
 
 
-def _alone(found: MatchResult, why: str) -> MatchResult:
-    """Weight matching, and why nothing else was tried."""
-    return replace(found, chosen=Chosen("wm", (Tried("wm", why=f"alone: {why}"),)))
+def _alone(found: MatchResult, why: str, repair: str | None = None) -> MatchResult:
+    """Weight matching, and why nothing else was tried; with the `repair` for which nothing is compared."""
+    whole = "; ".join(part for part in (f"alone: {why}", ended(found)) if part)
+    return replace(found, chosen=Chosen("wm", (Tried("wm", why=whole),), repair))
 
 
 def _by_weights(problem: Problem) -> MatchResult:

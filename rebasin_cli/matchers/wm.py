@@ -164,8 +164,10 @@ class Search:
         self.small = set(self.progress.small)
 
     def run(self) -> bool:
-        """All attempts; False where the sweeps were used up before."""
+        """All attempts; False where the sweeps were used up, or the time was over, before."""
         while (attempt := self.progress.attempt) < len(self.kinds):
+            if attempt > 0 and self.problem.over():
+                return False
             best, kind = self.descent.stand(self.best.elements[0]), self.kinds[attempt]
             if kind == "descent":
                 stale = self.progress.stale or None
@@ -212,7 +214,7 @@ class Search:
         """Sweep until nothing improves by more than the tolerance; the best state is replaced by better.
 
         `anew` begins with the sweep from the outside to the inside, `kick` with a few units out of their
-        order. False where the sweeps were used up.
+        order. False where the sweeps were used up, or the time was over after one of them.
         """
         descent, attempt = self.descent, self.progress.attempt
         descent.tolerance = max(tolerance, self.options.tolerance)
@@ -256,6 +258,8 @@ class Search:
             if not stale:
                 self._end(attempt)
             self.problem.report(replace(self.best, sweep=self.sweeps, notes=self.progress.notes()))
+            if self.problem.over():
+                break
         if stale:
             self.best, self.small, self.summed = found
         return not stale

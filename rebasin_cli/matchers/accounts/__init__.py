@@ -156,8 +156,8 @@ class Chosen:
     """What was taken of several methods, with one of the repairs that are open.
 
     `repair` is None where it is what a merge chooses by itself; `repaired` is what it did to the models' mean
-    with equal weights, where that took long. `by` is the key of the held-out figure that it was chosen by,
-    `quantities` what was measured, the loss first.
+    with equal weights, where that is not done again. `by` is the key of the held-out figure that it was
+    chosen by, `quantities` what was measured, the loss first.
     """
 
     method: str

@@ -61,6 +61,10 @@ class Clock:
         if time.monotonic() > self._ends:
             raise OverTime
 
+    def over(self) -> bool:
+        """Whether its time is over; never where multiplications are counted."""
+        return not self.counts and self.left <= 0
+
     def told(self, seconds: float) -> str:
         """So much of it, for people."""
         if not self.counts:

@@ -22,6 +22,7 @@ from ...errors import CheckpointError, DataError, NetworkError, SpecError, Usage
 from ...repair.choices import better
 from ...repair.costs import TRACING
 from ...runtime.seeds import derive
+from ...runtime.text import many
 from ...symmetry.elements import Elements
 from .. import MatchResult, Problem, State, Wider, registry
 from ..polish.midpoint import Midpoint
@@ -43,6 +44,12 @@ SPARE = 1.3  # times as long as the last time a repair may take
 LITTLE = 0.005  # nats that the endpoints' mean answer loses less than the best so far: then nothing is left
 ENOUGH = f"not tried: less than {LITTLE:g} nats are left to gain"
 FINDING = 0.7  # share of what is left beside a distillation, which other repairs may take at most
+
+
+def ended(found: MatchResult) -> str:
+    """Why a search by weights did not come to its end; "" where it did."""
+    swept = many(found.sweeps, "sweep")
+    return "" if found.converged else f"ended after {swept}, when the time was over"
 
 
 class Trials:
@@ -138,7 +145,7 @@ class Trials:
     # ------------------------------------------------------------------------------------------ candidates
 
     def try_(self, candidate: Candidate) -> Trial:
-        """Try it in its share of the time that is left; the very first one whatever it takes."""
+        """Try it in its share of the time that is left; the very first one at least begins."""
         began, first, swaps = time.monotonic(), not self.done, candidate.method == "polish"
         goes_on = not first and self.start.wider and self._takes(candidate.method)
         candidate = replace(candidate, wider=candidate.wider or goes_on)
@@ -157,6 +164,7 @@ class Trials:
             else:
                 trial.method = f"{self.start.method} + polish" if swaps else trial.method
                 trial.result = found
+                trial.why = ended(found) if first else ""
                 if trial.wider:
                     self.wider.check(self.wider.forms.whole(found.elements))
                 self._mend(trial, last=swaps)
@@ -265,8 +273,16 @@ class Trials:
                 continue
             self.mending.took[how] = self.clock.spent(began, reckoned)
             trial.merges[how] = measured, time.monotonic() - began
-            trial.distilled = self.mending.distilled if how == LAST else trial.distilled
+            self._keep(trial, how)
             trial.lacking.pop(how, None)
+
+    def _keep(self, trial: Trial, how: str) -> None:
+        """What the last repair made: of the best so far alone, since it is as large as the models."""
+        best, taken = self._best_of([*self.done, trial])
+        if best is trial and taken == how:
+            for other in (*self.done, trial):
+                other.repaired = {}
+            trial.repaired = {how: kept} if (kept := self.mending.kept) is not None else {}
 
     def _needless(self, trial: Trial, how: str, certain: bool) -> str:
         """Why a repair is not worth trying, "" where it is."""

@@ -14,11 +14,12 @@ from ..accounts import Tried
 
 @dataclass
 class Trial:
-    """What one candidate found in `seconds`, or `why` it was not tried.
+    """What one candidate found in `seconds`, or `why` it was not tried, or not to its end.
 
     `wider`: units took more than orders, of models in another form. `merges` are the held-out figures of the
-    models' mean, by repair, each with its seconds, and `distilled` what of that mean a distillation changed;
-    `lacking` says of the other repairs that are open why they were not tried.
+    models' mean, by repair, each with its seconds, and `repaired` what of that mean the best one changed,
+    where it is not to be repaired anew; `lacking` says of the other repairs that are open why they were not
+    tried.
     """
 
     method: str
@@ -26,7 +27,7 @@ class Trial:
     why: str = ""
     result: MatchResult | None = field(default=None, repr=False)
     merges: dict[str, tuple[Measured, float]] = field(default_factory=dict, repr=False)
-    distilled: Outcome | None = field(default=None, repr=False)
+    repaired: dict[str, Outcome] = field(default_factory=dict, repr=False)
     lacking: dict[str, str] = field(default_factory=dict)
     wider: bool = False
 
@@ -39,7 +40,7 @@ class Trial:
 
     def accounts(self, *, repairs: bool, metrics: bool = False) -> Iterator[Tried]:
         """A row a merge; with `repairs` each says its own, with `metrics` these beside the loss."""
-        if self.result is None:
+        if self.result is None or self.why:
             yield Tried(self.method, seconds=round(self.seconds, 2), why=self.why)
         for how, (measured, seconds) in self.merges.items():
             loss = measured.plain.loss

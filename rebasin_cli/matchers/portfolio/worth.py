@@ -71,7 +71,7 @@ class Mending:
         self.fitted = REFIT_SAMPLES  # on which a refit is tried
         self.graphs: dict[Any, Any] = {}
         self.took: dict[str, float] = {}  # seconds of a repair, the last time
-        self.distilled: Outcome | None = None  # by the last repair, if it was one that took long
+        self.kept: Outcome | None = None  # by the last repair, if there is no time to do it again
         self.longer = True  # whether more samples than usual are worth their time, for a distillation
         scores = partial(evaluate, loss=problem.loss, metric=problem.metric, device=problem.device)
         count = len(problem.models)
@@ -99,6 +99,7 @@ class Mending:
     def judge(self, models: Sequence[Any], how: str, seconds: float = math.inf) -> Measured:
         """The mean of these models, repaired so, a distillation within `seconds`. Raises as repairs do."""
         networks.load(self.network, average(models, keep=self.problem.fitted.ignored))
+        self.kept = None
         if how != "none":
             share = self._share(seconds) if how == LAST else 1.0
             batches = self._batches(how, longer=max(1.0, share))
@@ -116,7 +117,8 @@ class Mending:
             )
             done = repairs.apply(self.network, [1 / len(models)] * len(models))
             done = replace(done, samples=getattr(batches, "samples", None))
-            self.distilled = Outcome.of(self.network, done) if how == LAST else None
+            again = self.clock.counts and how != LAST
+            self.kept = None if again else Outcome.of(self.network, done)
         answers = Recording(self.network, self.problem.output)  # the network is run once for all figures
         return self.comparison.measure(answers, None)
 
