@@ -44,7 +44,7 @@ from rebasin_cli.repair.repair_steps import open_to_choice
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.symmetry.permutation import permuted, random
 
-MATCH, IMAGES, HELD = 10_000, 1_000, 2_560
+MATCH, IMAGES = 10_000, 1_000
 PAIR, MANY = ("wm", "am", "dual", "ste"), ("wm", "merge-many", "universe", "dual", "ste-mm")
 FITS = ("refit", "distill")
 NORMED, PLAIN = ("none", "reset", *FITS), ("none", "repair", "rescale", "reshift", "bias", *FITS)
@@ -58,11 +58,16 @@ class Group(Pair):
     @cached_property
     def held(self) -> Any:
         """Training samples that no search and no repair sees."""
-        return self.train.subset(HELD, 0, skip=RESET)
+        return self.train.subset(self.apart, 0, skip=self.apart)
+
+    @property
+    def apart(self) -> int:
+        """Samples that repairs measure, and as many that are held out."""
+        return min(RESET, self.train.samples // 8)
 
     @cached_property
     def searched(self) -> Any:
-        return self.train.subset(self.train.samples - RESET - HELD, 0, skip=RESET + HELD)
+        return self.train.subset(self.train.samples - 2 * self.apart, 0, skip=2 * self.apart)
 
     def aligned(self, method: str) -> Any:
         if method == CONTROLS[0]:
@@ -80,7 +85,7 @@ class Group(Pair):
         return searching.align(self.models, self.fitted, method=name, options=options, **given).models
 
     def batches(self, how: str, images: int) -> Any:
-        count, size = (images, 250) if how == "refit" else (RESET, BATCH)
+        count, size = (images, 250) if how == "refit" else (self.apart, BATCH)
         if how == "distill":  # others than what choices look at
             some = self.searched.subset(DISTILL_SAMPLES if images == IMAGES else images, 0)
             return some.with_batch_size(250).mixed(0)
