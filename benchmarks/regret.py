@@ -134,8 +134,12 @@ def shares(rows: Sequence[Row]) -> dict[str, tuple[float, float, int]]:
     return {name: (alone, beside, len(found[name])) for name, (alone, beside) in middle.items()}
 
 
-def replayed(row: Row, budget: float, known: Mapping[str, Any] | None) -> tuple[float, float, int]:
+def replayed(
+    row: Row, budget: float, known: Mapping[str, Any] | None, *, rated: bool = False
+) -> tuple[float, float, int]:
     """What `auto` loses on test data, its seconds, and what it takes: all in turn, or by what is `known`.
+
+    `rated`: what takes the largest share a second comes first.
 
     Searches in their order, each with its quick repairs, while the time of a distillation of the best is
     kept back; none where next to nothing is left.
@@ -154,9 +158,16 @@ def replayed(row: Row, budget: float, known: Mapping[str, Any] | None) -> tuple[
 
     last = spent[at["wm", "distill"]][1]
     kept = last if seconds + last <= budget and not idle() else 0.0
-    for method in ("merge-many", "dual", "am", "ste", "ste-mm", "polish"):
-        there, left = quick(at, method), costs[best()] - whole
-        more = sum(spent[k][1] for k in there) + (spent[there[0]][0] if there else 0.0)
+
+    def lasting(method: str) -> float:
+        there = quick(at, method)
+        return sum(spent[k][1] for k in there) + (spent[there[0]][0] if there else 0.0)
+
+    order = ["merge-many", "dual", "am", "ste", "ste-mm", "polish"]
+    if rated and known is not None:
+        order.sort(key=lambda m: -known.get(m, (1, 1))[kept > 0] / max(lasting(m), 1e-3))
+    for method in order:
+        there, left, more = quick(at, method), costs[best()] - whole, lasting(method)
         if not there or left < contest.LITTLE or seconds + more + kept > budget:
             continue
         if known is not None and known.get(method, (1, 1))[kept > 0] * left < gains_of.NOISE:
@@ -176,8 +187,11 @@ def budgets() -> None:
     print("|---" * 4 + "|")
     for name, (alone, beside, cases) in shares(rows).items():
         line(name, cases, f"{alone:.2f}", f"{beside:.2f}")
-    others = {
-        kind: shares([it for it in rows if kind_of(it) != kind]) for kind in {kind_of(row) for row in rows}
+    kinds = {kind_of(row): row["net"] for row in rows}
+    others = {kind: shares([it for it in rows if kind_of(it) != kind]) for kind in kinds}
+    alike = {
+        kind: others[kind] | shares([it for it in rows if kind_of(it) != kind and it["net"] == net])
+        for kind, net in kinds.items()
     }
     print()
     line(
@@ -189,7 +203,10 @@ def budgets() -> None:
         for budget in (1.0, 2.0, 4.0, 8.0, math.inf):
             every = [replayed(row, budget, None) for row in some]
             fewer = [replayed(row, budget, others[kind_of(row)]) for row in some]
-            for told, found in (("in turn", every), ("worth their time", fewer)):
+            ways = {"in turn": every, "worth their time": fewer}
+            for told, known in (("by gain a second", others), ("that, by kind of network", alike)):
+                ways[told] = [replayed(row, budget, known[kind_of(row)], rated=True) for row in some]
+            for told, found in ways.items():
                 lost = [
                     loss - min(values(row, "test", "loss")[k] for k in able(row))
                     for row, (loss, *_) in zip(some, found, strict=True)
