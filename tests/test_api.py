@@ -684,3 +684,18 @@ def test_adapters_are_refused_before_it_is_said_that_no_spec_fits():
             call(factors)
     with pytest.raises(SpecError, match="no built-in spec"):
         rebasin_cli.align(*factors)
+
+
+def test_the_repair_of_a_merge_is_chosen_by_the_loss_that_is_given():
+    """Cross-entropy cannot be measured on numbers; nothing would be repaired."""
+    models, x = [], torch.linspace(-1, 1, 2_400).view(400, 6)
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        network = nets.build("mlp", input_shape=(6,), classes=3, width=16, depth=2)
+        models.append({name: tensor.clone() for name, tensor in network.state_dict().items()})
+    with torch.no_grad():
+        train = [(part, network.eval()(part)) for part in x.split(50)]
+    given = {"network": network, "train": train, "prove": False}
+    merged = rebasin_cli.merge(models, "mlp", loss=torch.nn.functional.mse_loss, **given)
+    assert merged.choice is not None and not merged.choice.why
+    assert {*merged.choice.losses} == {"none", "repair"}
