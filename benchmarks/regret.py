@@ -5,7 +5,6 @@
     python benchmarks/regret.py gains                             what a second gains; one end alone
     python benchmarks/regret.py budgets                           fewer searches, by what each gains
     python benchmarks/regret.py floor                             what chance does to any choice
-    python benchmarks/regret.py default [--least 400 --most 440]  what auto takes of pairs trained anew
 
 A case is a pair or three of networks that `rebasin train` does not make: a recipe of its own each (plain SGD,
 no decay, dropout, norms, few samples, augmentation, label noise, convolutions, a transformer, regression,
@@ -30,7 +29,6 @@ from typing import Any
 
 import torch
 from _regret_cases import FIRST, METHODS, read, record
-from _regret_default import default
 from _regret_rules import Row, able, error, kind_of, rules, values
 from _rows import line
 from torch import Tensor
@@ -316,16 +314,13 @@ def one_end(rows: Sequence[Row]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("record", "rules", "gains", "budgets", "floor", "default"))
-    parser.add_argument("--budget", default="1T", help="of auto")
+    parser.add_argument("what", choices=("record", "rules", "gains", "budgets", "floor"))
     parser.add_argument("--least", type=int, default=0, help="number of the first case")
     parser.add_argument("--most", type=int, default=300)
     parser.add_argument("--nets", nargs="+", default=["mlp", "cnn", "vit"], help="record only these")
     asked = parser.parse_args()
     if asked.what == "record":
         record(asked.least, asked.most, asked.nets)
-    elif asked.what == "default":
-        default(asked.least, asked.most, asked.nets, asked.budget)
     else:
         {"rules": rules, "gains": gains, "budgets": budgets, "floor": floor}[asked.what]()
 

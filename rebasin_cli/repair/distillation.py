@@ -61,7 +61,7 @@ def distill(
     targets, as when all endpoints are the same, nothing changes. Labels are not looked at, but for
     the axis of logits; without `logits` outputs are taken for numbers of any kind. Targets beyond `memory`
     bytes are computed in every epoch (`epochs`: 4, of few samples more, for 200 steps in all; a
-    `share` of these). The same samples give the same weights on the same processor,
+    `share` of these where it is below 1). The same samples give the same weights on the same processor,
     unless `seconds` end the training before: steps become smaller sooner then, so that it ends well, with
     fewer of them. Several `ranks` that call this alike share the steps.
 

@@ -79,10 +79,10 @@ class Repairs:
     `how` is one of `REPAIRS` but "none". `batches` are the training samples that it measures; "bias" takes
     one batch of `inputs` in their place, or random ones of the network's `example_shape`. Networks are run
     on `device`; `ridge` is of "refit", `output` is what "distill" looks at, `seconds` are what it may
-    take, `share` is the part of its training that is done (above 1: it goes on), and `logits` whether
-    outputs may be logits of classes, which a loss of the user's own does not tell. `known` keeps what the
-    endpoints say, for all merges. "auto" measures by `scores` and chooses by the figure `by`; `metrics` are
-    told if asked for, and where what is measured was `named` by the user it has to be measurable. Ranks that
+    take, `share` is the part of its training that is done, and `logits` whether outputs may be logits of
+    classes, which a loss of the user's own does not tell. `known` keeps what the endpoints say, for
+    all merges. "auto" measures by `scores` and chooses by the figure `by`; `metrics` are told if asked for,
+    and where what is measured was `named` by the user it has to be measurable. Several ranks that
     share `scores` take turns with the batches of a refit and of moments, and share the steps of a
     distillation; all else each does alike.
     """

@@ -297,7 +297,7 @@ def test_more_samples_are_distilled_where_that_is_worth_their_time(problem, monk
     shares = []
     monkeypatch.setattr(found, "_mend", lambda *given, **more: shares.append(found.mending._share(math.inf)))
     found.finish()
-    assert shares[-1] == (worth.LONGEST * 540 / 50 if longer else 1.0)
+    assert shares[-1] == (540 / 50 if longer else 1.0)
 
 
 def test_every_candidate_is_told_with_its_figures_and_the_chosen_one_is_among_them(problem):
@@ -551,14 +551,12 @@ def test_a_distillation_is_tried_once_in_the_end_with_the_best_if_there_is_time(
     assert "begins with a refit" in hasty.done[0].lacking["distill"]
 
 
-@pytest.mark.parametrize("often", [1, 3])
 @pytest.mark.parametrize("counts", [True, pytest.param(False, marks=pytest.mark.sweep)])
-def test_a_distillation_reads_more_samples_and_more_often_where_there_is_time_and_they_are_there(
-    problem, monkeypatch, counts, often
+def test_a_distillation_reads_more_samples_where_there_is_time_and_they_are_there(
+    problem, monkeypatch, counts
 ):
-    """More of a data set; how many a loader has nobody knows before it is read."""
+    """Of a data set; how many a loader has nobody knows before it is read."""
     monkeypatch.setattr(worth, "DISTILL_SAMPLES", 50)
-    monkeypatch.setattr(worth, "LONGEST", often)
     inputs, targets = map(torch.cat, zip(*problem.data, strict=True))
     whole = Data("x", "train", Samples(inputs, targets), Normalization(), classes=4)
     for data, most, taken in ((whole, 200, 200), (whole, 10_000, 540), (problem.data, 200, 50)):
@@ -568,8 +566,8 @@ def test_a_distillation_reads_more_samples_and_more_often_where_there_is_time_an
         trials.try_(candidates(problem.fitted, 2, able=True)[0])
         trials.finish()
         found = trials.mending.kept.repaired
-        assert found.samples == (taken if data is whole else None) and found.share == often
-        share = often * (taken / 50 if data is whole else 1.0)
+        assert found.samples == (taken if data is whole else None) and found.share == 1.0
+        share = taken / 50 if data is whole else 1.0
         assert trials.mending._share(math.inf) == share
         half = trials.mending._distilling(share / 2)
         assert trials.mending._share(half) == pytest.approx(share / 2)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 
 NOISE = 0.002  # nats; less is not told from nothing by two thousand samples
-LONGER = "distill longer"  # on more samples than usual, and more often
+LONGER = "distill longer"  # on more samples than usual
 SHARES = {  # of what is left to gain: without a distillation, and beside one
     "am": (0.05, 0.0),
     "dual": (0.07, 0.04),

@@ -43,7 +43,6 @@ FORWARDS = 2  # passes of a model through the network, with what is added up, th
 BASES = ("none", "reset")  # they change no weights
 A_STEP = 2e-3  # seconds that a step of training takes however small the network
 LAST = "distill"  # it takes so long that it is tried once, with the best of all
-LONGEST = 10  # times as often through its samples as usual, where there is time
 SHORTENED = 0.5  # of its training, which still gains most of what it can; a third of it does not
 DEFAULTS = (*BASES, "repair")  # what a merge by weights has by itself
 
@@ -73,7 +72,7 @@ class Mending:
         self.graphs: dict[Any, Any] = {}
         self.took: dict[str, float] = {}  # seconds of a repair, the last time
         self.kept: Outcome | None = None  # by the last repair, if there is no time to do it again
-        self.longer = True  # whether more than the usual is worth its time, of a distillation
+        self.longer = True  # whether more samples than usual are worth their time, for a distillation
         scores = partial(evaluate, loss=problem.loss, metric=problem.metric, device=problem.device)
         count = len(problem.models)
         self.comparison = Comparison(
@@ -103,8 +102,7 @@ class Mending:
         self.kept = None
         if how != "none":
             share = self._share(seconds) if how == LAST else 1.0
-            more = min(max(1.0, share), self._more)  # samples, and what is left of the share are passes
-            batches = self._batches(how, longer=more)
+            batches = self._batches(how, longer=max(1.0, share))
             repairs = Repairs(
                 how,
                 models,
@@ -113,8 +111,8 @@ class Mending:
                 output=self.problem.output,
                 device=self.problem.device,
                 logits=Loss.of(self.problem.loss).of_logits,
-                seconds=self._training(seconds, more) if how == LAST and not self.clock.counts else math.inf,
-                share=share / more if self.clock.counts else max(1.0, share / more),
+                seconds=self._training(seconds, share) if how == LAST and not self.clock.counts else math.inf,
+                share=min(1.0, share) if how == LAST and self.clock.counts else 1.0,
                 known={"graphs": self.graphs},  # the endpoints' values are others for every candidate
             )
             done = repairs.apply(self.network, [1 / len(models)] * len(models))
@@ -124,10 +122,10 @@ class Mending:
         answers = Recording(self.network, self.problem.output)  # the network is run once for all figures
         return self.comparison.measure(answers, None)
 
-    def _training(self, seconds: float, more: float) -> float:
+    def _training(self, seconds: float, share: float) -> float:
         """Of a distillation's seconds those that it may train; what it came to is read and measured then."""
         held = sum(size_of(targets, inputs) for inputs, targets in self.held)
-        after = self.a_sample * (held + more * DISTILL_SAMPLES)
+        after = self.a_sample * (held + max(1.0, share) * DISTILL_SAMPLES)
         return max(0.5 * seconds, seconds - after)
 
     def seconds(self, how: str, room: float, share: float = 1.0) -> float:
@@ -170,16 +168,11 @@ class Mending:
         return self.took.get("refit", math.inf) + share * each * DISTILL_SAMPLES
 
     def _share(self, room: float) -> float:
-        """So much of a distillation there is room for; above 1 on more samples, then more often."""
+        """Of a distillation's training there is room for so much; above 1 of one on more samples."""
         first, whole = self._distilling(0.0), self._distilling(1.0)
-        most = LONGEST * self._more if self.longer else 1.0
-        return min(most, (room - first) / (whole - first))
-
-    @property
-    def _more(self) -> float:
-        """How many times the usual samples a distillation may read."""
         there = self.train.samples if isinstance(self.train, Data) and self.longer else 0
-        return max(1.0, min(MOST_DISTILLED, there) / DISTILL_SAMPLES)
+        most = min(MOST_DISTILLED, there) / DISTILL_SAMPLES
+        return min(max(1.0, most), (room - first) / (whole - first))
 
     def trace(self) -> None:
         """Follow the network for what changes its weights, once for all candidates."""
