@@ -141,7 +141,7 @@ class Barrier(
     points: int | None = option(
         None,
         "Points of every path, both ends included; odd, so that λ = ½ is one (25; 11 where "
-        "repaired, 5 where distilled).",
+        "repaired, 5 where distilled; λ = ½ alone where a search chose to distil).",
         metavar="N",
         min=3,
         max=9_999,

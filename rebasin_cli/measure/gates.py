@@ -65,6 +65,7 @@ REPAIRED = " + "  # in the names of rows whose repair, or temperature, a search 
 # What a figure may miss its limit by, by its unit. Accuracies are multiples of 1/samples: a drop of exactly
 # the limit must not miss it by the last bit. Losses are of float32: between equal models they rise by 1e-8.
 SHARE, OTHER = 1e-12, 5e-8
+HEIGHTS = ("midpoint", "chord")  # of a whole path
 
 
 @dataclass(frozen=True)
@@ -186,9 +187,17 @@ def _held(report: Report, gate: Threshold) -> Gate:
     row = shipped(report, gate.text) if gate.row == SHIPPED else report.row(gate.row)
     measured = _measure(report, row, gate.split, figure)
     where = f"{row.name}, {gate.split}"
+    if figure.what in HEIGHTS and _alone(row, gate.split):
+        where += ", at λ=½ alone"
     if report.pairs and figure.what in LOST:
         where += f", the worst of {len(report.pairs)} pairs"
     return of_figure(gate.text, figure, measured, gate.limit, where)
+
+
+def _alone(row: Row, split: str) -> bool:
+    """Whether λ=½ is all that is known between the ends: a path may rise higher elsewhere."""
+    curve = row.curves.get(split)
+    return curve is not None and sum(0 < point < 1 for point in curve.lambdas) == 1
 
 
 def of_figure(text: str, figure: Figure, measured: float, limit: float, where: str) -> Gate:

@@ -33,6 +33,7 @@ from .ready import Ready, ready
 from .rows import Measuring
 from .samples import kept
 from .settings import (
+    DISTILLED_POINTS,
     ENSEMBLE,
     OF_POINTS,
     STRAIGHT,
@@ -119,6 +120,7 @@ def barrier(
         statistics=two.statistics,
         groups=bool(two.fitted.groups),
         beside=beside is not None,
+        trained=two.done is not None,
     )
     watching.planned(plan)
     found = measuring.measure(plan, watching.measured)
@@ -196,6 +198,14 @@ def _notes(
     choice: Choice | None, plan: Sequence[Planned], rows: Rows, certain: intervals.Compared, end: Scores
 ) -> list[str]:
     found = [choices.in_words(choice)] if choice else []
+    shipped = next(row for row in plan if row.shipped)
+    if shipped.repaired and shipped.points < (rows.repaired_points or DISTILLED_POINTS):
+        how = shipped.name.rpartition(" + ")[2]
+        found.append(
+            f"{shipped.name} was chosen by the search, and is measured at λ = ½ alone, as it was trained "
+            f"there: what merge would write. --repair {how} measures {DISTILLED_POINTS} points, beside controls that are "
+            "trained for as long"
+        )
     found += [_turned(rows.interpolation, one) for one in certain.differences if one.row == STRAIGHT][-1:]
     found += [
         f"rows with {label} are attacked (l∞, {attack}) by the network that is measured, on pixels in 0–1"

@@ -165,12 +165,18 @@ def plan(
     held: bool = True,
     groups: bool = False,
     beside: bool = True,
+    trained: bool = False,
 ) -> list[Planned]:
-    """All rows of a report: those of `plan_rows`, of groups, of curves, and under attacks."""
+    """All rows of a report: those of `plan_rows`, of groups, of curves, and under attacks.
+
+    `trained`: a search chose the repair and trained it at λ = ½, which is what a merge would write. Unless
+    its points are asked for, or it is attacked along them, its row is `alone`.
+    """
     turning = rows.interpolation != "linear"
     shared: dict[str, Any] = {"controls": rows.controls, "logits": logits, "held": held, "turning": turning}
     shared |= {"points": rows.points, "repaired_points": rows.repaired_points, "statistics": statistics}
-    found = plan_rows(aligned=aligned, word=word, ship=ship, auto=auto, **shared)
+    alone = trained and rows.repair_with == "auto" and rows.repaired_points is None and not rows.attacks
+    found = plan_rows(aligned=aligned, word=word, ship=ship, auto=auto, alone=alone, **shared)
     if aligned and groups:
         found += plan_groups(word, beside=beside)
     together = rows.controls and logits
@@ -191,6 +197,7 @@ def plan_rows(
     points: int = POINTS,
     repaired_points: int | None = None,
     turning: bool = False,
+    alone: bool = False,
 ) -> list[Planned]:
     """The rows of a report.
 
@@ -200,19 +207,20 @@ def plan_rows(
     dearer, repaired one). Networks with running `statistics` get rows with a reset beside those of a refit:
     without either they are broken whatever their order. `controls` adds the rows that are measured at λ = ½
     alone; of these an ensemble and temperatures need `logits`, temperatures also samples that are `held`.
-    Where paths are `turning`, one of them is the straight line, repaired as the shipped row is.
+    Where paths are `turning`, one of them is the straight line, repaired as the shipped row is. A repaired
+    row that is `alone` is measured at λ = ½, without controls that would be trained for as long.
     """
     best = "aligned" if aligned else "naive"
     repair_ships = bool(word) and ship != "none"
     if repaired_points is None:
-        repaired_points = DISTILLED_POINTS if word == "distill" else REPAIRED_POINTS
+        repaired_points = MIDDLE if alone else DISTILLED_POINTS if word == "distill" else REPAIRED_POINTS
     candidate = repaired_points if repair_ships or not auto else MIDDLE
     rows = [Planned("naive", "naive", points)]
     if aligned:
         rows.append(Planned("aligned", "aligned", points))
     if word:
         rows.append(Planned(f"{best} + {word}", best, candidate, repaired=True))
-    if word and aligned:
+    if word and aligned and not alone:
         control = MIDDLE if auto or word in SAMPLES else repaired_points
         rows.append(Planned(f"naive + {word}", "naive", control, repaired=True, control=True))
     statistics = statistics and word in SAMPLES
@@ -228,7 +236,7 @@ def plan_rows(
     if logits and held:
         candidates = [False, True] if auto and word else [bool(word)]
         wanted = [(best, repaired) for repaired in candidates]
-        wanted += [("naive", bool(word))] * aligned
+        wanted += [("naive", bool(word))] * (aligned and not alone)
         for base, repaired in wanted:
             name = f"{base}{f' + {word}' * repaired} + {TEMPERATURE}"
             control = aligned and base == "naive"
@@ -237,7 +245,7 @@ def plan_rows(
         reset = word == "reset"  # without it, a network with running statistics is broken whatever its order
         name = f"{RANDOM}{' + reset' * (reset or statistics)}"
         rows.append(Planned(name, RANDOM, MIDDLE, repaired=reset, resets=statistics, control=True))
-    if logits and word in SAMPLES:
+    if logits and word in SAMPLES and not alone:
         rows.append(Planned(FINE_TUNED, FINE_TUNED, MIDDLE, control=True))
     if logits:
         rows.append(Planned(ENSEMBLE, ENSEMBLE, MIDDLE, control=True))

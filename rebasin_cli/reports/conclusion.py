@@ -163,8 +163,8 @@ def _of_refit(report: Report, rows: set[str], shipped: str, how: str) -> str:
                 f": the {word} alone ({control}) explains {alone}, alignment {_number(more.gain)} on top of "
                 f"it{more.sure()}"
             )
-        if aligned in rows:
-            text += f"; without a {word}, alignment gains {_number(_step(report, aligned, naive).gain)}"
+    if total.sign > 0 and aligned in rows and shipped != control:
+        text += f"; without a {word}, alignment gains {_number(_step(report, aligned, naive).gain)}"
     return text + _better_endpoint(report, shipped) + _fine_tuned(report, rows, shipped)
 
 

@@ -315,6 +315,39 @@ def test_a_report_distils_for_as_long_as_the_search_and_on_as_many_samples(train
     assert all(each == expected for each in seen), seen
 
 
+def test_a_distillation_that_a_search_chose_is_measured_at_the_middle_without_training_anew(
+    trained, done, monkeypatch
+):
+    """The report and its gate say that it is one point; plain rows stay. `--points` asks for more."""
+    seen, distill = [], repair_steps.distill
+
+    def watched(network, *given, **how):
+        account = distill(network, *given, **how)
+        seen.append({name: tensor.clone() for name, tensor in network.state_dict().items()})
+        return account
+
+    monkeypatch.setattr(repair_steps, "distill", watched)
+    monkeypatch.setattr(worth, "DISTILL_SAMPLES", 60)
+    monkeypatch.setattr(worth.Mending, "_share", lambda self, room: 1.0)
+    monkeypatch.setattr(Trials, "best", property(lambda self: (self.done[0], "distill")))
+    monkeypatch.setattr(auto, "candidates", lambda *given, **how: (Candidate("wm", ""),))  # quickly done
+    how = ("--budget", "1T", "--limit", 200, "--skip-checks", "-q", "--max-barrier", 9, "--json")
+    report = done("barrier", *trained, *how).json()
+    assert len(seen) == 1
+    points = report["data"]["points"]
+    assert points["aligned + distill"] == 3 and points["aligned"] == points["naive"] == 25
+    assert not {"naive + distill", "endpoint fine-tuned"} & points.keys()
+    assert "random permutation" in points and "logit ensemble" in points
+    (gate,) = report["gates"]
+    assert gate["met"] and "aligned + distill, test, at λ=½ alone: " in gate["detail"]
+    assert any("--repair distill measures 5 points" in note for note in report["notes"])
+    for more, trainings in ((("--points", 5), 5), (("--attack", "1/255"), 5)):  # ¼ and ¾, and the control
+        seen.clear()
+        points = done("barrier", *trained, *how, *more).json()["data"]["points"]
+        assert points["aligned + distill"] == 5 and "naive + distill" in points
+        assert len(seen) == trainings - 1
+
+
 @pytest.mark.parametrize("gate", ["aligned", "aligned + repair"])
 def test_all_pairs_of_a_report_are_matched_by_one_method(trained, done, monkeypatch, gate):
     """A gate names a row that a search might leave out: then none of them is left to `auto`."""
@@ -394,7 +427,7 @@ def test_every_point_of_a_distilled_row_is_trained_on_as_many_samples_as_the_sea
     monkeypatch.setattr(repair_steps, "distill", watched)
     monkeypatch.setattr(Trials, "best", property(lambda self: (self.done[0], "distill")))
     monkeypatch.setattr(auto, "candidates", lambda *given, **how: (Candidate("wm", ""),))  # quickly done
-    report = done("barrier", *trained, "--json", "-q").json()
+    report = done("barrier", *trained, "--points", 5, "--json", "-q").json()
     found = report["match"]["repair_samples"]
     assert samples == [found] * 4  # in the search, at λ = ¼ and ¾, and without alignment
     (row,) = (row for row in report["rows"] if row["shipped"])
