@@ -187,17 +187,17 @@ def _held(report: Report, gate: Threshold) -> Gate:
     row = shipped(report, gate.text) if gate.row == SHIPPED else report.row(gate.row)
     measured = _measure(report, row, gate.split, figure)
     where = f"{row.name}, {gate.split}"
-    if figure.what in HEIGHTS and _alone(row, gate.split):
+    if figure.what in HEIGHTS and _alone(report, row, gate.split):
         where += ", at λ=½ alone"
     if report.pairs and figure.what in LOST:
         where += f", the worst of {len(report.pairs)} pairs"
     return of_figure(gate.text, figure, measured, gate.limit, where)
 
 
-def _alone(row: Row, split: str) -> bool:
-    """Whether λ=½ is all that is known between the ends: a path may rise higher elsewhere."""
-    curve = row.curves.get(split)
-    return curve is not None and sum(0 < point < 1 for point in curve.lambdas) == 1
+def _alone(report: Report, row: Row, split: str) -> bool:
+    """Whether λ=½ is all that is known between a row's ends, and other rows have more points."""
+    points = {each.name: len(each.curves[split].lambdas) for each in report.rows if split in each.curves}
+    return points.get(row.name) == 3 < max(points.values())
 
 
 def of_figure(text: str, figure: Figure, measured: float, limit: float, where: str) -> Gate:
