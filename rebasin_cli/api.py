@@ -271,7 +271,7 @@ def merge(
     output = align_options.get("output")
     repairs = None
     if repair_with != "none":
-        figures = {name: align_options.get(name) for name in ("loss", "metric")}
+        loss, metric = align_options.get("loss"), align_options.get("metric")
         repairs = Repairs(
             repair_with,
             models,
@@ -281,11 +281,11 @@ def merge(
             ridge=ridge,
             output=output,
             device=device,
-            logits=Loss.of(figures["loss"]).of_logits,
-            scores=partial(evaluate, output=output, device=device, **figures),
+            logits=Loss.of(loss).of_logits,
+            scores=partial(evaluate, output=output, device=device, loss=loss, metric=metric),
             by=align_options.get("choose", "loss"),
-            metrics=figures["metric"] is not None,
-            named=any(it is not None for it in figures.values()),
+            metrics=metric is not None,
+            named=loss is not None or metric is not None,
         )
     tensors, done = repaired_mean(
         models,

@@ -239,7 +239,6 @@ def test_command_lines_are_found_and_looked_at():
 # --------------------------------------------------------------------- pages are current and complete
 
 
-@pytest.mark.sweep  # CI makes them anew, too
 def test_generated_pages_are_current():
     """In a process: another width and colours must be there when the program is imported."""
     done = subprocess.run(

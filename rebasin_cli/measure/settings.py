@@ -170,12 +170,13 @@ def plan(
     """All rows of a report: those of `plan_rows`, of groups, of curves, and under attacks.
 
     `trained`: a search chose the repair and trained it at λ = ½, which is what a merge would write. Unless
-    its points are asked for, or it is attacked along them, its row is `alone`.
+    its points are asked for, it is attacked along them, or paths are arcs, its row is `alone`.
     """
     turning = rows.interpolation != "linear"
     shared: dict[str, Any] = {"controls": rows.controls, "logits": logits, "held": held, "turning": turning}
     shared |= {"points": rows.points, "repaired_points": rows.repaired_points, "statistics": statistics}
-    alone = trained and rows.repair_with == "auto" and rows.repaired_points is None and not rows.attacks
+    asked = rows.repair_with != "auto" or rows.repaired_points is not None
+    alone = trained and not (asked or rows.attacks or turning)
     found = plan_rows(aligned=aligned, word=word, ship=ship, auto=auto, alone=alone, **shared)
     if aligned and groups:
         found += plan_groups(word, beside=beside)

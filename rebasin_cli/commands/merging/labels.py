@@ -63,21 +63,20 @@ def check(
                 moved.setdefault("class", told)
                 whole += rows
             elif rows and unlike:
-                mine, its = (some(names, SHOWN) for names in zip(*unlike, strict=True))
-                other = other or f"other classes: {mine} in {a.path}, {its} in {b.path}"
+                one, another = (some(names, SHOWN) for names in zip(*unlike, strict=True))
+                other = other or f"other classes: {one} in {a.path}, {another} in {b.path}"
             if not _of_words(a, b, by_number).isdisjoint(averaged):
                 here, there = vocabulary(a.path), vocabulary(b.path)
                 if here != there and (told := _moved("word", a, numbers(here), b, numbers(there))):
                     moved.setdefault("word", told)
-            for key, here_ in numberings(a).items():
-                its = numberings(b).get(key, {})
-                if (
-                    its
-                    and said.moved(key, here_, its)
-                    and (rows := _rows_of(a, b, here_, its, by_number) & {*averaged})
-                ):
-                    moved.setdefault("class", _moved(f"{key}:", a, here_, b, its) or "")
-                    whole += [name for name in averaged if name in rows]
+            for key, mine in numberings(a).items():
+                yours = numberings(b).get(key)
+                if yours is None or not said.moved(key, mine, yours):
+                    continue
+                numbered = _rows_of(a, b, mine, yours, by_number)
+                if not numbered.isdisjoint(averaged):
+                    moved.setdefault("class", _moved(f"{key}:", a, mine, b, yours) or "")
+                    whole += [name for name in averaged if name in numbered]
         problems += moved.values()
         if other and "class" not in moved:
             say(f"{other}: rows are averaged by number")
