@@ -60,6 +60,7 @@ APART = {
     "a switch": tuple({"use_bias": torch.tensor(k), "w": torch.ones(2)} for k in (True, False)),
     "noises without their product": beside("sigmas", lambda k: torch.linspace(k, 0.1, 40) ** 7, 1.8, 1.6),
     "frequencies by any name": beside("enc.freqs", lambda k: k ** -torch.arange(4.0), 10.0, 3.0),
+    "bands in bfloat16": beside("enc.steps", lambda k: torch.linspace(1, k, 32).bfloat16(), 3.0, 10.0),
     "bands": beside("enc.bands", lambda k: torch.linspace(1, k, 8), 16.0, 64.0),
     "grids": beside("l.grid", lambda k: torch.linspace(-k, k, 12).repeat(5, 1), 1.0, 2.0),
     "sines of places": beside(
@@ -139,3 +140,21 @@ def test_large_tables_of_other_dtypes_and_places_are_compared_by_their_numbers(t
         assert sorted(parts_of(models).averaged) == ["cos_cached", "w"]
     with pytest.raises(SpecError, match="cos_cached"):
         parts_of([first, {**one, "cos_cached": one["cos_cached"].flip(-2)}])
+
+
+def test_many_tables_are_counted_and_named_by_globs_that_name_no_other():
+    def made(top, *more):
+        return {f"layers.{k}.knots": torch.linspace(1, top, 12) for k in range(12)} | {
+            "w": torch.randn(8, 8),
+            **{name: torch.ones(12) for name in more},
+        }
+
+    for more, ignored in (
+        ((), "'layers.*.knots' "),
+        (("layers.12.knots",), "layers.0.knots "),
+    ):
+        with pytest.raises(SpecError) as wrong:
+            parts_of([made(16.0, *more), made(64.0, *more)])
+        shown = [problem for problem in wrong.value.problems if problem.startswith("layers.")]
+        assert wrong.value.problems[-1] == f"… and {12 - len(shown)} more" and 0 < len(shown) < 12
+        assert f"be copied: --ignore {ignored}" in wrong.value.hint

@@ -151,6 +151,21 @@ def test_own_loss_and_metric_are_weighted_by_samples():
     assert math.isnan(scores.ece)
 
 
+def test_a_function_without_arguments_makes_the_metric_and_its_numbers_may_be_numpys():
+    def metric():
+        return lambda outputs, targets: np.float32((outputs.argmax(1) == targets).float().mean())
+
+    batches = [(torch.eye(3), torch.tensor([0, 1, 1]))]
+    (found,) = evaluate(nn.Identity(), batches, metric=metric).metrics.values()
+    assert found == pytest.approx(2 / 3)
+
+
+def test_a_loss_that_gives_no_tensor_cannot_be_learnt_by():
+    loss = Loss.of(lambda outputs, targets: 0.5)
+    with pytest.raises(NetworkError, match="batch 0: .* is float; expected a tensor with one number"):
+        loss(torch.eye(3), torch.tensor([0, 1, 1]))
+
+
 def test_positions_are_classified_where_outputs_have_them():
     outputs = torch.eye(2).expand(3, 2, 2) * 50
     scores = evaluate(Fixed(), [(outputs, torch.tensor([[0, 1]] * 3))])
