@@ -41,8 +41,11 @@ def without_ignored(outputs: Any, targets: Any, ignored: int | None) -> Any:
         return targets
     if ignored is not None:
         targets = targets.masked_fill(targets == ignored, IGNORED)
-    logits = turned(outputs, targets)
-    if not isinstance(logits, Tensor) or logits.ndim < 2:
+    try:
+        logits = turned(outputs, targets)
+    except NetworkError:  # outputs of which none is known to be logits
+        return targets
+    if logits.ndim < 2:
         return targets
     unknown = (targets != IGNORED) & ((targets < 0) | (targets >= logits.shape[1]))
     found = targets[unknown]
