@@ -35,6 +35,8 @@ from rebasin_cli.spec.notation import parse_axes
 from rebasin_cli.spec.parser import parse as parse_spec
 from tests.corpus import _records as right
 
+from . import networks
+
 SECONDS = 10.0
 TIMES, SPARE = 4, 64 << 20  # memory: so many times the input, and what the program takes for anything
 
@@ -399,6 +401,11 @@ def _ends(words: list[str]) -> None:
         raise Finding(f"rebasin {words}: exit code {code}\n{err}")
 
 
+def inferred(drawn: list[tuple[str, int, int]]) -> None:
+    if (apart := networks.farthest(drawn) or 0.0) > networks.WRONG:
+        raise Finding(f"a spec of {drawn} changes outputs by {apart:.1e}")
+
+
 KEYS = st.sampled_from(["options", "inputs", "method", "version", "spec", "seed", "command", "x|<b>"])
 RECORD = st.dictionaries(KEYS, TEXT, max_size=3)
 CURVE = st.dictionaries(KEYS.map("rebasin.{}".format) | st.just("rebasin.curve"), TEXT, max_size=3)
@@ -414,4 +421,5 @@ TARGETS: dict[str, tuple[st.SearchStrategy, Callable[..., None]]] = {
     "report": (somewhere(right.report()), read_reports),
     "folds": (somewhere(right.FOLDS), folds),
     "curve": (CURVE, curves),
+    "network": (networks.DRAWN, inferred),
 }
