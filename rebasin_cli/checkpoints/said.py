@@ -17,32 +17,36 @@ from typing import Any
 from ..runtime import files
 from . import configuration
 from .checkpoint import Checkpoint
+from .said_names import ARE_CLASSES, is_drawn, is_named, is_of_training, is_settings, may_number
 
-DEEPEST = 5  # dictionaries within dictionaries
-MOST = 1 << 20  # entries that are looked at, and characters of JSON
+DEEPEST = 7  # dictionaries within dictionaries
+MOST = 1 << 20  # characters of JSON
+ENTRIES = 1 << 17  # that are looked at
+LONGEST = 200  # characters of a setting
 OURS = "rebasin."
 PLAIN = bool | int | float | str
 PREPROCESSOR = "preprocessor_config.json"
 # Of what no shape of a tensor tells, and a network computes by
 COMPUTES = re.compile(
-    r"(n|num)_?(attention_|attn_|kv_|key_value_|query_|encoder_|decoder_)?heads?(_kv)?|nhead|"
+    r"((encoder|decoder|enc|dec|text|vision|model|transformer)_)?"
+    r"(n|num)_?(attention_|attn_|kv_|key_value_|query_|encoder_|decoder_)?heads?(_kv)?|nhead|heads|"
     r"((encoder|decoder)_)?attention_heads|((hidden|mlp|ff|ffn)_)?act(ivation)?(_?(fn|func|function|type|layer))?|"
     r"non_?linearity|rope_(theta|base|scaling|type)|rotary_(base|theta)|((layer|rms|batch|group)_?)?norm_eps(ilon)?|"
     r"(bn|ln)_eps(ilon)?|norm_first|pre_?norm|post_?norm|normalize_before|(is_)?causal|bidirectional|"
     r"padding_mode|(beta|noise)_schedule|prediction_type|num_train_timesteps|diffusion_steps|n_fft|hop_length|"
     r"win_length|n_mels|num_mels|num_mel_bins|sampling_rate|do_normalize|do_rescale|rescale_factor"
 )
-# Parts of a configuration that say how a model was trained or measured, and not what it is
-OF_TRAINING = re.compile(
-    r"optim|sched|data|loader|aug|transform|loss|train|callback|log|eval|test|teacher|metric|result|score|reward"
-)
-NAMED = re.compile(
-    r"class|label|categor|names$|vocab|token|word|char|alphabet|stoi|itos|idx|2id|id2|to_id|to_ix"
-)
-OF_CLASSES = re.compile(r"class|label|categor|names$")
+NUMBERS = {"heads": 1, "sampling_rate": 1000}  # what is one from here on: of other things before, and as text
+# Words for text: one function has several names, and arguments that it has anyway
+TRUTHS = dict.fromkeys(("true", "yes", "on"), True) | dict.fromkeys(("false", "no", "off"), False)
+SAME = {"swish": "silu", "lrelu": "leakyrelu", "linear": "identity", "vprediction": "v", "eps": "epsilon"}
+SAME |= dict.fromkeys(("gelunew", "gelufast", "gelupytorchtanh", "geluapproximatetanh"), "gelutanh")
+ANYWAY = re.compile(r"approximate='?none'?|inplace=\w+|negative_slope=0?\.010*\b|(alpha|beta)=1(\.0*)?\b")
 DEVIATIONS = ("std", "stddev", "scale", "sigma")
 LARGEST = 1e30  # number that is a mean or a deviation
 FAR = 0.1  # of a deviation, by which two scalings differ that are not two measurements of one
+LEVELS, SAME_LEVELS = 255, 0.01  # of a pixel, which some programs scale to 1 first: to `FAR` like that
+ROUNDED = 1e-6  # by which two numbers differ that are one in another precision
 Pair = tuple[list[float], list[float]]  # means, and deviations
 
 
@@ -50,51 +54,80 @@ def settings(model: Checkpoint) -> dict[str, Any]:
     """What the network computes by, by the dotted names: numbers and truths, or text without its package."""
     found: dict[str, Any] = {}
     for path, value in _entries(model):
-        if COMPUTES.fullmatch(path[-1].casefold().replace("-", "_")) and isinstance(value, PLAIN):
+        name = path[-1].casefold().replace("-", "_")
+        if COMPUTES.fullmatch(name) and isinstance(value, PLAIN):
             told = _value(value) if isinstance(value, str) else value
-            found |= {".".join(path): told} if isinstance(told, PLAIN) else {}
+            if _is_setting(told, NUMBERS.get(name)):
+                found[".".join(path)] = told
     return found
 
 
+def _is_setting(told: Any, least: int | None) -> bool:
+    if isinstance(told, int | float):
+        return not abs(told) >= LARGEST and (least is None or told >= least)
+    return isinstance(told, str) and least is None
+
+
 def _value(text: str) -> Any:
-    """What a command line's text means: a number, a truth, None; else a name, in small letters."""
+    """What a command line's text means: a number, a truth, None; else a function's name, in small letters."""
     text = text.strip().casefold()
-    try:
-        return json.loads({"none": "null", "": "null"}.get(text, text))
-    except (ValueError, RecursionError):
-        return text.rpartition(".")[2]
+    if text in ("none", "null", "") or len(text) > LONGEST:
+        return None
+    if text in TRUTHS:
+        return TRUTHS[text]
+    with suppress(ValueError):
+        return float(text)
+    text = re.sub(r" at 0x[0-9a-f]+|^<?(class|function|built-in function|built-in method) ", "", text)
+    name, _, given = text.partition("(")
+    name = re.sub(r"\W", "", name.rpartition(".")[2]) + ANYWAY.sub("", given)
+    name = re.sub(r"[\W_]", "", name)
+    return SAME.get(name, name)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two settings are one; numbers may be rounded."""
+    if isinstance(one, str) or isinstance(other, str):
+        return bool(one == other)
+    if one != one or other != other:
+        return one != one and other != other
+    return bool(abs(one - other) <= ROUNDED * min(abs(one), abs(other)))
 
 
 def numberings(model: Checkpoint) -> dict[str, dict[str, int]]:
     """The numbers of names, of classes and words and whatever else, by the dotted names of what says them."""
     found = {}
     for path, value in _entries(model):
-        if isinstance(value, list | tuple) and OF_CLASSES.search(path[-1].casefold()):
-            value = [str(name) if isinstance(name, int) else name for name in value]  # classes may be numbers
-        found[".".join(path)] = _by_number(value)
+        if isinstance(value, str | list | tuple | Mapping) and may_number(path, value):
+            if isinstance(value, list | tuple) and ARE_CLASSES.search(path[-1].casefold()):
+                value = [str(its) if isinstance(its, int) and abs(its) < LARGEST else its for its in value]
+            found[".".join(path)] = _by_number(value)
     return {key: numbers for key, numbers in found.items() if numbers}
 
 
 def moved(key: str, here: dict[str, int], there: dict[str, int]) -> bool:
     """Whether names have other numbers there; where `key` says nothing of names, all of them are the same."""
-    if NAMED.search(key.casefold()) is None and (
-        here.keys() != there.keys() or {*here.values()} != {*there.values()}
-    ):
+    if not is_named(key) and (here.keys() != there.keys() or {*here.values()} != {*there.values()}):
         return False
     return any(there.get(name, k) != k for name, k in here.items())
 
 
 def scalings(model: Checkpoint) -> dict[str, Pair]:
     """Means and deviations that inputs or targets were scaled by, by the dotted names of the means."""
-    plain = dict(_entries(model))
+    beside: dict[tuple[str, ...], dict[str, tuple[str, Any]]] = {}
+    for path, value in _entries(model):
+        beside.setdefault(path[:-1], {})[path[-1].casefold().rstrip("_")] = path[-1], value
     found = {}
-    for path, means in plain.items():
-        if (
-            other := deviation(path[-1], [its[-1] for its in plain if its[:-1] == path[:-1]], "mu")
-        ) is not None:
-            one, two = _numbers(means), _numbers(plain[(*path[:-1], other)])
+    for path, its in beside.items():
+        settings = is_settings(path)
+        for name, (called, means) in its.items():
+            other = deviation(name, its, *([] if settings else ["mu"]))
+            if other is None or (settings and other in ("scale", "sigma")):
+                continue
+            if is_drawn(path, called):
+                continue
+            one, two = _numbers(means), _numbers(its[other][1])
             if one and len(one) == len(two) and min(two) > 0:
-                found[".".join(path)] = one, two
+                found[".".join((*path, called))] = one, two
     return found
 
 
@@ -104,24 +137,36 @@ def deviation(name: str, among: Collection[str], *more: str) -> str | None:
     `more` are words for means beside that one.
     """
     for word in ("mean", *more):
-        if re.search(rf"(?:^|[._]){word}$", name):
+        if name.endswith(word) and re.search(rf"(?:^|[._]){word}$", name):
             return next((its for end in DEVIATIONS if (its := name.removesuffix(word) + end) in among), None)
     return None
 
 
 def far(one: Pair, other: Pair) -> bool:
     """Whether two scalings are further apart than those of two samples of the same values."""
-    if len(one[0]) != len(other[0]):
-        return True
-    return any(
-        abs(a - b) > FAR * min(s, t) or max(s, t) > (1 + FAR) * min(s, t)
-        for a, b, s, t in zip(one[0], other[0], one[1], other[1], strict=True)
-    )
+    return unlike(one, other) is not None
+
+
+def unlike(one: Pair, other: Pair, far: float = FAR) -> tuple[float, ...] | None:
+    """The first mean and deviation of both that are `far` apart. One number goes for all channels."""
+    sizes = {len(one[0]), len(other[0])}
+    if len(sizes) > 1 and 1 not in sizes:
+        return one[0][0], one[1][0], other[0][0], other[1][0]
+    columns = (its * (max(sizes) if len(its) == 1 else 1) for its in (*one, *other))
+    every = [*zip(*columns, strict=True)]
+    for levels in (LEVELS, 1 / LEVELS):
+        if not any(_apart(a * levels, s * levels, b, t, min(far, SAME_LEVELS)) for a, s, b, t in every):
+            return None
+    return next((each for each in every if _apart(*each, far)), None)
+
+
+def _apart(a: float, s: float, b: float, t: float, far: float) -> bool:
+    return abs(a - b) > far * min(s, t) or max(s, t) > (1 + far) * min(s, t)
 
 
 def _entries(model: Checkpoint) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every plain value beside the weights that may be of the model, with the keys that lead to it."""
-    left = [MOST]
+    left = [ENTRIES]
     beside: dict[str, Any] = dict(model.beside)
     for key, text in model.metadata.items():
         if not key.startswith(OURS):
@@ -144,7 +189,7 @@ def _of_folder(folder: Path) -> dict[str, Any]:
 
 
 def _within(
-    given: Mapping[Any, Any], path: tuple[str, ...], left: list[int]
+    given: Mapping[Any, Any], path: tuple[str, ...], left: list[int], depth: int = 0
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
     for key, value in given.items():
         left[0] -= 1
@@ -152,11 +197,14 @@ def _within(
             return
         if not isinstance(key, str):
             continue
-        word = key.casefold()
-        yield (*path, key), value
-        if isinstance(value, Mapping) and len(path) < DEEPEST and not OF_TRAINING.search(word):
-            if not (NAMED.search(word) and _by_number(value)):
-                yield from _within(value, (*path, key), left)
+        flat = key.split(".") if len(key) <= LONGEST else [key]  # settings in settings, written as one name
+        parts = *path, *flat
+        if any(map(is_of_training, parts[len(path) : -1])):
+            continue
+        yield parts, value
+        if isinstance(value, Mapping) and depth < DEEPEST and not is_of_training(parts[-1]):
+            if not (is_named(key) and _by_number(value)):
+                yield from _within(value, parts, left, depth + 1)
 
 
 def _parsed(text: str) -> Any:

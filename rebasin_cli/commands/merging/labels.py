@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...averages.parts import EMBEDDING, LOGITS
-from ...checkpoints import said
+from ...checkpoints import said, said_names
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.configuration import beside
 from ...errors import SpecError
@@ -140,7 +140,11 @@ def _classes(model: Checkpoint) -> Numbers:
     timm = [of.get("label_names") for of in (config, config.get("pretrained_cfg")) if isinstance(of, dict)]
     names: list[Any] = labels_of(config) or next((its for its in timm if isinstance(its, list)), [])
     if not names:
-        own = (its for key, its in said.numberings(model).items() if said.OF_CLASSES.search(key.casefold()))
+        own = (
+            its
+            for key, its in said.numberings(model).items()
+            if said_names.OF_CLASSES.search(key.rpartition(".")[2].casefold())
+        )
         numbers = next((its for its in own if 0 in its.values()), {})
         names = sorted(numbers, key=lambda name: numbers[name])
     named = {str(name).casefold(): k for k, name in enumerate(names)}

@@ -7,6 +7,7 @@ average that is a model of either, though every tensor has the same name and sha
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from ...checkpoints import said
 from ...checkpoints.checkpoint import Checkpoint
@@ -22,23 +23,23 @@ def check(
     by_number: bool = False,
 ) -> None:
     """Raise SpecError where models say that they compute otherwise, or scale otherwise; as `labels.check`."""
-    first, *others = models
-    settings, scalings = said.settings(first), said.scalings(first)
     computing, scaling = [], []
-    for other in others:
-        its, scaled = said.settings(other), said.scalings(other)
-        computing += [
-            f"{key}  is {value} in {first.path}, {its[key]} in {other.path}"
-            for key, value in settings.items()
-            if its.get(key, value) != value
-        ]
-        for key, pair in scalings.items():
-            if key in scaled and said.far(pair, scaled[key]):
+    told: dict[str, tuple[Checkpoint, Any]] = {}  # by the first that says it
+    scaled: dict[str, tuple[Checkpoint, said.Pair]] = {}
+    for model in models:
+        for key, value in said.settings(model).items():
+            first, its = told.setdefault(key, (model, value))
+            if not said.same(its, value):
+                computing.append(f"{key}  is {its} in {first.path}, {value} in {model.path}")
+        for key, pair in said.scalings(model).items():
+            first, other = scaled.setdefault(key, (model, pair))
+            if far := said.unlike(other, pair):
+                mean, deviation, its, wide = (f"{number:.4g}" for number in far)
                 scaling.append(
-                    f"{key}  is {_short(pair)} in {first.path}, {_short(scaled[key])} in {other.path}"
+                    f"{key}  is {mean} ± {deviation} in {first.path}, {its} ± {wide} in {model.path}"
                 )
-            elif scaled.get(key, pair) != pair:
-                say(f"{key} differs a little in {first.path} and {other.path}: take the mean of both, too")
+            elif said.unlike(other, pair, said.ROUNDED):
+                say(f"{key} differs a little in {first.path} and {model.path}: take the mean of both, too")
     if computing or scaling:
         what = " and ".join(
             ["compute otherwise"] * bool(computing)
@@ -50,8 +51,3 @@ def check(
             hint="Merge models of one function. Where that is said and is not so: --skip-checks",
         )
     labels.check(models, averaged, say, by_number=by_number)
-
-
-def _short(pair: said.Pair) -> str:
-    means, deviations = (f"{its[0]:.4g}{' …' * (len(its) > 1)}" for its in pair)
-    return f"{means} ± {deviations}"

@@ -81,7 +81,37 @@ APART = {
         {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
         "mean",
     ),
+    "of a transformer": ({"transformer": {"heads": 4}}, {"transformer": {"heads": 8}}, "heads"),
+    "far within": (
+        {"a": {"b": {"c": {"d": {"model": {"init_args": {"enc_n_heads": 4}}}}}}},
+        {"a": {"b": {"c": {"d": {"model": {"init_args": {"enc_n_heads": 8}}}}}}},
+        "enc_n_heads",
+    ),
+    "settings made flat": ({"modelspec.prediction_type": "epsilon"}, {"modelspec.prediction_type": "v"}, "v"),
+    "arguments of an activation": ({"act": "GELU(approximate='tanh')"}, {"act": "gelu"}, "gelutanh"),
+    "classes of the data": (
+        {"meta": {"dataset_meta": {"classes": ANIMALS}}},
+        {"meta": {"dataset_meta": {"classes": TURNED}}},
+        "'cat'",
+    ),
+    "orders of classes": ({"class_order": [3, 1, 0, 2]}, {"class_order": [0, 1, 2, 3]}, "'3'"),
+    "scalings of the data": (
+        {"data_config": {"mean": [0.5] * 3, "std": [0.5] * 3}},
+        {"data_config": {"mean": [0.5, 0.5, 0.9], "std": [0.5] * 3}},
+        "0.9 ± 0.5",
+    ),
+    "scalings in large letters": (
+        {"PIXEL_MEAN": [1.0, 2.0], "PIXEL_STD": [1.0, 1.0]},
+        {"PIXEL_MEAN": [2.0, 1.0], "PIXEL_STD": [1.0, 1.0]},
+        "PIXEL_MEAN",
+    ),
+    "scalers of scikit-learn": (
+        {"scaler": {"mean_": [3.0], "scale_": [2.0]}},
+        {"scaler": {"mean_": [30.0], "scale_": [9.0]}},
+        "mean_",
+    ),
 }
+DRAWN = "noise", "init", "prior", "P", "logit", "acc", "test", "reward", "step_time", "grad_norm"
 ALIKE = {
     "how they were trained": (
         {"args": Namespace(lr=0.1, optimizer={"activation": "a"}, eps=1e-8), "epoch": 3},
@@ -99,8 +129,57 @@ ALIKE = {
     "names of what has no rows": ({"names": ["x", "y"]}, {"names": ["y", "x"]}),
     "scalings that were measured twice": ({"mean": 3.0, "std": 2.0}, {"mean": 3.1, "std": 2.05}),
     "a record": ({"results": {"mean": 3.0, "std": 0.1}}, {"results": {"mean": 9.0, "std": 0.2}}),
+    "settings that are small numbers": (
+        {"args": Namespace(seed=1, fold=0, gpu=2, rank=3), "seeds": "1234"},
+        {"args": Namespace(seed=3, fold=2, gpu=1, rank=0), "seeds": "4321"},
+    ),
+    "text that is no letters": (
+        {"label": "exp1", "class_name": "base"},
+        {"label": "best", "class_name": "sabe"},
+    ),
+    "heaps of names": (
+        {"tags": ANIMALS, "target_modules": ANIMALS, "metric_names": ANIMALS, "freeze_layer_names": ANIMALS},
+        {"tags": TURNED, "target_modules": TURNED, "metric_names": TURNED, "freeze_layer_names": TURNED},
+    ),
+    "numbers of samples": (
+        {"class_counts": [5, 9, 6, 7], "class_weight": {**NUMBERS}, "label_colors": [1, 2, 3, 4]},
+        {
+            "class_counts": [9, 5, 6, 7],
+            "class_weight": {**NUMBERS, "cat": 1, "dog": 0},
+            "label_colors": [2, 1, 3, 4],
+        },
+    ),
+    "what was drawn or measured": (
+        {name: value for what in DRAWN for name, value in ((f"{what}_mean", 1.0), (f"{what}_std", 0.1))},
+        {name: value for what in DRAWN for name, value in ((f"{what}_mean", 2.0), (f"{what}_std", 0.2))},
+    ),
+    "settings called as deviations": (
+        {"hparams": {"mu": 0.1, "sigma": 0.3, "mean": 0.5, "scale": 512.0}, "cv": {"mean": 1.0, "std": 0.1}},
+        {"hparams": {"mu": 0.2, "sigma": 0.1, "mean": 0.5, "scale": 9.0}, "cv": {"mean": 2.0, "std": 0.1}},
+    ),
+    "one number for all channels": ({"mean": 0.5, "std": 0.5}, {"mean": (0.5,) * 3, "std": [0.5] * 3}),
+    "levels of a pixel": (
+        {"mean": [123.675, 116.28, 103.53], "std": [58.395, 57.12, 57.375]},
+        {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
+    ),
+    "names of one activation": (
+        {
+            "act": "<function leaky_relu at 0x7f01>",
+            "activation": "<class 'torch.nn.SiLU'>",
+            "ffn_act": "gelu_new",
+        },
+        {"act": "nn.LeakyReLU(negative_slope=0.01)", "activation": "swish", "ffn_act": "gelu_pytorch_tanh"},
+    ),
+    "numbers in other precision and as text": (
+        {"norm_eps": 9.999999747378752e-06, "bn_eps": ".001", "causal": "yes", "ln_eps": float("nan")},
+        {"norm_eps": 1e-5, "bn_eps": 1e-3, "causal": True, "ln_eps": float("nan")},
+    ),
+    "rates that are none of sound": (
+        {"sampling_rate": 4, "heads": "mlp"},
+        {"sampling_rate": 2, "heads": "linear"},
+    ),
     "anything": (
-        {"mean": 10**400, "std": [None], "act": [[]]},
+        {"mean": 10**400, "std": [None], "act": [[]], "num_heads": 10**6000, "classes": [10**6000, 1, 2, 3]},
         {"mean": "x", "std": {}, 3: "y", "act": {1: 2}},
     ),
 }
@@ -134,6 +213,18 @@ def test_what_says_nothing_of_the_function_is_no_matter(a, b):
     assert outcome.code == 0, outcome.err
 
 
+def test_what_the_first_does_not_say_is_compared_among_the_others():
+    saved("a.pt", 1, {}), saved("b.pt", 2, {"act": "relu"}), saved("c.pt", 3, {"act": "gelu"})
+    outcome = rebasin("average", "a.pt", "b.pt", "c.pt")
+    assert outcome.code == 4 and "act  is relu in b.pt, gelu in c.pt" in outcome.err
+
+
+def test_lists_of_modules_in_an_adapters_metadata_have_no_order():
+    for name, seed, said in (("a.safetensors", 1, ANIMALS), ("b.safetensors", 2, TURNED)):
+        save_file(weights(seed), name, {"lora_adapter_metadata": json.dumps({"x.target_modules": said})})
+    assert rebasin("average", "a.safetensors", "b.safetensors").code == 0
+
+
 def test_safetensors_say_it_in_their_metadata():
     for name, seed, said in (("a.safetensors", 1, ANIMALS), ("b.safetensors", 2, TURNED)):
         save_file(weights(seed), name, {"classes": json.dumps(said), "rebasin.options": "{"})
@@ -146,7 +237,7 @@ def test_safetensors_say_it_in_their_metadata():
     [
         ("preprocessor_config.json", lambda mean: {"image_mean": [mean] * 3, "image_std": [0.2] * 3}),
         ("config.json", lambda mean: {"pretrained_cfg": {"mean": [mean] * 3, "std": [0.2] * 3}}),
-        ("preprocessor_config.json", lambda mean: {"sampling_rate": int(mean * 1000)}),
+        ("preprocessor_config.json", lambda mean: {"sampling_rate": int(mean * 40_000)}),
     ],
 )
 def test_how_inputs_are_prepared_is_said_beside_the_weights(file, content):
