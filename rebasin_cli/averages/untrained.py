@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from ..checkpoints import said
+from ..checkpoints import said, said_names
 from ..checkpoints.tensors import plan_of, rows
 from ..errors import SpecError
 from ..types import Tensors
@@ -34,6 +34,11 @@ _TABLES = re.compile(
 )
 # Measured of samples: of smooth inputs, as spectra and hours of a day are, they are as smooth as a formula
 _MEASURED = re.compile(r"(^|[._])(running|moving)_(mean|var|variance|std)$")
+_OF_LAYERS = ("weight", "gamma", "beta", "var", "running_var", "running_mean", "num_batches_tracked")
+_SCALES = re.compile(
+    r"^([xy]|scal(er|ing)|\w*norm\w*|stats?|standard\w*|(in|out)puts?|targets?|pixels?|images?|"
+    r"latents?|features?|labels?|data)$"
+)
 # Words of a name: integers that count, or say how far a training came, select nothing
 _COUNTS = re.compile(
     r"(?:^|_)(num|n|counts?|counters?|cnts?|steps?|tracked|pointer|ptr|seen|used|epochs?|iters?|iterations?|"
@@ -90,7 +95,12 @@ def _scalings(models: Sequence[Tensors], names: Sequence[str]) -> list[str]:
     plan, found = plan_of(models[0]), []
     for name in names:
         other = said.deviation(name, names)
-        if other is None or plan[name] != plan.get(other) or not _is_row(*plan[name]):
+        if (
+            other is None
+            or plan[name] != plan.get(other)
+            or not _is_row(*plan[name])
+            or _learnt(name, other, plan)
+        ):
             continue
         pairs = [
             (model[name].flatten().tolist(), model[other].flatten().tolist())
@@ -100,6 +110,23 @@ def _scalings(models: Sequence[Tensors], names: Sequence[str]) -> list[str]:
         if all(min(deviations, default=0) > 0 for _, deviations in pairs):
             found += [name, other] if any(said.far(pairs[0], pair) for pair in pairs[1:]) else []
     return found
+
+
+def _learnt(name: str, deviation: str, plan: Collection[str]) -> bool:
+    """Whether a mean was learnt or measured with its layer: of what is drawn, of weights, of a norm's units.
+
+    A layer's own `mean` and `scale` are that, unless it is called after what it scales.
+    """
+    *module, last = name.split(".")
+    words = said_names.words(last)
+    if said_names.is_drawn(tuple(module), last) or words & {"weight", "bias", "kernel"}:
+        return True
+    if module and any(".".join((*module, own)) in plan for own in _OF_LAYERS):
+        return True
+    called = words | (said_names.words(module[-1]) if module else set())
+    return deviation.endswith(("scale", "sigma")) and not any(
+        _SCALES.search(word) for word in called - {"mean"}
+    )
 
 
 def _is_row(dtype: torch.dtype, shape: tuple[int, ...]) -> bool:

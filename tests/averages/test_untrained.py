@@ -83,6 +83,16 @@ TOGETHER = {
     "scalings that were measured twice": beside(
         "y_mean", lambda k: torch.tensor([k]), 5.0, 5.05, more={"y_std": torch.ones(1)}
     ),
+    "means that were learnt or measured with their layers": tuple(
+        {"w": torch.randn(4, 4)}
+        | {
+            f"{name}{its}": torch.tensor([k, 1.0, 0.3])
+            for name in ("prior_", "fc.bias_", "noise.", "bn.", "running_")
+            for its in ("mean", "std")
+        }
+        | {"bn.gamma": torch.ones(3), "gauss.mean": torch.ones(3) * k, "gauss.scale": torch.ones(3)}
+        for k in (0.4, 0.9)
+    ),
     "means of no deviations": beside("y_mean", lambda k: torch.tensor([k]), 5.0, 9.0),
     "layers that give a mean and a deviation": tuple(
         {"mean.weight": torch.randn(3, 4), "std.weight": torch.randn(3, 4)} for _ in range(2)
