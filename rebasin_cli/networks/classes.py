@@ -35,7 +35,8 @@ def without_ignored(outputs: Any, targets: Any, ignored: int | None) -> Any:
     """Class numbers as a user's loss has them: what it leaves out is IGNORED.
 
     That is its own `ignored` number, and one that is of no class of these outputs: the loss took it. Several
-    such numbers are none that it leaves out.
+    such numbers are none that it leaves out, nor is the one after the last class, which a loss of orders has
+    (a class more than outputs), nor any where there is one output: that is a truth or a count.
     """
     if not isinstance(targets, Tensor) or targets.dtype != torch.int64 or not targets.numel():
         return targets
@@ -43,13 +44,13 @@ def without_ignored(outputs: Any, targets: Any, ignored: int | None) -> Any:
         targets = targets.masked_fill(targets == ignored, IGNORED)
     try:
         logits = turned(outputs, targets)
-    except NetworkError:  # outputs of which none is known to be logits
+    except NetworkError:  # several outputs, of which the loss knows what they are
         return targets
-    if logits.ndim < 2:
+    if logits.ndim < 2 or logits.shape[1] < 2:
         return targets
     unknown = (targets != IGNORED) & ((targets < 0) | (targets >= logits.shape[1]))
     found = targets[unknown]
-    if not found.numel() or bool((found != found[0]).any()):
+    if not found.numel() or bool((found != found[0]).any()) or int(found[0]) == logits.shape[1]:
         return targets
     if (value := int(found[0])) not in _told:
         _told.add(value)

@@ -350,6 +350,36 @@ def test_one_number_that_is_no_class_does_not_count_and_of_several_accuracy_is_l
     assert found.accuracy == pytest.approx(counts.double().mean().item())
 
 
+class Several(nn.Module):
+    """Two outputs, of which a loss of one's own takes what it needs."""
+
+    def forward(self, x):
+        return {"main": x, "aux": -x}
+
+
+def of_main(outputs, targets):
+    return nn.functional.cross_entropy(outputs["main"], targets)
+
+
+def of_truths(outputs, targets):
+    return nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], targets.float())
+
+
+def of_ranks(outputs, targets):
+    above = targets[:, None] > torch.arange(outputs.shape[1])
+    return nn.functional.binary_cross_entropy_with_logits(outputs, above.float())
+
+
+@pytest.mark.parametrize(
+    ("network", "loss", "columns", "classes"),
+    [(Several(), of_main, 4, 4), (nn.Identity(), of_truths, 1, 2), (nn.Identity(), of_ranks, 4, 5)],
+)
+def test_integers_that_are_no_class_numbers_of_the_outputs_have_no_accuracy(network, loss, columns, classes):
+    outputs, targets = torch.randn(10, columns), torch.arange(10) % classes
+    found = evaluate(network, [(outputs, targets)], loss=loss)
+    assert [*found.metrics] == [] and found.loss == pytest.approx(loss(network(outputs), targets).item())
+
+
 def test_the_bins_of_a_reliability_diagram():
     rows = logits_of((0.59, 0.41), (0.59, 0.41), (0.9, 0.1), (0.9, 0.1))
     samples, confidence, accuracy = evaluate(Fixed(), [(rows, torch.tensor([0, 1, 0, 0]))]).bins
