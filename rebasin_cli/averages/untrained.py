@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..checkpoints import said, said_names
+from ..checkpoints.saved import words
 from ..checkpoints.tensors import plan_of, rows
 from ..errors import SpecError
 from ..types import Tensors
@@ -118,12 +119,12 @@ def _learnt(name: str, deviation: str, plan: Collection[str]) -> bool:
     A layer's own `mean` and `scale` are that, unless it is called after what it scales.
     """
     *module, last = name.split(".")
-    words = said_names.words(last)
-    if said_names.is_drawn(tuple(module), last) or words & {"weight", "bias", "kernel"}:
+    own = words(last)
+    if said_names.is_drawn(tuple(module), last) or own & {"weight", "bias", "kernel"}:
         return True
-    if module and any(".".join((*module, own)) in plan for own in _OF_LAYERS):
+    if module and any(".".join((*module, its)) in plan for its in _OF_LAYERS):
         return True
-    called = words | (said_names.words(module[-1]) if module else set())
+    called = own | (words(module[-1]) if module else frozenset())
     return deviation.endswith(("scale", "sigma")) and not any(
         _SCALES.search(word) for word in called - {"mean"}
     )

@@ -89,7 +89,7 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, str) or isinstance(other, str):
         return bool(one == other)
     if one != one or other != other:
-        return one != one and other != other
+        return bool(one != one and other != other)
     return bool(abs(one - other) <= ROUNDED * min(abs(one), abs(other)))
 
 
@@ -157,7 +157,7 @@ def unlike(one: Pair, other: Pair, far: float = FAR) -> tuple[float, ...] | None
     for levels in (LEVELS, 1 / LEVELS):
         if not any(_apart(a * levels, s * levels, b, t, min(far, SAME_LEVELS)) for a, s, b, t in every):
             return None
-    return next((each for each in every if _apart(*each, far)), None)
+    return next(((a, s, b, t) for a, s, b, t in every if _apart(a, s, b, t, far)), None)
 
 
 def _apart(a: float, s: float, b: float, t: float, far: float) -> bool:
