@@ -166,8 +166,8 @@ MADE = (  # commands that make inputs, with the old program
     f"train vgg11 {ON_CIFAR} --width 0.125 --seed 2 -o v2.safetensors",
     "align a.safetensors b.safetensors -o moved.safetensors",
     "align n1.safetensors n2.safetensors -o n2_moved.safetensors",
-    "merge a.safetensors b.safetensors --repair none -o plain.safetensors",
-    "merge n1.safetensors n2.safetensors --repair none -o n_plain.safetensors",
+    "merge a.safetensors b.safetensors --method wm --repair none -o plain.safetensors",
+    "merge n1.safetensors n2.safetensors --method wm --repair none -o n_plain.safetensors",
     "barrier a.safetensors b.safetensors --limit 200 --json-file baseline.json",
 )
 
