@@ -104,7 +104,7 @@ for name, (build, options) in TRAININGS.items():
     @scenario(f"train {name}")
     def _(ranks, build=build, options=options, name=name):
         network = drawn(0, build).double()
-        state = FOLDER / f"{name}.{ranks.size}.pt"
+        state = FOLDER / f"{name}.{ranks.size}.{RANK}.pt"
         given = {"epochs": 2, "batch_size": 37, "precision": "float32", **options}  # 110: of the last, 36
         double = tuple(replace(its, source=its.source) for its in (train, test))
         with inputs_in_float64(network):
@@ -189,7 +189,7 @@ def _(ranks):
                 drawn(0, build), (train, test), ranks=ranks, state_path=state, progress=seen, **given
             )
 
-    whole, state = learned(), FOLDER / f"interrupted{ranks.size}.pt"
+    whole, state = learned(), FOLDER / f"interrupted{ranks.size}.{RANK}.pt"
     assert learned(state, 2) is None
     again = learned(state)
     return [[values(again.tensors) == values(whole.tensors), again.history == whole.history]]
