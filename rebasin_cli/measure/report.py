@@ -203,8 +203,8 @@ def _notes(
         how = shipped.name.rpartition(" + ")[2]
         found.append(
             f"{shipped.name} was chosen by the search, and is measured at λ = ½ alone, as it was trained "
-            f"there: what merge would write. --repair {how} measures {DISTILLED_POINTS} points, and controls "
-            "that are trained for as long"
+            f"there: what merge would write. --repair {how} measures {DISTILLED_POINTS} points, and an end "
+            "that is trained for as long"
         )
     found += [_turned(rows.interpolation, one) for one in certain.differences if one.row == STRAIGHT][-1:]
     found += [

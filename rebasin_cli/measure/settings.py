@@ -209,7 +209,7 @@ def plan_rows(
     without either they are broken whatever their order. `controls` adds the rows that are measured at λ = ½
     alone; of these an ensemble and temperatures need `logits`, temperatures also samples that are `held`.
     Where paths are `turning`, one of them is the straight line, repaired as the shipped row is. A repaired
-    row that is `alone` is measured at λ = ½, without controls that would be trained for as long.
+    row that is `alone` is measured at λ = ½, beside its control and no end that is trained for as long.
     """
     best = "aligned" if aligned else "naive"
     repair_ships = bool(word) and ship != "none"
@@ -221,7 +221,7 @@ def plan_rows(
         rows.append(Planned("aligned", "aligned", points))
     if word:
         rows.append(Planned(f"{best} + {word}", best, candidate, repaired=True))
-    if word and aligned and not alone:
+    if word and aligned:
         control = MIDDLE if auto or word in SAMPLES else repaired_points
         rows.append(Planned(f"naive + {word}", "naive", control, repaired=True, control=True))
     statistics = statistics and word in SAMPLES
@@ -237,7 +237,7 @@ def plan_rows(
     if logits and held:
         candidates = [False, True] if auto and word else [bool(word)]
         wanted = [(best, repaired) for repaired in candidates]
-        wanted += [("naive", bool(word))] * (aligned and not alone)
+        wanted += [("naive", bool(word))] * aligned
         for base, repaired in wanted:
             name = f"{base}{f' + {word}' * repaired} + {TEMPERATURE}"
             control = aligned and base == "naive"

@@ -316,7 +316,7 @@ def test_a_report_distils_for_as_long_as_the_search_and_on_as_many_samples(train
     assert all(each == expected for each in seen), seen
 
 
-def test_a_distillation_that_a_search_chose_is_measured_at_the_middle_without_training_anew(
+def test_a_distillation_that_a_search_chose_is_measured_at_the_middle_as_it_was_trained(
     trained, done, monkeypatch
 ):
     """The report and its gate say that it is one point; plain rows stay. `--points` asks for more."""
@@ -334,10 +334,10 @@ def test_a_distillation_that_a_search_chose_is_measured_at_the_middle_without_tr
     monkeypatch.setattr(auto, "candidates", lambda *given, **how: (Candidate("wm", ""),))  # quickly done
     how = ("--budget", "1T", "--limit", 200, "--skip-checks", "-q", "--max-barrier", 9, "--json")
     report = done("barrier", *trained, *how).json()
-    assert len(seen) == 1
+    assert len(seen) == 2  # the search's, and the control
     points = report["data"]["points"]
     assert points["aligned + distill"] == 3 and points["aligned"] == points["naive"] == 25
-    assert not {"naive + distill", "endpoint fine-tuned"} & points.keys()
+    assert points["naive + distill"] == 3 and "endpoint fine-tuned" not in points
     assert "random permutation" in points and "logit ensemble" in points
     (gate,) = report["gates"]
     assert gate["met"] and "aligned + distill, test, at λ=½ alone: " in gate["detail"]
