@@ -23,7 +23,8 @@ from ..runtime.ranks import ALONE, Ranks
 from ..runtime.seeds import begin, undrawn
 from ..runtime.text import clean, some
 from ..types import ACCURACY, CROSS_ENTROPY, Batches, Quantity
-from .classes import IGNORED, by_class, fit_classes, logits_of, wide, widened, without_ignored
+from .calibration import BINS, calibration, fill
+from .classes import by_class, fit_classes, logits_of, widened, without_ignored
 from .folding import folded
 from .forward import evaluating, fed
 from .given import own_loss
@@ -32,7 +33,6 @@ from .losses import OWN, Loss, Metric, check_distinct, metrics_of
 from .pairing import check_parts
 
 log = logging.getLogger("rebasin")
-BINS = 15
 TOGETHER = 1 << 16  # logits of several batches that are scored as one
 
 
@@ -205,13 +205,13 @@ def evaluate(
     quantities = [quantity for quantity, _ in figures]
     check_distinct(quantities)
     numbers = [found.numbers[number] for number in sorted(found.numbers)]
-    calibration = {} if lost.own else _calibration(found.filled)
+    binned = {} if lost.own else calibration(found.filled)
     return Scores(
         sums["loss"].mean,
         {quantity.key: value for quantity, value in figures},
         total,
-        calibration.pop("ece", math.nan),
-        tuple(map(tuple, calibration.values())),
+        binned.pop("ece", math.nan),
+        tuple(map(tuple, binned.values())),
         {key: its.each for key, its in sums.items()} if each else None,
         tuple(found.sizes[number] for number in sorted(found.sizes)) if each else (),
         (lost.quantity, *quantities),
@@ -351,7 +351,7 @@ def _score(
         if each and targets.ndim == 1:
             part.numbers |= zip(sizes, targets.cpu().split([*sizes.values()]), strict=True)
         if not lost.own:
-            _fill(part.filled, logits, targets)
+            fill(part.filled, logits, targets)
     return values
 
 
@@ -381,28 +381,3 @@ def _classes(outputs: Any, targets: Any, number: int, lacking: Sequence[str]) ->
             *(tuple(outputs.shape), found.shape[1], tuple(targets.shape)),
         )
     return found
-
-
-def calibrated(outputs: Tensor, targets: Tensor, bins: int = BINS) -> dict[str, Any]:
-    """The `ece` of logits (N, classes) over so many bins, and each bin's samples, confidence, accuracy."""
-    found = torch.zeros(3, bins, dtype=torch.float64)
-    _fill(found, outputs, targets)
-    return _calibration(found)
-
-
-def _calibration(bins: Tensor) -> dict[str, Any]:
-    names = {"samples": bins[0], "confidence": bins[1] / bins[0], "accuracy": bins[2] / bins[0]}
-    error = ((bins[1] - bins[2]).abs().sum() / bins[0].sum()).item()
-    return {"ece": error, **{name: row.tolist() for name, row in names.items()}}
-
-
-def _fill(bins: Tensor, outputs: Tensor, targets: Tensor) -> None:
-    outputs, targets = outputs.movedim(1, -1).flatten(0, -2), targets.flatten()
-    if not bool((counted := targets != IGNORED).all()):
-        outputs, targets = outputs[counted], targets[counted]
-    confidence, chosen = wide(outputs).softmax(dim=1).nan_to_num(0.0).cpu().double().max(dim=1)
-    count = bins.shape[1]
-    index = (confidence * count).ceil().long().sub(1).clamp(0, count - 1)  # (0, 1/15], (1/15, 2/15], …
-    bins[0].index_add_(0, index, torch.ones_like(confidence))
-    bins[1].index_add_(0, index, confidence)
-    bins[2].index_add_(0, index, (chosen == targets.cpu()).double())

@@ -20,7 +20,8 @@ from rebasin_cli.datasets.batches import First, Keyed
 from rebasin_cli.datasets.loaders import LoaderData
 from rebasin_cli.errors import DataError, NetworkError, RebasinError, UsageError
 from rebasin_cli.networks import evaluation, pairing
-from rebasin_cli.networks.evaluation import Scores, calibrated, evaluate
+from rebasin_cli.networks.calibration import calibrated
+from rebasin_cli.networks.evaluation import Scores, evaluate
 from rebasin_cli.networks.forward import evaluating
 from rebasin_cli.networks.losses import OWN, Loss, metrics_of
 from rebasin_cli.runtime.ranks import Ranks
@@ -202,7 +203,7 @@ def test_small_outputs_of_many_batches_give_the_figures_of_each_batch_to_the_bit
     targets[torch.rand(targets.shape, generator=rng) < 0.2] = -100
     batches = list(zip(inputs.split(16), targets.split(16), strict=True))
     calls = []
-    monkeypatch.setattr(evaluation, "_fill", lambda *given, fill=evaluation._fill: calls.append(fill(*given)))
+    monkeypatch.setattr(evaluation, "fill", lambda *given, fill=evaluation.fill: calls.append(fill(*given)))
     together = evaluate(Fixed(), batches, each=True)
     assert len(calls) == 1
     monkeypatch.setattr(evaluation, "TOGETHER", 1)

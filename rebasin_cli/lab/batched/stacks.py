@@ -103,7 +103,7 @@ def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
 
 def calibration(logits: Tensor, targets: Tensor, bins: int) -> list[dict[str, Any]]:
     """Of every network (N, samples, classes) the expected calibration error and its bins' figures."""
-    from ...networks.evaluation import calibrated
+    from ...networks.calibration import calibrated
 
     return [calibrated(each, targets, bins) for each in logits]
 
