@@ -17,8 +17,9 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from ..checkpoints import said, said_names
+from ..checkpoints import declared_names
 from ..checkpoints.saved import words
+from ..checkpoints.scalings import deviation, far
 from ..checkpoints.tensors import plan_of, rows
 from ..errors import SpecError
 from ..types import Tensors
@@ -93,9 +94,9 @@ def check_untrained(
 
 def _scalings(models: Sequence[Tensors], names: Sequence[str]) -> list[str]:
     """Those names of means and deviations that belong together and are far apart in two models."""
-    plan, found = plan_of(models[0]), []
+    plan, known, found = plan_of(models[0]), {*names}, []
     for name in names:
-        other = said.deviation(name, names)
+        other = deviation(name, known)
         if (
             other is None
             or plan[name] != plan.get(other)
@@ -109,7 +110,7 @@ def _scalings(models: Sequence[Tensors], names: Sequence[str]) -> list[str]:
             if name in model and other in model
         ]
         if all(min(deviations, default=0) > 0 for _, deviations in pairs):
-            found += [name, other] if any(said.far(pairs[0], pair) for pair in pairs[1:]) else []
+            found += [name, other] if any(far(pairs[0], pair) for pair in pairs[1:]) else []
     return found
 
 
@@ -120,7 +121,7 @@ def _learnt(name: str, deviation: str, plan: Collection[str]) -> bool:
     """
     *module, last = name.split(".")
     own = words(last)
-    if said_names.is_drawn(tuple(module), last) or own & {"weight", "bias", "kernel"}:
+    if declared_names.is_drawn(tuple(module), last) or own & {"weight", "bias", "kernel"}:
         return True
     if module and any(".".join((*module, its)) in plan for its in _OF_LAYERS):
         return True

@@ -30,7 +30,7 @@ from ..verbs.outputs import Output, write, write_as_planned
 from ..verbs.proof import prove
 from ..verbs.ranks import check_same
 from ..verbs.repairs import RepairPlan
-from . import configs, said
+from . import configs, declared
 from .average import Average
 
 
@@ -39,7 +39,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     mean.check_aligned()
     if not session.asked.data.skip_checks:
         its = session.named
-        said.check(its, [*its[0].shapes], session.say, by_number=mean.heads == "average")
+        declared.check(its, [*its[0].shapes], session.say, by_number=mean.heads == "average")
     session = session if mean.heads else search.chosen(session)
     session, aside = set_aside(session, mean.heads)
     needs.check(session, output)

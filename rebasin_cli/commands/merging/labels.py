@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ...averages.parts import EMBEDDING, LOGITS
-from ...checkpoints import said, said_names
+from ...checkpoints import declared, declared_names
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.configuration import beside
 from ...errors import SpecError
@@ -36,26 +36,32 @@ HEAD = re.compile(
     re.IGNORECASE,
 )
 NO_WORDS = re.compile(r"(?:^|[._])pos|token_type|segment", re.IGNORECASE)  # embeddings of other things
-Numbers = dict[str, int]
+Numbers = Mapping[str, int]
 Vocabulary = tuple[tuple[str, bytes], ...]
 
 
 def check(
-    models: Sequence[Checkpoint], averaged: Collection[str], say: Callable[[str], None], *, by_number: bool
+    models: Sequence[Checkpoint],
+    averaged: Collection[str],
+    say: Callable[[str], None],
+    numberings: Mapping[Checkpoint, Mapping[str, Numbers]],
+    *,
+    by_number: bool,
 ) -> None:
     """Raise SpecError where models say that they number classes or words otherwise; say it of other classes.
 
-    `averaged` are the tensors that are averaged; `by_number`: also heads of other sizes are.
+    `averaged` are the tensors that are averaged; `numberings` are what each file declares beside its weights;
+    `by_number`: also heads of other sizes are.
     """
-    classes, vocabulary, numbers = cache(_classes), cache(_vocabulary), cache(_numbers)
-    numberings = cache(said.numberings)
+    vocabulary, numbers = cache(_vocabulary), cache(_numbers)
+    classes = {model: _classes(model, numberings[model]) for model in models}
     problems: list[str] = []
     whole: list[str] = []
     for k, b in enumerate(models):
         moved: dict[str, str] = {}
         other = ""
         for a in models[:k]:
-            labels, theirs = classes(a), classes(b)
+            labels, theirs = classes[a], classes[b]
             heads = _heads(a, b, labels, theirs, by_number)
             rows = [name for name in averaged if name in heads]
             unlike = [pair for pair in zip(labels, theirs, strict=False) if pair[0] != pair[1]]
@@ -69,9 +75,9 @@ def check(
                 here, there = vocabulary(a.path), vocabulary(b.path)
                 if here != there and (told := _moved("word", a, numbers(here), b, numbers(there))):
                     moved.setdefault("word", told)
-            for key, mine in numberings(a).items():
-                yours = numberings(b).get(key)
-                if yours is None or not said.moved(key, mine, yours):
+            for key, mine in numberings[a].items():
+                yours = numberings[b].get(key)
+                if yours is None or not declared.moved(key, mine, yours):
                     continue
                 numbered = _rows_of(a, b, mine, yours, by_number)
                 if not numbered.isdisjoint(averaged):
@@ -134,7 +140,7 @@ def _moved(what: str, a: Checkpoint, here: Numbers, b: Checkpoint, there: Number
     return f"{what} {name!r}  is {here[name]} in {a.path}, {there[name]} in {b.path}{more}"
 
 
-def _classes(model: Checkpoint) -> Numbers:
+def _classes(model: Checkpoint, numberings: Mapping[str, Numbers]) -> Numbers:
     """The number of each class that has a name of its own, as transformers, timm or the file itself says."""
     config = beside(model.path) or {}
     timm = [of.get("label_names") for of in (config, config.get("pretrained_cfg")) if isinstance(of, dict)]
@@ -142,8 +148,8 @@ def _classes(model: Checkpoint) -> Numbers:
     if not names:
         own = (
             its
-            for key, its in said.numberings(model).items()
-            if said_names.OF_CLASSES.search(key.rpartition(".")[2].casefold())
+            for key, its in numberings.items()
+            if declared_names.OF_CLASSES.search(key.rpartition(".")[2].casefold())
         )
         numbers = next((its for its in own if 0 in its.values()), {})
         names = sorted(numbers, key=lambda name: numbers[name])

@@ -32,7 +32,7 @@ from ..verbs.folders import tell_differences
 from ..verbs.outputs import Output, write_as_planned
 from ..verbs.ranks import check_same
 from ..verbs.tensor_bytes import BLOCKS, bytes_of
-from . import configs, said
+from . import configs, declared
 from .average import Average
 
 SHOWN = 6  # names in a line
@@ -83,7 +83,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         parts = parts_of(models, source=source, values=False, **choices)
     if not asked.data.skip_checks:
         averaged = [*parts.averaged, *parts.heads]
-        said.check(models, averaged, listener.say, by_number=mean.heads == "average")
+        declared.check(models, averaged, listener.say, by_number=mean.heads == "average")
     if parts.statistics and asked.repair.repair != "none" and len(models) > 1:
         raise repairs.broken_statistics(_is_known(models[0]))
     tensors = combined(

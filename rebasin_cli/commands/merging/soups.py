@@ -25,7 +25,7 @@ from ...types import aside
 from ..verbs import endpoints, provenance, repairs, search
 from ..verbs.outputs import Output, write_as_planned
 from ..verbs.proof import prove
-from . import configs, said
+from . import configs, declared
 from .average import Average
 
 
@@ -41,7 +41,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         source = None if copied is None else open_beside(first, copied, session.asked.loading, session.say)
         parts = parts_of(session.models, ignore=mean.ignore, learnt=mean.learnt, source=source)
     if not session.asked.data.skip_checks:
-        said.check(session.models, parts.averaged, session.say)
+        declared.check(session.models, parts.averaged, session.say)
     network = _network(session)
     resets = repairs.resets(session.asked.repair, network)
     if output.dry_run:

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..runtime import files
 from . import configuration
 from .checkpoint import Checkpoint
-from .said_names import ARE_CLASSES, is_drawn, is_named, is_of_training, is_settings, may_number
+from .declared_names import ARE_CLASSES, is_drawn, is_named, is_of_training, is_settings, may_number
+from .scalings import Pair, deviation
+
+Entries = Sequence[tuple[tuple[str, ...], Any]]  # values, with the keys that lead to each
 
 DEEPEST = 7  # dictionaries within dictionaries
 MOST = 1 << 20  # characters of JSON
@@ -42,18 +46,33 @@ TRUTHS = dict.fromkeys(("true", "yes", "on"), True) | dict.fromkeys(("false", "n
 SAME = {"swish": "silu", "lrelu": "leakyrelu", "linear": "identity", "vprediction": "v", "eps": "epsilon"}
 SAME |= dict.fromkeys(("gelunew", "gelufast", "gelupytorchtanh", "geluapproximatetanh"), "gelutanh")
 ANYWAY = re.compile(r"approximate='?none'?|inplace=\w+|negative_slope=0?\.010*\b|(alpha|beta)=1(\.0*)?\b")
-DEVIATIONS = ("std", "stddev", "scale", "sigma")
 LARGEST = 1e30  # number that is a mean or a deviation
-FAR = 0.1  # of a deviation, by which two scalings differ that are not two measurements of one
-LEVELS, SAME_LEVELS = 255, 0.01  # of a pixel, which some programs scale to 1 first: to `FAR` like that
 ROUNDED = 1e-6  # by which two numbers differ that are one in another precision
-Pair = tuple[list[float], list[float]]  # means, and deviations
 
 
-def settings(model: Checkpoint) -> dict[str, Any]:
-    """What the network computes by, by the dotted names: numbers and truths, or text without its package."""
+@dataclass(frozen=True)
+class Declared:
+    """What a model's files say, each by the dotted names that lead to it.
+
+    `settings` is what the network computes by: numbers and truths, or text without its package; `numberings`
+    the numbers of names, of classes and words and whatever else; `scalings` the means and deviations that
+    inputs or targets were scaled by, by the names of the means.
+    """
+
+    settings: Mapping[str, Any]
+    numberings: Mapping[str, Mapping[str, int]]
+    scalings: Mapping[str, Pair]
+
+
+def of(model: Checkpoint) -> Declared:
+    """What the files of this model say: read once, and the first 131,072 values of them."""
+    entries = [*_entries(model)]
+    return Declared(_settings(entries), _numberings(entries), _scalings(entries))
+
+
+def _settings(entries: Entries) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for path, value in _entries(model):
+    for path, value in entries:
         name = path[-1].casefold().replace("-", "_")
         if COMPUTES.fullmatch(name) and isinstance(value, PLAIN):
             told = _value(value) if isinstance(value, str) else value
@@ -93,10 +112,9 @@ def same(one: Any, other: Any) -> bool:
     return bool(abs(one - other) <= ROUNDED * min(abs(one), abs(other)))
 
 
-def numberings(model: Checkpoint) -> dict[str, dict[str, int]]:
-    """The numbers of names, of classes and words and whatever else, by the dotted names of what says them."""
+def _numberings(entries: Entries) -> dict[str, dict[str, int]]:
     found = {}
-    for path, value in _entries(model):
+    for path, value in entries:
         if isinstance(value, str | list | tuple | Mapping) and may_number(path, value):
             if isinstance(value, list | tuple) and ARE_CLASSES.search(path[-1].casefold()):
                 value = [str(its) if isinstance(its, int) and abs(its) < LARGEST else its for its in value]
@@ -104,17 +122,16 @@ def numberings(model: Checkpoint) -> dict[str, dict[str, int]]:
     return {key: numbers for key, numbers in found.items() if numbers}
 
 
-def moved(key: str, here: dict[str, int], there: dict[str, int]) -> bool:
+def moved(key: str, here: Mapping[str, int], there: Mapping[str, int]) -> bool:
     """Whether names have other numbers there; where `key` says nothing of names, all of them are the same."""
     if not is_named(key) and (here.keys() != there.keys() or {*here.values()} != {*there.values()}):
         return False
     return any(there.get(name, k) != k for name, k in here.items())
 
 
-def scalings(model: Checkpoint) -> dict[str, Pair]:
-    """Means and deviations that inputs or targets were scaled by, by the dotted names of the means."""
+def _scalings(entries: Entries) -> dict[str, Pair]:
     beside: dict[tuple[str, ...], dict[str, tuple[str, Any]]] = {}
-    for path, value in _entries(model):
+    for path, value in entries:
         beside.setdefault(path[:-1], {})[path[-1].casefold().rstrip("_")] = path[-1], value
     found = {}
     for path, its in beside.items():
@@ -129,39 +146,6 @@ def scalings(model: Checkpoint) -> dict[str, Pair]:
             if one and len(one) == len(two) and min(two) > 0:
                 found[".".join((*path, called))] = one, two
     return found
-
-
-def deviation(name: str, among: Collection[str], *more: str) -> str | None:
-    """The deviations' name that goes with a name of means (`y_mean`, `y_std`); None where there is none.
-
-    `more` are words for means beside that one.
-    """
-    for word in ("mean", *more):
-        if name.endswith(word) and re.search(rf"(?:^|[._]){word}$", name):
-            return next((its for end in DEVIATIONS if (its := name.removesuffix(word) + end) in among), None)
-    return None
-
-
-def far(one: Pair, other: Pair) -> bool:
-    """Whether two scalings are further apart than those of two samples of the same values."""
-    return unlike(one, other) is not None
-
-
-def unlike(one: Pair, other: Pair, far: float = FAR) -> tuple[float, ...] | None:
-    """The first mean and deviation of both that are `far` apart. One number goes for all channels."""
-    sizes = {len(one[0]), len(other[0])}
-    if len(sizes) > 1 and 1 not in sizes:
-        return one[0][0], one[1][0], other[0][0], other[1][0]
-    columns = (its * (max(sizes) if len(its) == 1 else 1) for its in (*one, *other))
-    every = [*zip(*columns, strict=True)]
-    for levels in (LEVELS, 1 / LEVELS):
-        if not any(_apart(a * levels, s * levels, b, t, min(far, SAME_LEVELS)) for a, s, b, t in every):
-            return None
-    return next(((a, s, b, t) for a, s, b, t in every if _apart(a, s, b, t, far)), None)
-
-
-def _apart(a: float, s: float, b: float, t: float, far: float) -> bool:
-    return abs(a - b) > far * min(s, t) or max(s, t) > (1 + far) * min(s, t)
 
 
 def _entries(model: Checkpoint) -> Iterator[tuple[tuple[str, ...], Any]]:

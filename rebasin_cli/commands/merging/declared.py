@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from ...checkpoints import said
+from ...checkpoints import declared
 from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.scalings import Pair, unlike
 from ...errors import SpecError
 from . import labels
 
@@ -24,21 +25,22 @@ def check(
 ) -> None:
     """Raise SpecError where models say that they compute otherwise, or scale otherwise; as `labels.check`."""
     computing, scaling = [], []
+    found = {model: declared.of(model) for model in models}
     told: dict[str, tuple[Checkpoint, Any]] = {}  # by the first that says it
-    scaled: dict[str, tuple[Checkpoint, said.Pair]] = {}
-    for model in models:
-        for key, value in said.settings(model).items():
+    scaled: dict[str, tuple[Checkpoint, Pair]] = {}
+    for model, its_own in found.items():
+        for key, value in its_own.settings.items():
             first, its = told.setdefault(key, (model, value))
-            if not said.same(its, value):
+            if not declared.same(its, value):
                 computing.append(f"{key}  is {its} in {first.path}, {value} in {model.path}")
-        for key, pair in said.scalings(model).items():
+        for key, pair in its_own.scalings.items():
             first, other = scaled.setdefault(key, (model, pair))
-            if far := said.unlike(other, pair):
+            if far := unlike(other, pair):
                 mean, deviation, its, wide = (f"{number:.4g}" for number in far)
                 scaling.append(
                     f"{key}  is {mean} ± {deviation} in {first.path}, {its} ± {wide} in {model.path}"
                 )
-            elif said.unlike(other, pair, said.ROUNDED):
+            elif unlike(other, pair, declared.ROUNDED):
                 say(f"{key} differs a little in {first.path} and {model.path}: take the mean of both, too")
     if computing or scaling:
         what = " and ".join(
@@ -50,4 +52,5 @@ def check(
             problems=[*computing, *scaling],
             hint="Merge models of one function. Where that is said and is not so: --skip-checks",
         )
-    labels.check(models, averaged, say, by_number=by_number)
+    numberings = {model: its.numberings for model, its in found.items()}
+    labels.check(models, averaged, say, numberings, by_number=by_number)
