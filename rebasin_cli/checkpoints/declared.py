@@ -27,7 +27,7 @@ DEEPEST = 7  # dictionaries within dictionaries
 MOST = 1 << 20  # characters of JSON
 ENTRIES = 1 << 17  # that are looked at
 LONGEST = 200  # characters of a setting
-OURS = "rebasin."
+OURS, BESIDE = "rebasin.", "rebasin.beside"  # metadata of our own, and where values beside weights are kept
 PLAIN = bool | int | float | str
 PREPROCESSOR = "preprocessor_config.json"
 # Of what no shape of a tensor tells, and a network computes by
@@ -155,7 +155,7 @@ def _entries(model: Checkpoint) -> Iterator[tuple[tuple[str, ...], Any]]:
     for key, text in model.metadata.items():
         if not key.startswith(OURS):
             beside[key] = _parsed(text)
-        elif key == f"{OURS}beside" and isinstance(own := _parsed(text), dict):
+        elif key == BESIDE and isinstance(own := _parsed(text), dict):
             beside |= own
     beside |= _of_folder(model.path if model.path.is_dir() else model.path.parent)
     yield from _within(beside, (), left)

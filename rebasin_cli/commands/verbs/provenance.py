@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ...checkpoints import declared
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ...checkpoints.saved import words
 from ...datasets.loaders import LoaderData
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", "Report", "Comparison")
 # Shared by models of one training.
 TRAINING = ("rebasin.data", "rebasin.normalization", "rebasin.vocabulary", "rebasin.net")
-BESIDE_KEY, BESIDE = "rebasin.beside", 1 << 14
+BESIDE = 1 << 14  # characters
 SECRET = frozenset(
     "secret secrets token tokens password passwd pwd passphrase credential credentials key apikey auth "
     "cookie bearer".split()
@@ -63,7 +64,7 @@ def describe(
     and the plain values `beside` their weights; with `results` their accuracies too. Of the `proof`, its
     status, whether for an assumed network, and which outputs it is of.
     """
-    keys = (*TRAINING, BESIDE_KEY) + RESULTS * results
+    keys = (*TRAINING, declared.BESIDE) + RESULTS * results
     spec = None if fitted is None else fitted.spec
     of_spec = {} if spec is None else {"rebasin.spec": spec.name, "rebasin.spec_sha256": spec.digest}
     proven = {} if proof is None else {"rebasin.proof": status(proof)} | _outputs(proof)
@@ -118,7 +119,7 @@ def beside(models: Sequence[Checkpoint]) -> dict[str, str]:
         size += 0 if text is None else len(text) + len(name)
         if text is not None and size <= BESIDE and all(other.get(name) == text for other in others):
             kept.append(f"{json.dumps(name)}: {text}")
-    return {BESIDE_KEY: f"{{{', '.join(kept)}}}"} if kept else {}
+    return {declared.BESIDE: f"{{{', '.join(kept)}}}"} if kept else {}
 
 
 def _as_json(name: str, value: Any) -> str | None:

@@ -41,6 +41,8 @@ APART = {
         {"cfg": {"net": {"norm-eps": 1e-6}}},
         "eps",
     ),
+    "a name and a number": ({"act": "relu", "heads": 4}, {"act": 4, "heads": 4}, "act"),
+    "scalings by Greek letters": ({"mu": 0.1, "std": 0.2}, {"mu": 0.3, "std": 0.2}, "mu"),
     "schedules of noise": ({"beta_schedule": "linear"}, {"beta_schedule": "cosine"}, "cosine"),
     "numbers of classes": (
         {"class_to_idx": NUMBERS},
@@ -153,6 +155,7 @@ ALIKE = {
         {name: value for what in DRAWN for name, value in ((f"{what}_mean", 1.0), (f"{what}_std", 0.1))},
         {name: value for what in DRAWN for name, value in ((f"{what}_mean", 2.0), (f"{what}_std", 0.2))},
     ),
+    "settings by Greek letters": ({"args": {"mu": 0.1, "std": 0.2}}, {"args": {"mu": 0.3, "std": 0.2}}),
     "settings called as deviations": (
         {"hparams": {"mu": 0.1, "sigma": 0.3, "mean": 0.5, "scale": 512.0}, "cv": {"mean": 1.0, "std": 0.1}},
         {"hparams": {"mu": 0.2, "sigma": 0.1, "mean": 0.5, "scale": 9.0}, "cv": {"mean": 2.0, "std": 0.1}},
@@ -230,6 +233,15 @@ def test_safetensors_say_it_in_their_metadata():
         save_file(weights(seed), name, {"classes": json.dumps(said), "rebasin.options": "{"})
     outcome = rebasin("average", "a.safetensors", "b.safetensors")
     assert outcome.code == 4 and "'cat'" in outcome.err
+
+
+def test_what_an_average_keeps_of_its_models_is_theirs_too():
+    for name, activation in (("c", "relu"), ("d", "gelu")):
+        for k, model in enumerate(("a.pt", "b.pt")):
+            saved(model, k, {"act": activation})
+        assert rebasin("average", "a.pt", "b.pt", "-o", f"{name}.safetensors").code == 0
+    outcome = rebasin("average", "c.safetensors", "d.safetensors")
+    assert outcome.code == 4 and "act  is relu in c.safetensors, gelu in d.safetensors" in outcome.err
 
 
 @pytest.mark.parametrize(
