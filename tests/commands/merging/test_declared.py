@@ -41,6 +41,21 @@ APART = {
         {"cfg": {"net": {"norm-eps": 1e-6}}},
         "eps",
     ),
+    "how data to test on are scaled": (
+        {"test_data": {"mean": 0.1, "std": 0.2}},
+        {"test_data": {"mean": 0.5, "std": 0.2}},
+        "test_data.mean",
+    ),
+    "other numbers of channels": (
+        {"mean": [0.1, 0.2], "std": [1.0, 1.0]},
+        {"mean": [0.1, 0.2, 0.3], "std": [1.0] * 3},
+        "mean",
+    ),
+    "classes that are called as settings": (
+        {"class_to_idx": {"seed": 0, "gpu": 1, "fold": 2, "step": 3}},
+        {"class_to_idx": {"seed": 1, "gpu": 0, "fold": 2, "step": 3}},
+        "'seed'",
+    ),
     "a name and a number": ({"act": "relu", "heads": 4}, {"act": 4, "heads": 4}, "act"),
     "scalings by Greek letters": ({"mu": 0.1, "std": 0.2}, {"mu": 0.3, "std": 0.2}, "mu"),
     "schedules of noise": ({"beta_schedule": "linear"}, {"beta_schedule": "cosine"}, "cosine"),
@@ -155,6 +170,8 @@ ALIKE = {
         {name: value for what in DRAWN for name, value in ((f"{what}_mean", 1.0), (f"{what}_std", 0.1))},
         {name: value for what in DRAWN for name, value in ((f"{what}_mean", 2.0), (f"{what}_std", 0.2))},
     ),
+    "settings of a training": ({"train": {"num_heads": 2}}, {"train": {"num_heads": 4}}),
+    "words that end so": ({"kmean": 1.0, "kstd": 0.1}, {"kmean": 2.0, "kstd": 0.1}),
     "settings by Greek letters": ({"args": {"mu": 0.1, "std": 0.2}}, {"args": {"mu": 0.3, "std": 0.2}}),
     "settings called as deviations": (
         {"hparams": {"mu": 0.1, "sigma": 0.3, "mean": 0.5, "scale": 512.0}, "cv": {"mean": 1.0, "std": 0.1}},
@@ -214,6 +231,11 @@ def test_what_says_nothing_of_the_function_is_no_matter(a, b):
     saved("a.pt", 1, a), saved("b.pt", 2, b)
     outcome = rebasin(*AVERAGE)
     assert outcome.code == 0, outcome.err
+
+
+def test_scalings_that_differ_a_little_are_told():
+    saved("a.pt", 1, {"mean": 3.0, "std": 2.0}), saved("b.pt", 2, {"mean": 3.1, "std": 2.0})
+    assert "mean differs a little in a.pt and b.pt: take the mean of both, too" in rebasin(*AVERAGE).err
 
 
 def test_what_the_first_does_not_say_is_compared_among_the_others():
