@@ -74,7 +74,7 @@ class Shared(Step):
         self.whole: str | None = None  # why batches are not cut, "" where they are; None: not seen yet
         self.cut = False  # whether this batch is
         self.batches, self.tests, self.seen = 0, 0, set[int]()  # and targets of those that were tested
-        self.lies: Tensor | None = None  # where numbers in these lay
+        self.lies = dict[torch.Size, Tensor]()  # where numbers in these lay
 
     def loss(self, inputs: Any, targets: Any) -> Tensor:
         parts = self._parts(inputs, targets)
@@ -95,15 +95,15 @@ class Shared(Step):
         few = self.tests < TESTS
         new = {int(n) for each in whole for n in each.unique()} - self.seen if few else set()
         lies = _lies([part[1] for part in parts])
-        beyond = self.learner.own and lies is not None and self.ranks.agree(float(_beyond(lies, self.lies)))
+        known = None if lies is None else self.lies.get(lies.shape)
+        beyond = self.learner.own and lies is not None and self.ranks.agree(float(_beyond(lies, known)))
         regular = few and not self.batches & (self.batches - 1)
         if self.tests and not (new or beyond or regular):
             return False
         self.tests += 1
         self.seen |= new
         if lies is not None:
-            old = self.lies if self.lies is not None and self.lies.shape == lies.shape else lies
-            self.lies = torch.maximum(lies, old)
+            self.lies[lies.shape] = lies if known is None else torch.maximum(lies, known)
         return True
 
     def _parts(self, inputs: Any, targets: Any) -> list[Part]:
@@ -232,24 +232,40 @@ def _lies(parts: list[Any]) -> Tensor | None:
     """Where real targets lie, (3, numbers of a sample): how far apart parts are in the mean, −least, most.
 
     A weight, by whose sum a user's loss may divide, shows where the parts differ in it. Of a sample with many
-    numbers it is their mean that counts, as of a mask. None where all targets are whole numbers.
+    numbers it is their mean that counts, as of a mask. What is no number, as NaN for a target that nobody
+    knows, counts as 0, and its share is one more. None where all targets are whole numbers.
     """
     found = []
     for ones in zip(*([t for t in tensors_in(part) if t.is_floating_point()] for part in parts), strict=True):
-        rows = [one.detach().double().cpu().reshape(len(one), -1) for one in ones if one.ndim and one.numel()]
+        rows = [_numbers_of(one.detach()) for one in ones if one.ndim and one.numel()]
         if len(rows) < len(parts):
             continue
-        if rows[0].shape[1] > COLUMNS:
-            rows = [one.mean(1, keepdim=True) for one in rows]
         means = torch.stack([one.mean(0) for one in rows])
         every = torch.cat(rows)
         found.append(torch.stack([means.amax(0) - means.amin(0), -every.amin(0), every.amax(0)]))
     return torch.cat(found, 1) if found else None
 
 
+def _numbers_of(targets: Tensor) -> Tensor:
+    """Of every sample its numbers, or their mean, and the share of what is none, float64 (N, … + 1)."""
+    rows = targets.reshape(len(targets), -1)
+    told, share = _few(rows), torch.zeros(len(rows), 1)
+    if not told.isfinite().all():
+        known = rows.isfinite()
+        told, share = _few(rows.masked_fill(~known, 0)), 1 - known.float().mean(1, keepdim=True)
+    return torch.cat([told.cpu().double().nan_to_num(), share.cpu().double()], 1)
+
+
+def _few(rows: Tensor) -> Tensor:
+    """On their device, and in no larger numbers than a mean needs."""
+    if rows.shape[1] <= COLUMNS:
+        return rows
+    return rows.mean(1, keepdim=True, dtype=torch.promote_types(rows.dtype, torch.float32))
+
+
 def _beyond(lies: Tensor, tested: Tensor | None) -> bool:
     """Whether some number lies a quarter beyond what was tested, which a test then makes wider."""
-    if tested is None or tested.shape != lies.shape:
+    if tested is None:
         return True
     apart, low, high = tested
     room = torch.stack([apart, low + high, low + high]) / 4 + 1e-9 * (low.abs() + high.abs())

@@ -299,6 +299,28 @@ def weighing(pairs, varied=()):
         yield x, torch.stack([y.double(), weights.double()], 1)
 
 
+def unknown(pairs, rarely):
+    """Real targets; in some of these batches the first few are NaN, which nobody knows."""
+    for k, (x, y) in enumerate(pairs):
+        yield x, y.double().masked_fill((torch.arange(len(y)) < 3) & (k in rarely), torch.nan)
+
+
+def long(pairs):
+    """A weight for each of several numbers, of other lengths in every batch, and what they were before."""
+    for k, (x, y) in enumerate(pairs):
+        yield x, (1.0 + y[:, None]).double().expand(-1, 2 + k % 3)
+
+
+def known(outputs, targets):
+    known = ~targets.isnan()
+    return (outputs[known, 0] - targets[known]).square().sum() / known.sum()
+
+
+def of_any_length(outputs, targets):
+    ASKED.append(len(targets))
+    return (outputs[:, :1] - targets).square().mean()
+
+
 def weighed(outputs, targets):
     losses = F.cross_entropy(outputs, targets[:, 0].long(), reduction="none")
     return (losses * targets[:, 1]).sum() / targets[:, 1].sum()
@@ -318,6 +340,7 @@ class Fails(Normed):
         return super().forward(x)
 
 
+ASKED = []
 WEIGHTED = nn.CrossEntropyLoss(torch.tensor([1.0, 5.0, 0.1], dtype=torch.float64))
 RARELY = nn.CrossEntropyLoss(torch.tensor([1.0, 1.0, 9.0], dtype=torch.float64))
 LOSSES = {
@@ -328,6 +351,8 @@ LOSSES = {
     "weighted rarely": (RARELY, nn.Linear, rare(batches([8, 9, 7, 9, 8]))),
     "weights in some batches": (weighed, nn.Linear, [*weighing(batches([9] * 8), varied=(2,))]),
     "weights alike": (weighed, nn.Linear, [*weighing(batches([9] * 8))]),
+    "targets unknown in some batches": (known, nn.Linear, [*unknown(batches([9] * 8), rarely=(2,))]),
+    "lengths": (of_any_length, nn.Linear, [*long(batches([9] * 24))]),
     "fixed size": (F.cross_entropy, Fixed, batches([8, 8])),
     "unused": (F.cross_entropy, Unused, batches([8, 9])),
     "one rank fails beside a norm": (F.cross_entropy, Normed, batches([8]) + beyond(batches([8]))),
@@ -339,9 +364,19 @@ for name, (function, kind, data) in LOSSES.items():
     @scenario(f"loss {name}")
     def _(ranks, function=function, kind=kind, data=data):
         learner = Losing(function, drawn(5, lambda: kind(4, 3)).double())
-        learner.own = function in (WEIGHTED, RARELY, weighed)
+        learner.own = function in (WEIGHTED, RARELY, weighed, known, of_any_length)
         loop.learn(learner, loop.Passes(data, epochs=2), ranks)
         return [values(learner.network.state_dict()), learner.losses]
+
+
+@scenario("asked")
+def _(ranks):
+    """How often a loss is asked for 48 steps, of targets of three lengths."""
+    ASKED.clear()
+    learner = Losing(of_any_length, drawn(5, lambda: nn.Linear(4, 3)).double())
+    learner.own = True
+    loop.learn(learner, loop.Passes([*long(batches([9] * 24))], epochs=2), ranks)
+    return len(ASKED)
 
 
 NORMS = {

@@ -54,6 +54,7 @@ SHARED = {
     "train mlp": 1e-5,
     "train norms": 1e-4,
     "loss weights alike": 1e-10,
+    "loss lengths": 1e-10,
     "train resumed": 1e-3,
     "ste resumed": 1e-6,
     "curve": 1e-5,
@@ -107,11 +108,19 @@ def test_what_is_of_whole_batches_the_first_process_does_and_says_so(told, name)
         assert len(said) == 1 and said[0].startswith(f"batches are not shared, since {WHOLE[name]}")
 
 
-@pytest.mark.parametrize("name", ["loss weighted rarely", "loss weights in some batches"])
+LATER = ["loss weighted rarely", "loss weights in some batches", "loss targets unknown in some batches"]
+
+
+@pytest.mark.parametrize("name", LATER)
 def test_a_weight_that_only_a_later_batch_has_is_seen_there(told, name):
     for together, alone, said in told[name]:
         assert numbers(together) == pytest.approx(numbers(alone), rel=1e-10)
         assert len(said) == 1 and WHOLE["loss weighted"] in said[0]
+
+
+def test_targets_of_other_lengths_are_no_reason_to_test_every_batch(told):
+    for together, alone, said in told["asked"]:
+        assert said == [] and alone == 48 < together < 48 + 48
 
 
 def test_an_interrupted_training_of_several_is_what_it_had_been_to_the_last_bit(told):
