@@ -31,12 +31,13 @@ def fit_classes(outputs: Any, targets: Any) -> bool:
     return True
 
 
-def without_ignored(outputs: Any, targets: Any, ignored: int | None) -> Any:
+def without_ignored(outputs: Any, targets: Any, ignored: int | None, left_out: set[int]) -> Any:
     """Class numbers as a user's loss has them: what it leaves out is IGNORED.
 
-    That is its own `ignored` number, and one that is of no class of these outputs: the loss took it. Several
-    such numbers are none that it leaves out, nor is the one after the last class, which a loss of orders has
-    (a class more than outputs), nor any where there is one output: that is a truth or a count.
+    That is its own `ignored` number, and one that is of no class of these outputs: the loss took it, and it
+    joins those `left_out` before. Several such numbers are none that it leaves out, nor is the one after the
+    last class, which a loss of orders has (a class more than outputs), nor any where there is one output:
+    that is a truth or a count.
     """
     if not isinstance(targets, Tensor) or targets.dtype != torch.int64 or not targets.numel():
         return targets
@@ -52,7 +53,8 @@ def without_ignored(outputs: Any, targets: Any, ignored: int | None) -> Any:
     found = targets[unknown]
     if not found.numel() or bool((found != found[0]).any()) or int(found[0]) == logits.shape[1]:
         return targets
-    if (value := int(found[0])) not in _told:
+    left_out.add(value := int(found[0]))
+    if value not in _told:
         _told.add(value)
         log.info(
             "targets of %d, which is none of the network's %d classes, do not count in accuracy",

@@ -138,6 +138,8 @@ class _Part:
     sizes: dict[int, int] = field(default_factory=dict)
     numbers: dict[int, Tensor] = field(default_factory=dict)
     counted: Tensor = field(default_factory=lambda: torch.zeros(2, 0, dtype=torch.int64))  # of every class
+    left_out: set[int] = field(default_factory=set)  # numbers of no class, in accuracy that nobody named
+    classes: bool = True  # whether that accuracy means something
 
     def add(self, key: str, values: Tensor, sizes: Mapping[int, int]) -> None:
         """A figure of batches, by their numbers, in a row; of one alone it may be a mean."""
@@ -148,7 +150,7 @@ class _Part:
     def without_classes(self) -> None:
         """Without what was counted of classes by a metric that nobody named."""
         self.sums.pop(ACCURACY.key, None)
-        self.numbers, self.counted = {}, self.counted[:, :0]
+        self.numbers, self.counted, self.classes = {}, self.counted[:, :0], False
 
     def join(self, other: _Part) -> None:
         for key in [*self.sums]:
@@ -161,6 +163,9 @@ class _Part:
         self.numbers |= other.numbers
         if other.counted.shape[1]:
             self.counted = other.counted + widened(self.counted, other.counted.shape[1])
+        self.left_out |= other.left_out
+        if not (self.classes and other.classes) or len(self.left_out) > 1:
+            self.without_classes()
 
 
 def evaluate(
@@ -264,8 +269,10 @@ def _part(
                 stack.enter_context(folded(network, inputs, output))
             begin(number, "a batch that is measured", device)
             outputs = in_parts(network, inputs, output)
-            known = without_ignored(outputs, targets, lost.ignored) if lost.own and unnamed else targets
-            if lost.own and unnamed and not fit_classes(outputs, known):
+            known = targets
+            if lost.own and unnamed:
+                known = without_ignored(outputs, targets, lost.ignored, part.left_out)
+            if lost.own and unnamed and (len(part.left_out) > 1 or not fit_classes(outputs, known)):
                 if part.sizes:
                     log.info("accuracy is left out: outputs and targets of batch %d tell no classes", number)
                 metrics, unnamed = tuple(m for m in metrics if m.named), False

@@ -721,13 +721,16 @@ def test_a_figure_that_one_rank_has_of_batches_alone_is_of_no_samples():
         assert found.batched == {"loss"} and found.sampled("loss") is None
 
 
-def test_accuracy_that_means_nothing_on_one_rank_is_told_by_none():
-    rows = torch.zeros(2, 3)
-    batches = [(rows, torch.tensor([0, 1])), (rows, torch.rand(2, 3))]
+@pytest.mark.parametrize(
+    "others", [(torch.tensor([0, 1]), torch.rand(2, 3)), (torch.tensor([0, 255]), torch.tensor([0, -1]))]
+)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_accuracy_that_means_nothing_in_one_batch_or_of_all_together_is_told_by_no_rank(others, ranks):
+    batches = [(torch.zeros(2, 3), targets) for targets in others]
     for order in (batches, batches[::-1]):
-        for found in together(order, 2, loss=lambda outputs, targets: outputs[:, 0]):
+        for found in together(order, ranks, loss=lambda outputs, targets: outputs[:, 0]):
             assert found.metrics == {} and len(found.quantities) == 1
-            assert found.each.keys() == {"loss"}
+            assert found.each.keys() == {"loss"} and found.classes == () and found.numbers is None
 
 
 def test_an_object_that_lists_its_figures_computes_no_others():
