@@ -145,6 +145,7 @@ def average(
     *,
     names: Sequence[str] | None = None,
     ignore: Sequence[str] = (),
+    learnt: Sequence[str] = (),
     heads: str | None = None,
     extra: str = "error",
     statistics: bool = False,
@@ -155,8 +156,8 @@ def average(
     once for all; what comes back is what the first model is, under its names (`averages.names`). `weights`
     add up to 1 (default: equal), are written as in `rebasin merge` ("1/3,2/3"), or name a schedule of
     `averages.schedules` for checkpoints of one run in their order. Integers and what `ignore` (globs) names
-    are the first model's; `heads` and `extra` are as in `rebasin merge`. Inputs are untouched, and share no
-    memory with the result.
+    are the first model's; `learnt` (globs), `heads` and `extra` are as in `rebasin average`. Inputs are
+    untouched, and share no memory with the result.
 
     Raises SpecError where tensors differ, CheckpointError for values that are no numbers, UsageError for what
     is no model, and for running statistics unless `statistics` lets them be averaged, too.
@@ -174,7 +175,7 @@ def average(
         weights = parse(weights)
     if isinstance(weights, str):
         weights = schedules.weights_of(weights, len(tensors))
-    parts = parts_of(tensors, ignore=ignore, heads=heads, extra=extra)
+    parts = parts_of(tensors, ignore=ignore, learnt=learnt, heads=heads, extra=extra)
     if parts.statistics and not statistics:
         raise UsageError(
             "these models have BatchNorm statistics, and averaging them makes a broken model",

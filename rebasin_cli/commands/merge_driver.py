@@ -25,9 +25,11 @@ from ..runtime.files import Inputs
 from ..session.listener import SILENT, Listener
 from ..session.models import naming
 from ..session.outcomes import Answer, Screen
+from .merging import said
 from .verbs import provenance
 
 POINTER = b"version https://git-lfs"
+ONE_SIDE = "Take one side: git checkout --ours|--theirs"
 NO_ANCESTOR: Mapping[str, Tensor] = {}
 
 
@@ -122,7 +124,8 @@ def run(asked: MergeDriver, listener: Listener = SILENT) -> MergeDriverResult:
             whole = [tensor for tensor in taken if not one.dtypes[tensor].is_floating_point]
             tables = [tensor for tensor in taken if tensor not in {*whole}]
             with naming([versions["ours"], versions["theirs"]]):
-                check_untrained([one, other], tables, whole, "Take one side: git checkout --ours|--theirs")
+                check_untrained([one, other], tables, whole, ONE_SIDE)
+                said.check([one, other], averaged, listener.say, hint=ONE_SIDE)
         called = [str(one.path), str(other.path)]
         tensors = mixed(ancestor, one, other, found, called, listener.step)
         text = merged_text(getattr(ancestor, "metadata", {}), one.metadata, other.metadata)

@@ -83,6 +83,35 @@ def test_weights_are_not_mixed_where_one_side_has_another_function(three, refuse
     assert torch.equal(tensors(three[1])[name], table.flip(0))
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "says"),
+    [
+        ({"config": '{"act": "relu"}'}, {"config": '{"act": "gelu"}'}, "config.act  is relu in models/"),
+        (
+            {"mean": "[0.5]", "std": "[0.5]"},
+            {"mean": "[0.0]", "std": "[1.0]"},
+            "mean  is 0.5 ± 0.5 in models/",
+        ),
+        (
+            {"classes": '["a", "b", "c", "d"]'},
+            {"classes": '["b", "a", "c", "d"]'},
+            "class 'a'  is 0 in models/",
+        ),
+    ],
+)
+def test_weights_are_not_mixed_where_one_side_says_another_function(three, refused, done, ours, theirs, says):
+    changed = {"head.weight": W + 4}
+    for path, change, said in zip(three, ({}, changed, {}), (ours, ours, theirs), strict=True):
+        store(path, tensors(path) | change, **said)
+    before = three[1].read_bytes()
+    says = says, "(ours)", "(theirs)", "git checkout --ours|--theirs"
+    told = refused(4, "merge-driver", *three, "7", "models/a.safetensors", says=says)
+    assert "--skip-checks" not in told.err and three[1].read_bytes() == before
+    store(three[1], tensors(three[0]), **ours)  # which only theirs has changed
+    done("merge-driver", *three, "7", "models/a.safetensors")
+    assert torch.equal(tensors(three[1])["head.weight"], W + 2)
+
+
 def test_without_an_ancestor(three, refused, done):
     three[0].write_bytes(b"")
     refused(

@@ -22,8 +22,12 @@ def check(
     say: Callable[[str], None],
     *,
     by_number: bool = False,
+    hint: str | None = None,
 ) -> None:
-    """Raise SpecError where models say that they compute otherwise, or scale otherwise; as `labels.check`."""
+    """Raise SpecError where models say that they compute otherwise, or scale otherwise; as `labels.check`.
+
+    `hint` is what to do about any of that, where there is no `--skip-checks`.
+    """
     computing, scaling = [], []
     found = {model: declared.of(model) for model in models}
     told: dict[str, tuple[Checkpoint, Any]] = {}  # by the first that says it
@@ -50,7 +54,7 @@ def check(
         raise SpecError(
             f"the models say that they {what}: no average of their weights is a model of either",
             problems=[*computing, *scaling],
-            hint="Merge models of one function. Where that is said and is not so: --skip-checks",
+            hint=hint or "Merge models of one function. Where that is said and is not so: --skip-checks",
         )
     numberings = {model: its.numberings for model, its in found.items()}
-    labels.check(models, averaged, say, numberings, by_number=by_number)
+    labels.check(models, averaged, say, numberings, by_number=by_number, hint=hint)

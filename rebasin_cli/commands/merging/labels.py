@@ -47,11 +47,13 @@ def check(
     numberings: Mapping[Checkpoint, Mapping[str, Numbers]],
     *,
     by_number: bool,
+    hint: str | None = None,
 ) -> None:
     """Raise SpecError where models say that they number classes or words otherwise; say it of other classes.
 
     `averaged` are the tensors that are averaged; `numberings` are what each file declares beside its weights;
-    `by_number`: also heads of other sizes are.
+    `by_number`: also heads of other sizes are. `hint` is what to do about it, where that is not what
+    `rebasin average` can.
     """
     vocabulary, numbers = cache(_vocabulary), cache(_numbers)
     classes = {model: _classes(model, numberings[model]) for model in models}
@@ -91,7 +93,8 @@ def check(
         raise SpecError(
             "the models number their classes or words otherwise, and rows are averaged by number",
             problems=problems,
-            hint="Put the rows of one into the order of the other first"
+            hint=hint
+            or "Put the rows of one into the order of the other first"
             + (f"; or keep the first's: rebasin average …{kept}" if whole else "")
             + "; average them all the same with --skip-checks",
         )
