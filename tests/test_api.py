@@ -556,6 +556,20 @@ def test_a_barrier_that_cannot_be_measured_is_refused(options, error):
         rebasin_cli.barrier(A, B, **({"network": network(), "test": TEST, "points": 3} | options))
 
 
+def test_what_looks_like_a_table_and_was_learnt_is_averaged_as_the_refusal_advises():
+    a = {"w": torch.randn(3, 4), "anchors": torch.tensor([[10.0, 13.0], [16.0, 30.0]])}
+    b = {"w": torch.randn(3, 4), "anchors": a["anchors"] + 2}
+    with pytest.raises(SpecError, match="--learnt GLOB"):
+        rebasin_cli.average([a, b])
+    assert torch.equal(rebasin_cli.average([a, b], learnt=["anch*"])["anchors"], a["anchors"] + 1)
+    with pytest.raises(UsageError, match="--learnt 'anker' names no tensor"):
+        rebasin_cli.average([a, b], learnt=["anker"])
+    order = torch.arange(4)  # of which no average is one
+    with pytest.raises(SpecError, match="integers that say how weights are used") as caught:
+        rebasin_cli.average([a | {"perm": order}, b | {"perm": order.flip(0)}], learnt=["*"])
+    assert len(caught.value.problems) == 1
+
+
 def test_models_are_averaged_as_they_are():
     """Without a spec, in memory: `rebasin_cli.average`."""
     a = {"w": torch.randn(3, 4), "steps_seen": torch.arange(3), "frozen": torch.ones(2)}

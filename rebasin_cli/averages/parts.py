@@ -197,8 +197,9 @@ def parts_of(
 
 def check_values(models: Sequence[Tensors], parts: Parts) -> None:
     """Raise SpecError where tables or integers, which no training moves, differ: this reads values."""
-    members = parts.products.members.keys() | parts.learnt
-    names = [name for name in (*parts.averaged, *parts.copied) if name not in members]
+    members = parts.products.members
+    averaged = (name for name in parts.averaged if name not in parts.learnt)
+    names = [name for name in (*averaged, *parts.copied) if name not in members]
     check_still(models, names, parts.copied, IGNORED)
 
 
