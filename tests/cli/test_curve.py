@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.writer import write_safetensors
 from rebasin_cli.datasets import open_data
 
 from .conftest import contents, fresh, same, tensors
@@ -35,6 +36,17 @@ def test_a_curve_is_lower_in_the_middle_than_the_line(trained, done, tmp_path):
     made = open_checkpoint("half.safetensors").metadata
     options = json.loads(made["rebasin.options"])
     assert made["rebasin.method"] == "curve" and options["at"] == 0.5 and len(options["curve"]) == 64
+
+
+def test_between_models_that_say_otherwise_lies_none(trained, curve, refused, done):
+    for path, act in zip(trained, ("relu", "gelu"), strict=True):
+        kept = open_checkpoint(path).metadata | {"config": json.dumps({"act": act})}
+        write_safetensors(path.name, tensors(path), metadata=kept)
+    line = "merge", *(path.name for path in trained), "--curve", curve, "-o", "point.safetensors", "--at"
+    refused(4, *line, 0.5, says=("config.act  is relu in", "--skip-checks"))
+    refused(4, *line, 0.5, "--dry-run", says=("config.act  is relu in",))
+    done(*line, 0.5, "--skip-checks")
+    done(*line, 1, "--force")
 
 
 def test_its_ends_are_the_models(trained, curve, done):
