@@ -25,7 +25,7 @@ from ..runtime.files import Inputs
 from ..session.listener import SILENT, Listener
 from ..session.models import naming
 from ..session.outcomes import Answer, Screen
-from .merging import said
+from .merging import declared
 from .verbs import provenance
 
 POINTER = b"version https://git-lfs"
@@ -125,7 +125,7 @@ def run(asked: MergeDriver, listener: Listener = SILENT) -> MergeDriverResult:
             tables = [tensor for tensor in taken if tensor not in {*whole}]
             with naming([versions["ours"], versions["theirs"]]):
                 check_untrained([one, other], tables, whole, ONE_SIDE)
-                said.check([one, other], averaged, listener.say, hint=ONE_SIDE)
+                declared.check([one, other], averaged, listener.say, hint=ONE_SIDE)
         called = [str(one.path), str(other.path)]
         tensors = mixed(ancestor, one, other, found, called, listener.step)
         text = merged_text(getattr(ancestor, "metadata", {}), one.metadata, other.metadata)

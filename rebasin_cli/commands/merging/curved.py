@@ -17,7 +17,7 @@ from ...session.session import Session
 from ..verbs import provenance, repairs
 from ..verbs.outputs import Output, write
 from ..verbs.repairs import RepairPlan
-from . import configs, said
+from . import configs, declared
 from .average import Average
 
 ABLE = ("auto", "none", "reset")
@@ -80,7 +80,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         raise LookupError("no curve is named, or no point of it")
     kept = stored.load(mean.curve)
     if 0 < at < 1 and not session.asked.data.skip_checks:
-        said.check(session.named, [*session.named[0].shapes], session.say)
+        declared.check(session.named, [*session.named[0].shapes], session.say)
     a, b = session.models
     curve = kept.between(a, b, session.fitted, session.folds)
     inner = 0 < at < 1 and bool(session.fitted.statistics)
